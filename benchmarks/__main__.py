@@ -1,0 +1,56 @@
+"""The command line: `python -m benchmarks [suite ...] [--rounds N] [--turn-seconds S] [--out FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from benchmarks import machine, report
+from benchmarks.harness import ContenderFailed
+from benchmarks.suites import SUITES, Settings, load
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"any of {', '.join(SUITES)}; all if none is given")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each contender (default: 9)")
+    parser.add_argument("--turn-seconds", type=float, default=3.0, help="length of a turn (default: 3)")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="where the results go (default: bench.json)")
+    parsed = parser.parse_args(arguments)
+    unknown = [name for name in parsed.suites if name not in SUITES]
+    if unknown:
+        parser.error(f"there is no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    if parsed.rounds < 1 or parsed.turn_seconds <= 0:
+        parser.error("--rounds must be 1 or more and --turn-seconds above 0")
+    return parsed
+
+
+def main() -> int:
+    options, console = parse(sys.argv[1:]), Console()
+    described, results, failed = machine.describe(), {}, False
+    for name in options.suites or SUITES:
+        settings = Settings(
+            options.rounds, options.turn_seconds, lambda message, name=name: console.print(f"[dim]{name}: {message}[/dim]")
+        )
+        entry: dict[str, Any]
+        try:
+            result = load(name)(settings)
+            report.show(result, console)
+            entry = report.to_json(result)
+        except ContenderFailed as failure:
+            console.print(f"[red]{name}: {escape(str(failure))}[/red]", highlight=False)
+            entry, failed = {"error": str(failure)}, True
+        results[name] = entry
+        # After every suite, so that a later failure loses nothing.
+        report.save(options.out, described, results)
+    console.print(f"[dim]saved as {options.out}[/dim]", highlight=False)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

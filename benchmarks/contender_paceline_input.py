@@ -1,0 +1,45 @@
+"""Paceline's input pipeline alone: the batches that its training would see, prepared and thrown away.
+
+python -m benchmarks.contender_paceline_input DEPTH DATA_FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from benchmarks.contender_paceline import build_core_of, build_experiment, set_threads, tf
+from benchmarks.protocol import serve
+from paceline.training.replica import Core
+
+
+def build_reading(core: Core) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """(start, stop) -> a number that needs every pixel of the steps in between, so that nothing is optimised away."""
+
+    @tf.function(autograph=False)
+    def read(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+        def body(step: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            batches = [core.batch(step, tf.constant(replica, tf.int64)) for replica in range(core.experiment.replicas)]
+            return step + 1, total + tf.add_n([tf.reduce_sum(batch.images) + tf.reduce_sum(batch.targets) for batch in batches])
+
+        return tf.while_loop(lambda step, _: step < stop, body, [start, tf.constant(0.0)], parallel_iterations=2)[1]
+
+    return read
+
+
+def main() -> None:
+    experiment = build_experiment(int(sys.argv[1]), sys.argv[2])
+    set_threads(experiment)
+    read, step = build_reading(build_core_of(experiment)), 0
+
+    def prepare(steps: int) -> float:
+        nonlocal step
+        read(tf.constant(step, tf.int64), tf.constant(step + steps, tf.int64)).numpy()
+        step += steps
+        return steps * experiment.global_batch_size
+
+    serve(prepare)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Runs contenders, child processes, in alternating turns, so that the machine's noise hits all of them alike.
+
+It knows the line protocol (see `protocol`) and nothing of what the contenders compute; `summary` makes figures of the turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks import processes
+
+ROOT = Path(__file__).parents[1]
+_STDERR_LINES = 15
+_GRACE_S = 10.0
+# A contender has its library's defaults; what a developer has exported must not change what is compared.
+_NOT_INHERITED = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_CONFIG", "TF_XLA_FLAGS")
+_NOT_INHERITED += ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KERAS_BACKEND")
+
+
+class ContenderFailed(Exception):
+    """A contender died, was silent for too long or broke the protocol; the message names it and ends with its stderr."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A command that speaks the line protocol; `environment` is added to the inherited one."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a contender did in one turn."""
+
+    images: float
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images / self.wall_s
+
+    @property
+    def cpu_ms_per_image(self) -> float:
+        return 1000 * self.cpu_s / self.images
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A contender's turns, one per round, and the share of one core that it used while the others had theirs."""
+
+    name: str
+    steps_per_turn: int
+    turns: tuple[Turn, ...]
+    idle_cpu_share: float
+
+
+def clean_environment(additions: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED} | dict(additions)
+
+
+class Running:
+    """A started contender. Leaving the `with` block ends it and all of its descendants."""
+
+    def __init__(self, contender: Contender, timeout_s: float) -> None:
+        self.name, self._timeout_s = contender.name, timeout_s
+        self._stderr = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            contender.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=clean_environment(contender.environment),
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        self._idle_since: tuple[float, float] | None = None
+        self._idle_wall_s = self._idle_cpu_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def turn(self, steps: int) -> Turn:
+        """One turn of `steps` steps."""
+        self._end_idling()
+        try:
+            self._process.stdin.write(f"go {steps}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure("died between two turns") from None
+        if not select.select([self._process.stdout], [], [], self._timeout_s)[0]:
+            raise self._failure(f"gave no answer within {self._timeout_s:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failure("died in its turn")
+        try:
+            turn = Turn(**json.loads(line))
+        except (ValueError, TypeError):
+            raise self._failure(f"answered {line!r}, which is not a turn") from None
+        self._idle_since = time.perf_counter(), processes.tree_cpu_s(self._process.pid)
+        return turn
+
+    def idle_cpu_share(self) -> float:
+        """CPU time used between turns, as a share of one core."""
+        self._end_idling()
+        return self._idle_cpu_s / self._idle_wall_s if self._idle_wall_s else 0.0
+
+    def _end_idling(self) -> None:
+        if self._idle_since:
+            wall_start, cpu_start = self._idle_since
+            self._idle_wall_s += time.perf_counter() - wall_start
+            self._idle_cpu_s += processes.tree_cpu_s(self._process.pid) - cpu_start
+        self._idle_since = None
+
+    def _failure(self, what: str) -> ContenderFailed:
+        try:
+            code: object = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            code = "none, it still runs"
+        self._stderr.seek(0)
+        tail = self._stderr.read().decode(errors="replace").splitlines()[-_STDERR_LINES:]
+        return ContenderFailed("\n".join([f"contender {self.name} {what} (exit code: {code}); the end of its stderr:", *tail]))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        family = processes.tree(self._process.pid)
+        self._process.stdin.close()
+        try:
+            self._process.wait(_GRACE_S if error is None else 0.1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # Descendants end by themselves when their parent hangs up; those that do not, end here.
+        processes.kill(family)
+        self._process.stdout.close()
+        self._stderr.close()
+
+
+def warm_up(running: Running, turn_seconds: float) -> int:
+    """Run until everything is compiled, and return how many steps fill a turn."""
+    running.turn(1)
+    steps, wall_s = 1, running.turn(1).wall_s
+    while wall_s < turn_seconds / 4:
+        steps *= 2
+        wall_s = running.turn(steps).wall_s
+    return max(1, round(steps * turn_seconds / wall_s))
+
+
+def alternate(
+    contenders: Sequence[Contender],
+    rounds: int,
+    turn_seconds: float,
+    timeout_s: float = 900.0,
+    tell: Callable[[str], None] = lambda message: None,
+) -> dict[str, Measured]:
+    """Start all, warm each up, then give every one a turn per round; each round begins with another contender."""
+    with ExitStack() as stack:
+        running, steps, turns = [], {}, {contender.name: [] for contender in contenders}
+        for contender in contenders:
+            tell(f"warming up {contender.name}")
+            running.append(stack.enter_context(Running(contender, timeout_s)))
+            steps[contender.name] = warm_up(running[-1], turn_seconds)
+        for number in range(rounds):
+            tell(f"round {number + 1} of {rounds}")
+            first = number % len(running)
+            for each in running[first:] + running[:first]:
+                turns[each.name].append(each.turn(steps[each.name]))
+        return {
+            each.name: Measured(each.name, steps[each.name], tuple(turns[each.name]), each.idle_cpu_share()) for each in running
+        }

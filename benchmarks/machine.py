@@ -1,0 +1,54 @@
+"""What a measurement was made on: processor, versions, date, command, state of the source."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.harness import ROOT
+
+PACKAGES = ("paceline", "tensorflow-cpu", "tensorflow", "keras", "numpy")
+
+
+def torch_python() -> str:
+    """The Python that has torch: this one, unless PACELINE_TORCH_PYTHON names another."""
+    return os.environ.get("PACELINE_TORCH_PYTHON", sys.executable)
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    torch = _output([torch_python(), "-c", "import importlib.metadata as m; print(m.version('torch'))"])
+    return found | ({"torch": torch} if torch else {})
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def describe() -> dict[str, object]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.executable).name, "-m", "benchmarks", *sys.argv[1:]]),
+        "source": _output(["git", "describe", "--always", "--dirty"]),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "platform": platform.platform(),
+        "load_average_at_start": os.getloadavg()[0],
+        "versions": _versions(),
+    }

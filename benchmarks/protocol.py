@@ -1,0 +1,64 @@
+"""The contender's end of the line protocol: read `go N`, do N training steps, answer with one line of JSON.
+
+It knows nothing of any library, so that every contender can import it, in whichever Python it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that have ended; children that still live must be asked."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@dataclass
+class Clock:
+    """Wall and CPU time since it was made."""
+
+    wall_start: float
+    cpu_start: float
+
+    @staticmethod
+    def start() -> Clock:
+        return Clock(time.perf_counter(), cpu_seconds())
+
+    def read(self) -> tuple[float, float]:
+        return time.perf_counter() - self.wall_start, cpu_seconds() - self.cpu_start
+
+
+class Channel:
+    """The two pipes to the harness. Whatever libraries print goes to standard error, so that it can't be taken for an answer."""
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+
+    def next_turn(self) -> int | None:
+        """Sleep until the next turn; its number of steps, or None when the harness is done."""
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        word, steps = line.split()
+        assert word == "go", f"the harness says {line!r}; a turn is 'go N'"
+        return int(steps)
+
+    def report(self, images: float, wall_s: float, cpu_s: float) -> None:
+        self._answers.write(json.dumps({"images": images, "wall_s": wall_s, "cpu_s": cpu_s}) + "\n")
+
+
+def serve(train: Callable[[int], float]) -> None:
+    """Answer turns until the harness hangs up. `train(steps)` returns after the last step, with the number of images."""
+    channel = Channel()
+    while (steps := channel.next_turn()) is not None:
+        clock = Clock.start()
+        images = train(steps)
+        channel.report(images, *clock.read())

@@ -1,0 +1,59 @@
+"""Prints the results of suites as tables, and saves them as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.summary import Figure, Quartiles, SuiteResult
+
+# Above this a contender took CPU time from the others while it should have slept.
+IDLE_LIMIT = 0.02
+
+
+def spread(values: Quartiles) -> str:
+    """The median, and in brackets the quartiles."""
+    return f"{values.median:.3g} [dim]({values.low:.3g} to {values.high:.3g})[/dim]"
+
+
+def contender_table(result: SuiteResult) -> Table:
+    table = Table("contender", "images/s", "CPU ms per image", f"times {result.baseline}", "CPU while idle", title=result.title)
+    for row in result.rows:
+        idle = f"{100 * row.idle_cpu_share:.1f} %"
+        shown_idle = f"[red]{idle}[/red]" if row.idle_cpu_share > IDLE_LIMIT else idle
+        table.add_row(row.name, spread(row.images_per_s), spread(row.cpu_ms_per_image), spread(row.ratio), shown_idle)
+    return table
+
+
+def figure_table(result: SuiteResult) -> Table:
+    table = Table("figure", "measured", "target", "reached", title=None if result.rows else result.title)
+    for figure in result.figures:
+        target = f"{figure.target.comparison} {figure.target.value:g} {figure.unit}" if figure.target else ""
+        reached = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure.reached]
+        table.add_row(figure.name, f"{spread(figure.measured)} {figure.unit}", target, reached)
+    return table
+
+
+def show(result: SuiteResult, console: Console) -> None:
+    if result.rows:
+        console.print(contender_table(result))
+    console.print(figure_table(result))
+    for note in result.notes:
+        console.print(f"[dim]{note}[/dim]", highlight=False)
+
+
+def _figure_to_json(figure: Figure) -> dict[str, Any]:
+    return dataclasses.asdict(figure) | {"reached": figure.reached}
+
+
+def to_json(result: SuiteResult) -> dict[str, Any]:
+    return dataclasses.asdict(result) | {"figures": [_figure_to_json(figure) for figure in result.figures]}
+
+
+def save(path: Path, machine: dict[str, Any], suites: dict[str, Any]) -> None:
+    path.write_text(json.dumps({"machine": machine, "suites": suites}, indent=1) + "\n")

@@ -1,0 +1,69 @@
+"""Training speed of the CIFAR ResNets: Paceline against PyTorch's best, Keras `fit` and the machine's matrix-product peak."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.flops import training_flops
+from benchmarks.harness import Contender, Measured, alternate
+from benchmarks.images import cifar10_folder
+from benchmarks.machine import torch_python
+from benchmarks.suites import Settings
+from benchmarks.summary import Figure, SuiteResult, Target, best, quartiles, ratio, rows
+
+PYTORCH_TARGET = Target(">=", 1.15)
+
+
+def contenders(depth: int, folder: str) -> list[Contender]:
+    def module(python: str, name: str, *arguments: str) -> tuple[str, ...]:
+        return python, "-m", f"benchmarks.contender_{name}", *arguments
+
+    here, with_torch, of_model = sys.executable, torch_python(), (str(depth), folder)
+    pytorch = ("threads", "compile", "ddp", "ddp-compile")
+    return [
+        Contender("paceline", module(here, "paceline", *of_model)),
+        *(Contender(f"pytorch-{variant}", module(with_torch, "pytorch", variant, *of_model)) for variant in pytorch),
+        Contender("keras-fit", module(here, "keras", "jit", *of_model)),
+        Contender("keras-fit-nojit", module(here, "keras", "nojit", *of_model)),
+        Contender("sgemm-torch", module(with_torch, "sgemm", "torch", str(depth))),
+        Contender("sgemm-tensorflow", module(here, "sgemm", "tensorflow", str(depth)), {"TF_ENABLE_ONEDNN_OPTS": "1"}),
+        Contender("sgemm-numpy", module(here, "sgemm", "numpy", str(depth))),
+    ]
+
+
+def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
+    """Of each group the contender that is fastest here counts: its name is part of the figure's."""
+    paceline = measured["paceline"]
+    pytorch, keras, peak = (best(measured, prefix) for prefix in ("pytorch-", "keras-fit", "sgemm-"))
+    giga_flops = training_flops(depth) / 1e9
+    cpu = ratio(measured[pytorch], paceline, lambda turn: turn.cpu_ms_per_image)
+    return [
+        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", ratio(paceline, measured[pytorch]), "x", PYTORCH_TARGET),
+        Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
+        Figure(f"images/s, paceline to Keras's best ({keras})", ratio(paceline, measured[keras]), "x"),
+        Figure(f"paceline's share of the peak ({peak})", ratio(paceline, measured[peak]).scaled(100), "%"),
+        Figure(f"PyTorch's share of the peak ({pytorch})", ratio(measured[pytorch], measured[peak]).scaled(100), "%"),
+        Figure(
+            f"the peak ({peak})", quartiles(turn.images_per_s for turn in measured[peak].turns).scaled(giga_flops), "GFLOP/s"
+        ),
+    ]
+
+
+def measure(depth: int, settings: Settings) -> SuiteResult:
+    with cifar10_folder() as (folder, note):
+        measured = alternate(contenders(depth, folder), settings.rounds, settings.turn_seconds, tell=settings.tell)
+    baseline = best(measured, "pytorch-")
+    notes = [
+        note,
+        f"one image of training is {training_flops(depth) / 1e6:.1f} MFLOP; the sgemm rows are counted in images of that size",
+    ]
+    title = f"ResNet-{depth}, CIFAR-10, global batch 128, float32"
+    return SuiteResult(title, figures(depth, measured), notes, baseline, rows(measured, baseline))
+
+
+def measure_resnet20(settings: Settings) -> SuiteResult:
+    return measure(20, settings)
+
+
+def measure_resnet56(settings: Settings) -> SuiteResult:
+    return measure(56, settings)

@@ -1,0 +1,85 @@
+"""What a person waits for before training runs, and the memory that it takes; measured on the command line, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.harness import ROOT, ContenderFailed, clean_environment
+from benchmarks.images import cifar10_folder
+from benchmarks.suites import Settings
+from benchmarks.summary import Figure, SuiteResult, Target, quartiles
+
+HELP_TARGET = Target("<", 0.5)
+FIRST_STEP_TARGET = Target("<", 20)
+MEMORY_TARGET = Target("<", 1.5)
+FIRST_STEP_REPEATS = 3
+MEMORY_STEPS = 40
+_POLL_S = 0.1
+_TIMEOUT_S = 600.0
+
+
+def run(command: Sequence[str], watch_memory: bool = False) -> tuple[float, int]:
+    """Run a command to its end; its wall time, and if watched the peak memory in bytes of it and its descendants."""
+    start, peak_bytes = time.perf_counter(), 0
+    with tempfile.TemporaryFile() as output:
+        environment = clean_environment({})
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=ROOT)
+        try:
+            while watch_memory and process.poll() is None and time.perf_counter() - start < _TIMEOUT_S:
+                peak_bytes = max(peak_bytes, processes.tree_peak_bytes(process.pid))
+                time.sleep(_POLL_S)
+            code = process.wait(_TIMEOUT_S)
+        finally:
+            processes.kill(processes.tree(process.pid))
+            process.wait()
+        wall_s = time.perf_counter() - start
+        output.seek(0)
+        tail = output.read().decode(errors="replace").splitlines()[-15:]
+    if code != 0:
+        raise ContenderFailed("\n".join([f"{' '.join(command)} ended with exit code {code}; the end of its output:", *tail]))
+    return wall_s, peak_bytes
+
+
+def paceline() -> str:
+    return str(Path(sys.executable).with_name("paceline"))
+
+
+def train(folder: str, steps: int, watch_memory: bool = False) -> tuple[float, int]:
+    """`paceline train` in a fresh run folder, stopped after `steps` steps."""
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
+        run_dir = Path(parent, "run")
+        flags = ["--data.dir", folder, "--run-dir", str(run_dir), "--stop-at", str(steps)]
+        measured = run([paceline(), "train", "cifar10-resnet20", *flags], watch_memory)
+        reached = json.loads((run_dir / "result.json").read_text())["step"]
+        if reached != steps:
+            raise ContenderFailed(f"paceline train --stop-at {steps} ended at step {reached}")
+    return measured
+
+
+def measure(settings: Settings) -> SuiteResult:
+    settings.tell("paceline --help")
+    run([paceline(), "--help"])
+    help_s = [run([paceline(), "--help"])[0] for _ in range(settings.rounds)]
+    with cifar10_folder() as (folder, note):
+        settings.tell("paceline train --stop-at 1")
+        first_step_s = [train(folder, 1)[0] for _ in range(FIRST_STEP_REPEATS)]
+        settings.tell(f"paceline train --stop-at {MEMORY_STEPS}, watching its memory")
+        peak_bytes = train(folder, MEMORY_STEPS, watch_memory=True)[1]
+    figures = [
+        Figure("paceline --help", quartiles(help_s), "s", HELP_TARGET),
+        Figure("paceline train --stop-at 1, command to exit", quartiles(first_step_s), "s", FIRST_STEP_TARGET),
+        Figure(f"peak memory of {MEMORY_STEPS} steps of ResNet-20", quartiles([peak_bytes / 1e9]), "GB", MEMORY_TARGET),
+    ]
+    notes = [
+        note,
+        "command to exit is more than the time to the first step: the run is also saved and closed",
+        "memory is the sum over all processes of their peak resident sizes; shared pages count more than once",
+    ]
+    return SuiteResult("Start-up and memory", figures, notes)

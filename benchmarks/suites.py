@@ -1,0 +1,30 @@
+"""The table of suites. A new one is a file with a function (Settings) -> SuiteResult, and a line here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.summary import SuiteResult
+
+SUITES = {
+    "resnet20": "benchmarks.suite_resnet:measure_resnet20",
+    "resnet56": "benchmarks.suite_resnet:measure_resnet56",
+    "input": "benchmarks.suite_input:measure",
+    "startup": "benchmarks.suite_startup:measure",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says to every suite."""
+
+    rounds: int
+    turn_seconds: float
+    tell: Callable[[str], None]
+
+
+def load(name: str) -> Callable[[Settings], SuiteResult]:
+    module, _, function = SUITES[name].partition(":")
+    return getattr(importlib.import_module(module), function)

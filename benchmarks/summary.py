@@ -1,0 +1,102 @@
+"""From turns to figures: quartiles, ratios of one contender to another round by round, targets. Pure functions of what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from benchmarks.harness import Measured, Turn
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    low: float
+    median: float
+    high: float
+
+    def scaled(self, factor: float) -> Quartiles:
+        return Quartiles(self.low * factor, self.median * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure has to reach, as given before it was measured."""
+
+    comparison: Literal[">=", "<"]
+    value: float
+
+    def reached_by(self, value: float) -> bool:
+        return value >= self.value if self.comparison == ">=" else value < self.value
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number with its spread, and its target where it has one."""
+
+    name: str
+    measured: Quartiles
+    unit: str
+    target: Target | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        return self.target.reached_by(self.measured.median) if self.target else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contender in the table of a suite; the ratio is of images per second, to the suite's baseline."""
+
+    name: str
+    images_per_s: Quartiles
+    cpu_ms_per_image: Quartiles
+    ratio: Quartiles
+    idle_cpu_share: float
+    steps_per_turn: int
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """What a suite returns to be printed and saved."""
+
+    title: str
+    figures: Sequence[Figure]
+    notes: Sequence[str] = ()
+    baseline: str = ""
+    rows: Sequence[Row] = field(default_factory=tuple)
+
+
+def quartiles(values: Iterable[float]) -> Quartiles:
+    ordered = sorted(values)
+    if len(ordered) == 1:
+        return Quartiles(ordered[0], ordered[0], ordered[0])
+    return Quartiles(*statistics.quantiles(ordered, n=4, method="inclusive"))
+
+
+def ratio(of: Measured, to: Measured, value: Callable[[Turn], float] = lambda turn: turn.images_per_s) -> Quartiles:
+    """Quartiles of the ratios within each round: what slows a whole round down cancels out."""
+    return quartiles(value(ours) / value(theirs) for ours, theirs in zip(of.turns, to.turns, strict=True))
+
+
+def best(measured: Mapping[str, Measured], prefix: str) -> str:
+    """The contender with the highest median speed among those whose name begins with `prefix`."""
+    names = [name for name in measured if name.startswith(prefix)]
+    return max(names, key=lambda name: statistics.median(turn.images_per_s for turn in measured[name].turns))
+
+
+def rows(measured: Mapping[str, Measured], baseline: str) -> list[Row]:
+    return [
+        Row(
+            name=each.name,
+            images_per_s=quartiles(turn.images_per_s for turn in each.turns),
+            cpu_ms_per_image=quartiles(turn.cpu_ms_per_image for turn in each.turns),
+            ratio=ratio(each, measured[baseline]),
+            idle_cpu_share=each.idle_cpu_share,
+            steps_per_turn=each.steps_per_turn,
+            turns=each.turns,
+        )
+        for each in measured.values()
+    ]

@@ -1,0 +1,114 @@
+"""Data sources by name: a table, imported lazily, and the user's own through `data.build`.
+
+It builds and checks sources and holds out a validation split. The order of examples and their augmentation are in `order` and
+`augment`. TensorFlow is imported only when a source is built, so that `fetch`, `save_arrays` and `detect` run without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import UserError, did_you_mean
+from paceline.experiment import Data
+from paceline.plugins import load_function
+
+if TYPE_CHECKING:
+    from paceline.data.source import Source, Split
+
+__all__ = ["SOURCES", "Source", "Split", "build_source", "hold_out"]
+
+SOURCES = {
+    "arrays": "paceline.data.arrays:build_arrays",
+    "cifar10": "paceline.data.cifar:build_cifar10",
+    "cifar100": "paceline.data.cifar:build_cifar100",
+    "shapes": "paceline.data.shapes:build_shapes",
+}
+
+HOLD_OUT_KEY = (20_151_210, 1_512_033)
+"""Fixed, so that the validation examples are the same whatever the experiment's seed."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Source", "Split"):
+        return getattr(importlib.import_module("paceline.data.source"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def build_source(data: Data) -> Source:
+    """The source that `data.build` or else `data.source` names."""
+    if data.build:
+        source = load_function(data.build)(data)
+        _check_source(source, data.build)
+        return source
+    if data.source not in SOURCES:
+        raise UserError(f"there is no data source {data.source!r}; {did_you_mean(data.source, sorted(SOURCES))}")
+    module, _, function = SOURCES[data.source].partition(":")
+    return getattr(importlib.import_module(module), function)(data)
+
+
+def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
+    """Part the training split: the last `validation` places of a fixed permutation are held out, so that data sorted by class
+    are parted fairly. The parts are disjoint and together are the whole split."""
+    size = source.train.size
+    if validation == 0:
+        return source.train, None
+    if not 0 < validation < size:
+        raise UserError(f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can be held out")
+    return _part(source.train, 0, size - validation), _part(source.train, size - validation, validation)
+
+
+def _part(split: Split, start: int, size: int) -> Split:
+    import tensorflow as tf
+
+    from paceline.data.source import Split
+
+    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        places = tf.cast(indices, tf.int64) + start
+        return split.read(tf.random.experimental.index_shuffle(places, HOLD_OUT_KEY, tf.constant(split.size - 1, tf.int64)))
+
+    return Split(size, read)
+
+
+def _check_source(source: Any, spec: str) -> None:
+    from paceline.data.source import Source, Split
+
+    if not isinstance(source, Source):
+        raise UserError(f"{spec} returned a {type(source).__name__}; it must return a paceline.data.Source")
+    if (
+        not isinstance(source.classes, (tuple, list))
+        or not source.classes
+        or not all(isinstance(c, str) for c in source.classes)
+    ):
+        raise UserError(f"{spec}: classes is {source.classes!r}; it must be a tuple of one name per class")
+    shape = source.image_shape
+    if shape is not None and not (len(shape) == 3 and all(isinstance(side, int) and side > 0 for side in shape)):
+        raise UserError(f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for encoded pictures")
+    for name, split in (("train", source.train), ("test", source.test)):
+        if not isinstance(split, Split):
+            raise UserError(f"{spec}: {name} is a {type(split).__name__}; it must be a paceline.data.Split")
+        if not isinstance(split.size, int) or split.size < 1:
+            raise UserError(f"{spec}: the {name} split has size {split.size!r}; it must be a whole number above 0")
+        _check_examples(source, split, f"{spec}: read of the {name} split")
+
+
+def _check_examples(source: Source, split: Split, what: str) -> None:
+    """Read some examples from one end to the other as the training step will: compiled."""
+    import tensorflow as tf
+
+    chosen = sorted({place * (split.size - 1) // 63 for place in range(64)})
+    try:
+        raw, labels = tf.function(split.read)(tf.constant(chosen, tf.int64))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[-1].strip()
+        raise UserError(
+            f"{what} failed in a compiled step (use TensorFlow ops only): {type(error).__name__}: {reason}"
+        ) from error
+    wanted = (tf.string, (len(chosen),)) if source.image_shape is None else (tf.uint8, (len(chosen), *source.image_shape))
+    if (raw.dtype, tuple(raw.shape)) != wanted:
+        raise UserError(f"{what} gave {raw.dtype.name} {tuple(raw.shape)}; it must be {wanted[0].name} {wanted[1]}")
+    if labels.dtype != tf.int32 or tuple(labels.shape) != (len(chosen),):
+        raise UserError(f"{what} gave labels {labels.dtype.name} {tuple(labels.shape)}; they must be int32 ({len(chosen)},)")
+    for index, label in zip(chosen, labels.numpy().tolist(), strict=True):
+        if not 0 <= label < len(source.classes):
+            raise UserError(f"{what} gave label {label} for example {index}; labels are 0 to {len(source.classes) - 1}")

@@ -1,0 +1,258 @@
+"""The experiment: everything that decides the numbers, as frozen, validated, JSON-able data.
+
+It knows nothing of places, run folders or TensorFlow. Field names are the flags of the command line; the docstring under a
+field is its help text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+from paceline.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learned from, and how pictures are prepared."""
+
+    source: str = "shapes"
+    """Name of the data set: shapes, cifar10, cifar100, arrays."""
+    dir: str = ""
+    """Folder of the data set, for sources that read files."""
+    build: str = ""
+    """A source of your own, as package.module:function or file.py:function; it takes this Data and returns a paceline.data.Source."""
+    validation: int = 0
+    """Training examples held out for choosing the best checkpoint."""
+    train_size: int = 0
+    """Number of training pictures of generated sources (shapes); 0 is the source's own."""
+    test_size: int = 0
+    """Number of test pictures of generated sources (shapes); 0 is the source's own."""
+    padding: int = 0
+    """Zero pixels added on each side before a random crop of the original size; 0 crops nothing."""
+    flip: bool = False
+    """Mirror half of the training pictures."""
+    cutout: int = 0
+    """Side of a square that is blanked at a random place of each training picture; 0 for none."""
+    mixup: float = 0.0
+    """Alpha of mixup: pictures and labels of a replica's slice are blended in pairs; 0 for none."""
+    scaling: Literal["standardise", "unit", "mean_std"] = "mean_std"
+    """standardise: each picture to mean 0, deviation 1; unit: x/128 - 1; mean_std: by the data's channel means and deviations below."""
+    mean: tuple[float, float, float] = (125.3, 123.0, 113.9)
+    """Channel means (0 to 255) for mean_std."""
+    std: tuple[float, float, float] = (63.0, 62.1, 66.7)
+    """Channel deviations (0 to 255) for mean_std."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network: a ResNet of the family, or any Keras model."""
+
+    build: str = ""
+    """A Keras model of your own, as package.module:function or file.py:function; called with image_shape and num_classes."""
+    depth: int = 20
+    """Layers of the CIFAR ResNet: 6n+2, or 9n+2 with bottleneck blocks."""
+    version: Literal["v1", "v2"] = "v1"
+    """v1: He et al. 2015; v2: pre-activation, He et al. 2016."""
+    block: Literal["basic", "bottleneck"] = "basic"
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1."""
+    shortcut: Literal["A", "A-pool", "B", "B-norm", "B-first"] = "A"
+    """Where a block changes shape. A: every second pixel, zero channels; A-pool: average pooling, zero channels; B: 1x1 convolution;
+    B-norm: 1x1 convolution and BatchNorm; B-first: as B-norm, also in the first block of the first stage."""
+    width: int = 16
+    """Channels of the first stage; the next two have twice and four times as many."""
+    norm_momentum: float = 0.9
+    """Share of the old moving statistics that stays in each step."""
+    norm_epsilon: float = 1e-5
+    """Added to variances by BatchNorm."""
+    leakiness: float = 0.0
+    """Slope of the activation below zero."""
+    initializer: Literal["he_fan_out", "he_normal", "glorot_uniform"] = "he_fan_out"
+    """How convolution kernels begin."""
+    num_classes: int = 0
+    """Outputs; 0 takes the number of classes of the data."""
+    outputs: Literal["logits", "probabilities"] = "logits"
+    """What the model returns."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How the mean gradient moves the weights."""
+
+    name: Literal["sgd", "rmsprop", "adamw"] = "sgd"
+    """The rule."""
+    momentum: float = 0.9
+    """Momentum of sgd and rmsprop; beta 1 of adamw."""
+    nesterov: bool = False
+    """Nesterov's form of momentum (sgd)."""
+    beta_2: float = 0.999
+    """Decay of the mean of squares (rmsprop, adamw)."""
+    epsilon: float = 1e-8
+    """Added to the root of the mean of squares (rmsprop, adamw)."""
+    weight_decay: float = 1e-4
+    """Coefficient of the weight in its gradient; decoupled from the gradient in adamw."""
+    decay: Literal["kernels", "kernels-and-bias", "all"] = "kernels"
+    """Which weights decay: kernels only, kernels and biases but not BatchNorm's, or all."""
+    clip_norm: float = 0.0
+    """The mean gradient is scaled down to this norm; 0 for no limit."""
+    label_smoothing: float = 0.0
+    """Share of the label that is spread over all classes."""
+    ema: float = 0.0
+    """Decay of the moving average of weights that is evaluated; 0 for none."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of each step."""
+
+    name: Literal["constant", "steps", "cosine", "one-cycle"] = "steps"
+    """The curve after the warm-up."""
+    rate: float = 0.1
+    """The peak learning rate."""
+    boundaries: tuple[float, ...] = ()
+    """Epochs at which `steps` goes to the next factor."""
+    factors: tuple[float, ...] = ()
+    """What the rate is multiplied with after each boundary."""
+    warmup: float = 0.0
+    """Epochs of linear rise at the start; of one-cycle, the rising part."""
+    warmup_from: float = 0.0
+    """Where the warm-up begins, as a share of the peak."""
+    final: float = 0.0
+    """Where cosine and one-cycle end, as a share of the peak."""
+    scale_to_batch: int = 0
+    """The rate is for this batch size and grows linearly with the global batch; 0 for no scaling."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """What replicas share, and how often."""
+
+    method: Literal["gradients", "weights"] = "gradients"
+    """gradients: the mean gradient each step; weights: each replica trains alone for `every` steps, then all state is averaged."""
+    every: int = 10
+    """Steps of a round of the method `weights`."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that decides the numbers. The same experiment gives the same bits in every place."""
+
+    recipe: str = "custom"
+    """Name of the recipe it came from."""
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    sync: Sync = field(default_factory=Sync)
+    epochs: float = 1.0
+    """Passes over the training data."""
+    steps: int = 0
+    """Total steps, instead of epochs; 0 uses epochs."""
+    global_batch_size: int = 128
+    """Examples of one step, over all replicas."""
+    replicas: int = 2
+    """Slices of the global batch, each with its own BatchNorm group: a power of two. As many as cores or GPUs is fastest."""
+    threads_per_replica: int = 1
+    """Threads inside an operation. Above 1, a process holds one replica."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the layers; the state is float32 always."""
+    exact: bool = True
+    """Add by the fixed tree, for the same bits in every place; off allows any all-reduce."""
+    evaluate_every: float = 1.0
+    """Epochs between evaluations; 0 only at the end."""
+    save_every: float = 1.0
+    """Epochs between checkpoints; 0 only at the end."""
+    seed: int = 0
+    """Of everything that is random."""
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    @property
+    def replica_batch_size(self) -> int:
+        return self.global_batch_size // self.replicas
+
+    def to_json(self) -> dict[str, Any]:
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Experiment:
+        return _from_json(Experiment, values, "")
+
+    def digest(self) -> str:
+        """The hash that names the run folder."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two experiments in JSON, as lines `field: old -> new`. Where the data lie does not count: what they
+    are is compared by the run folder."""
+    lines = []
+    for key in sorted(old.keys() | new.keys()):
+        name, a, b = prefix + key, old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += differences(a, b, name + ".")
+        elif a != b and name != "data.dir":
+            lines.append(f"{name}: {a!r} -> {b!r}")
+    return lines
+
+
+def _from_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
+    """Rebuild a dataclass from JSON; an unknown field is an error, a missing one takes its default."""
+    hints, known = get_type_hints(kind), [f.name for f in dataclasses.fields(kind)]
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise UserError(f"unknown field {prefix + key!r} in the experiment; {did_you_mean(key, known)}")
+        if dataclasses.is_dataclass(hints[key]):
+            value = _from_json(hints[key], value, f"{prefix}{key}.")
+        made[key] = tuple(value) if isinstance(value, list) else value
+    return kind(**made)
+
+
+def _validate(e: Experiment) -> None:
+    def need(fine: bool, message: str) -> None:
+        if not fine:
+            raise UserError(message)
+
+    need(e.replicas >= 1 and e.replicas & (e.replicas - 1) == 0, f"replicas is {e.replicas}; it must be a power of two: 1, 2, 4, 8 ...")
+    need(e.global_batch_size > 0, f"global-batch-size is {e.global_batch_size}; it must be positive")
+    need(
+        e.global_batch_size % e.replicas == 0,
+        f"global-batch-size {e.global_batch_size} cannot be divided among {e.replicas} replicas; "
+        f"use {max(1, e.global_batch_size // e.replicas) * e.replicas} or other --replicas",
+    )
+    need(e.threads_per_replica >= 1, f"threads-per-replica is {e.threads_per_replica}; it must be 1 or more")
+    need(e.epochs > 0 or e.steps > 0, "nothing to train: give --epochs or --steps above 0")
+    need(e.steps >= 0, f"steps is {e.steps}; it must be 0 (use epochs) or more")
+    need(e.evaluate_every >= 0 and e.save_every >= 0, "evaluate-every and save-every are epochs, 0 or more")
+    need(e.sync.every >= 1, f"sync.every is {e.sync.every}; a round has 1 step or more")
+    need(e.data.validation >= 0, f"data.validation is {e.data.validation}; it must be 0 or more")
+    need(e.data.padding >= 0 and e.data.cutout >= 0 and e.data.mixup >= 0, "data.padding, data.cutout and data.mixup must be 0 or more")
+    need(all(s > 0 for s in e.data.std), f"data.std is {e.data.std}; deviations must be above 0")
+    need(0 <= e.optimizer.momentum < 1, f"optimizer.momentum is {e.optimizer.momentum}; it must be in [0, 1)")
+    need(0 <= e.optimizer.beta_2 < 1, f"optimizer.beta-2 is {e.optimizer.beta_2}; it must be in [0, 1)")
+    need(0 <= e.optimizer.ema < 1, f"optimizer.ema is {e.optimizer.ema}; it must be in [0, 1)")
+    need(0 <= e.optimizer.label_smoothing < 1, f"optimizer.label-smoothing is {e.optimizer.label_smoothing}; it must be in [0, 1)")
+    need(e.optimizer.clip_norm >= 0, f"optimizer.clip-norm is {e.optimizer.clip_norm}; it must be 0 (no limit) or more")
+    s = e.schedule
+    need(s.rate >= 0, f"schedule.rate is {s.rate}; it must be 0 or more")
+    need(
+        len(s.boundaries) == len(s.factors) and list(s.boundaries) == sorted(s.boundaries),
+        f"schedule.boundaries {s.boundaries} and schedule.factors {s.factors} must be of one length, boundaries rising",
+    )
+    need(e.model.num_classes >= 0, f"model.num-classes is {e.model.num_classes}; it must be 0 (from the data) or more")
+    if not e.model.build:
+        _validate_resnet(e.model)
+
+
+def _validate_resnet(m: Model) -> None:
+    unit = 6 if m.block == "basic" else 9
+    if m.depth < unit + 2 or (m.depth - 2) % unit:
+        low = max(1, (m.depth - 2) // unit) * unit + 2
+        raise UserError(
+            f"model.depth is {m.depth}; a {m.block} CIFAR ResNet has {unit}n+2 layers: {low} or {low + unit} is nearest"
+        )

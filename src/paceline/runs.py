@@ -1,0 +1,291 @@
+"""The run folder: which experiment it belongs to, who may write it, its metrics and its result.
+
+It owns the names of the files in a run folder and the way they are written: whole or not at all. What is inside a checkpoint
+belongs to `training.checkpoint`, what is inside the events to `training.actions`. Only the chief opens and writes a run folder;
+every command may read one. All access to the disk is in the functions at the end of this file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import platform
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from paceline.errors import UserError, did_you_mean
+from paceline.experiment import Experiment, differences
+
+FORMAT = 1
+"""Of config.json; a number above it was written by a newer Paceline."""
+
+
+class RunFolder:
+    """One training's folder. Building one touches no disk."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.events = self.path / "events"
+        self.checkpoints = self.path / "checkpoints"
+        self._config, self._metrics = self.path / "config.json", self.path / "metrics.jsonl"
+        self._result, self._lock = self.path / "result.json", self.path / "lock"
+        self._lock_handle: int | None = None
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def worker_log(self, worker: int) -> Path:
+        return self.path / f"worker-{worker}.log"
+
+    def lock(self, wait_s: float = 3.0) -> None:
+        """Keep every other process out for as long as this one lives, or until `unlock`."""
+        self._make()
+        with explained("lock", self._lock):
+            # A bare descriptor: the garbage collector does not close it, and started programs do not inherit it.
+            handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+            if not _flock(handle, wait_s):
+                holder = _holder(self._lock)
+                os.close(handle)
+                raise UserError(f"another process ({holder}) is training in {self.path}; wait until it ends, or stop it")
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._lock_handle = handle
+
+    def unlock(self) -> None:
+        """Let others in; needed only by a process that goes on after its training."""
+        if self._lock_handle is not None:
+            os.close(self._lock_handle)
+            self._lock_handle = None
+
+    def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
+        """Make this the folder of the experiment, or check that it is. Answers which libraries changed since."""
+        self._make()
+        changed = []
+        if self.exists():
+            changed = self._compare(experiment, data_facts)
+        else:
+            versions = library_versions()
+            write_json(
+                self._config, {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts, "versions": versions}
+            )
+        with explained("make the folders of", self.path):
+            self.events.mkdir(exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
+        return changed
+
+    def exists(self) -> bool:
+        return self._config.exists()
+
+    def config(self) -> dict[str, Any]:
+        config = _read_json(self._config, "restore it from a copy, or use another --run-dir")
+        if not isinstance(config.get("experiment"), dict) or not isinstance(config.get("format"), int):
+            raise UserError(
+                f"{self._config} is damaged: it has no experiment; restore it from a copy, or use another --run-dir"
+            )
+        if config["format"] > FORMAT:
+            raise UserError(
+                f"{self.path} was written by a newer Paceline (format {config['format']}, this one knows {FORMAT}); "
+                "update Paceline, or use another --run-dir"
+            )
+        return config
+
+    def experiment(self) -> Experiment:
+        """As it was given; fields that are newer than the folder have their defaults."""
+        try:
+            return Experiment.from_json(self.config()["experiment"])
+        except (TypeError, AttributeError) as error:
+            raise UserError(f"{self._config} is damaged ({error}); restore it from a copy, or use another --run-dir") from error
+
+    def data_facts(self) -> dict[str, Any]:
+        return self.config().get("data", {})
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        assert "finished" in result, "a result says whether the run is finished"
+        write_json(self._result, result)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result of the last attempt; None where none has ended yet."""
+        return _read_json(self._result, "train again to write it anew") if self._result.exists() else None
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Add one line; `record` has a `step`."""
+        line = json.dumps(_plain(record), allow_nan=False) + "\n"
+        with explained("write", self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
+            file.write(line)
+
+    def truncate_metrics(self, step: int) -> None:
+        """Forget what lies beyond `step`, where training goes on, and a line that a crash cut short."""
+        text = _read_text(self._metrics)
+        kept = "".join(json.dumps(record) + "\n" for record in _records(text) if record["step"] <= step)
+        if kept != text:
+            with explained("write", self._metrics), replacing(self._metrics) as file:
+                file.write(kept.encode())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; the last may be half written by a training that is under way."""
+        return _records(_read_text(self._metrics))
+
+    def _make(self) -> None:
+        """The folder itself; one with files but no config.json is somebody's own. Logs and the lock may come first."""
+        with explained("make", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            names = sorted(entry.name for entry in self.path.iterdir())
+        strangers = [name for name in names if name != self._lock.name and not name.startswith((".", "worker-"))]
+        if strangers and not self.exists():
+            raise UserError(
+                f"{self.path} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"
+            )
+
+    def _compare(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
+        changed = differences(self.experiment().to_json(), experiment.to_json())
+        if changed:
+            raise UserError(
+                f"{self.path} is the run of another experiment: {_short(changed)}; "
+                "use another --run-dir, or the old settings to resume"
+            )
+        changed = [line.replace(": ", " ", 1) for line in differences(self.data_facts(), _plain(data_facts))]
+        if changed:
+            raise UserError(f"{self.path} cannot go on, the data is not the same: {_short(changed)}; use another --run-dir")
+        return differences(self.config().get("versions", {}), library_versions())
+
+
+def default_path(experiment: Experiment, root: str | Path = "runs") -> Path:
+    """The same experiment has the same folder, so the same command resumes."""
+    return Path(root) / f"{experiment.recipe}-{experiment.digest()}"
+
+
+def all_runs(root: str | Path = "runs") -> list[RunFolder]:
+    """Every run folder under `root`, by name."""
+    return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]
+
+
+def existing_run(path: str | Path, root: str | Path = "runs") -> RunFolder:
+    """The run at `path`, or of that name under `root`, for commands that read one."""
+    for run in (RunFolder(path), RunFolder(Path(root) / path)):
+        if run.exists():
+            return run
+    names = [run.path.name for run in all_runs(root)]
+    hint = did_you_mean(Path(path).name, names) if names else f"there are no runs in {root}; `paceline train` makes one"
+    raise UserError(f"no run in {path}; {hint}")
+
+
+def library_versions() -> dict[str, str]:
+    """What the bits of a run depend on besides its experiment."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in ("paceline", "tensorflow", "tensorflow-cpu", "keras", "numpy", "safetensors"):
+        try:
+            found[package.removesuffix("-cpu")] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file whole or not at all: the old one stays until the new one is safe on disk. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide runs on shared storage from colleagues
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name is on disk too
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    text = json.dumps(_plain(value), indent=2, allow_nan=False) + "\n"
+    with explained("write", path), replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def explained(doing: str, path: Path) -> Iterator[None]:
+    """What the disk refuses is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot {doing} {path}: {error.strerror or error}") from error
+
+
+def _read_text(path: Path) -> str:
+    with explained("read", path):
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _read_json(path: Path, advice: str) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); {advice}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged (no JSON object); {advice}")
+    return value
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    records = []
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
+
+
+def _plain(value: Any) -> Any:
+    """As strict JSON has it: NumPy's numbers as Python's, and null for what is not finite."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _short(lines: list[str], most: int = 5) -> str:
+    shown = [line if len(line) <= 120 else line[:117] + "..." for line in lines[:most]]
+    return ", ".join(shown) + (f" and {len(lines) - most} more" if len(lines) > most else "")
+
+
+def _flock(handle: int, wait_s: float) -> bool:
+    """Retried, because a process that was just killed may need a moment to let go."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(_read_text(path))
+        return f"pid {holder['pid']} on host {holder['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "of unknown pid"

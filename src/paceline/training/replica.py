@@ -1,0 +1,126 @@
+"""The pure core: what one replica computes, as functions of (state, step, replica) alone.
+
+Any worker can compute any replica of any step with the same result. Who computes what, and how the vectors meet, is the
+engine's business. Each function is opaque to TensorFlow's graph optimizer: it may reorder sums within one, always in the
+same way, but never together with what an engine puts around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.data.batches import Batch, build_eval_batches, build_train_batches
+from paceline.data.source import Source, Split
+from paceline.experiment import Experiment
+from paceline.plan import Plan
+from paceline.training.checkpoint import Layout, State
+from paceline.training.tree import opaque
+from paceline.training.update import Vectors, build_update, slot_names
+from paceline.weights import Template
+
+TAIL = ("loss", "correct", "count", "stop")  # what stands behind gradients and statistics in a replica's vector
+EVAL_BATCH_SIZE = 250
+
+
+@dataclass(frozen=True)
+class Core:
+    """An experiment on its data and model, as pure functions. Vectors are those of `layout`, in its order."""
+
+    experiment: Experiment
+    plan: Plan
+    source: Source
+    template: Template
+    layout: Layout
+    splits: dict[str, Split]
+    """What is evaluated: test, and validation where the experiment holds one out."""
+    batch: Callable[[tf.Tensor, tf.Tensor], Batch]
+    """(step, replica) -> the replica's slice, prepared."""
+    replica_step: Callable[..., tf.Tensor]
+    """(params, stats, images, targets, labels, step, replica, stop) -> [gradients | new stats | tail]"""
+    apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
+    """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
+    evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
+    """By split: (params, stats, batch number) -> sums [loss, correct, correct among five, count]"""
+
+    def initial_state(self) -> State:
+        vectors = self.template.initial()
+        slots = {name: vectors["params"] if name == "ema" else np.zeros_like(vectors["params"]) for name in self.layout.parts}
+        return State(0, slots | vectors)
+
+    def tail(self, vector: tf.Tensor) -> tf.Tensor:
+        return vector[-len(TAIL) :]
+
+
+def build_core(experiment: Experiment, plan: Plan, source: Source, splits: dict[str, Split], template: Template, num_classes: int) -> Core:
+    """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
+    train, held_out = splits["train"], {name: split for name, split in splits.items() if name != "train"}
+    parts = {"params": template.params, **{name: template.params for name in slot_names(experiment.optimizer)}}
+    layout = Layout({**parts, "stats": template.stats})
+    evaluate = {
+        name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, EVAL_BATCH_SIZE))
+        for name, split in held_out.items()
+    }
+    return Core(
+        experiment=experiment,
+        plan=plan,
+        source=source,
+        template=template,
+        layout=layout,
+        splits=held_out,
+        batch=opaque(build_train_batches(experiment, train, num_classes)),
+        replica_step=_build_replica_step(experiment, template),
+        apply=_build_apply(experiment, layout),
+        evaluate_batch=evaluate,
+    )
+
+
+def _cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    if experiment.model.outputs == "logits":
+        return tf.nn.softmax_cross_entropy_with_logits(targets, outputs)
+    return -tf.reduce_sum(targets * tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0)), axis=-1)
+
+
+def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32) == labels, tf.float32)
+
+
+def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
+    seed = tf.constant(experiment.seed, tf.int64)
+
+    def replica_step(params, stats, images, targets, labels, step, replica, stop):  # type: ignore[no-untyped-def]
+        with tf.GradientTape() as tape:
+            tape.watch(params)
+            outputs, new_stats, extra = template.call(params, stats, images, training=True, key=tf.stack([step, replica, seed]))
+            loss = tf.add_n([tf.reduce_mean(_cross_entropy(experiment, outputs, targets)), *extra])
+        gradient = tape.gradient(loss, params)
+        count = tf.cast(tf.shape(labels)[0], tf.float32)
+        tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count, stop])
+        return tf.concat([gradient, new_stats, tail], 0)
+
+    return opaque(replica_step)
+
+
+def _build_apply(experiment: Experiment, layout: Layout) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
+    update, sizes = build_update(experiment.optimizer, layout.parts["params"]), layout.sizes()
+
+    def apply(vectors: Vectors, mean: tf.Tensor, rates: tf.Tensor) -> Vectors:
+        gradient, stats, _ = tf.split(mean, [sizes["params"], sizes["stats"], len(TAIL)])
+        return {**update(vectors, gradient, rates), "stats": stats}
+
+    return opaque(apply)
+
+
+def _build_evaluate(experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]) -> Callable[..., tf.Tensor]:
+    def evaluate(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        batch = batch_of(number)
+        outputs, _, _ = template.call(params, stats, batch.images, training=False)
+        loss = _cross_entropy(experiment, outputs, batch.targets)
+        among_five = tf.cast(tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1])), tf.float32)
+        sums = [tf.reduce_sum(v * batch.weights) for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))]
+        return tf.stack(sums)
+
+    return opaque(evaluate)

@@ -1,0 +1,205 @@
+"""Actions: what is written, saved and told between two blocks, and what stops training."""
+
+import io
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from paceline.errors import UserError
+from paceline.runs import RunFolder
+from paceline.training.actions import (
+    Action,
+    Report,
+    SaveCheckpoint,
+    StopAt,
+    StopOnNonFiniteLoss,
+    StopOnRequest,
+    StopRequested,
+    TensorBoard,
+    TrainingFailed,
+    WriteMetrics,
+    picture_grid,
+)
+from paceline.training.checkpoint import Checkpoints, Layout, State
+
+BLOCK: dict[str, Any] = {
+    "loss": 0.25,
+    "accuracy": np.float32(0.5),
+    "learning_rate": 0.1,
+    "images_per_second": 1000.0,
+    "epoch": 1.5,
+    "per_step": {"loss": [0.5, 0.25], "accuracy": [0.25, 0.75], "learning_rate": [0.2, 0.1]},
+}
+EVALUATED = BLOCK | {"test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625}
+
+
+def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, round(event.value, 6)) for event in read_events(folder).Scalars(tag)]
+
+
+def read_events(folder: Path) -> EventAccumulator:
+    # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
+    sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+    accumulator = EventAccumulator(str(folder))
+    accumulator.Reload()
+    return accumulator
+
+
+class Trained:
+    """A fake engine and its checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.step = 0
+        self.checkpoints = Checkpoints(folder, Layout({"params": (("kernel", (2,)),)}), keep=9)
+        self.sent: list[dict[str, Any]] = []
+        self.save = SaveCheckpoint(self.state, self.checkpoints, lambda step: step % 10 == 0, self.sent.append)
+
+    def state(self) -> State:
+        return State(self.step, {"params": np.full(2, self.step, np.float32)})
+
+    def train(self, actions: list[Action], steps: tuple[int, ...], metrics: dict[str, Any]) -> None:
+        for self.step in steps:
+            for action in actions:
+                action(self.step, metrics)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    return Trained(tmp_path)
+
+
+def test_metrics_are_written_without_the_single_steps(tmp_path: Path) -> None:
+    WriteMetrics(RunFolder(tmp_path))(7, EVALUATED)
+    (record,) = RunFolder(tmp_path).read_metrics()
+    assert record == {"step": 7} | {name: value for name, value in EVALUATED.items() if name != "per_step"}
+
+
+def test_a_checkpoint_is_saved_where_the_plan_says_so(trained: Trained) -> None:
+    for trained.step in (5, 10, 15, 20):
+        trained.save(trained.step, BLOCK)
+    assert trained.checkpoints.steps() == [10, 20]
+    assert [(message["kind"], message["step"]) for message in trained.sent] == [("saved", 10), ("saved", 20)]
+
+
+def test_the_best_is_chosen_on_validation_not_on_the_test_set(trained: Trained) -> None:
+    measures = {10: (0.5, 0.9), 20: (0.6, 0.8), 30: (0.4, 0.95)}
+    for trained.step, (validation, test) in measures.items():
+        trained.save(trained.step, BLOCK | {"validation_accuracy": validation, "test_accuracy": test})
+    best = trained.checkpoints.best()
+    assert best is not None
+    assert best.step == 20
+
+
+def test_a_stop_is_raised_last_and_the_catcher_saves(trained: Trained) -> None:
+    with pytest.raises(StopRequested) as stop:
+        trained.train([trained.save, StopAt(13)], (5, 13, 20), EVALUATED)
+    trained.save.save(stop.value.step, stop.value.metrics)
+    latest, best = trained.checkpoints.latest(), trained.checkpoints.best()
+    assert latest is not None
+    assert latest.step == 13
+    assert best is not None
+    assert best.step == 13
+
+
+def test_no_step_is_saved_twice(trained: Trained) -> None:
+    trained.step = 10
+    trained.save(10, BLOCK)
+    trained.save.save(10, BLOCK)
+    assert len(trained.sent) == 1
+
+
+def test_a_request_stops_after_the_block() -> None:
+    event = threading.Event()
+    action = StopOnRequest(event)
+    action(1, BLOCK)
+    event.set()
+    with pytest.raises(StopRequested, match="after step 2"):
+        action(2, BLOCK)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), np.float32("nan")])
+def test_a_loss_that_is_no_number_fails_and_names_its_step(trained: Trained, bad: float) -> None:
+    metrics = BLOCK | {"per_step": {"loss": [0.5, bad, 0.5]}}
+    with pytest.raises(TrainingFailed, match="the loss of step 9 is") as error:
+        trained.train([StopOnNonFiniteLoss(), trained.save], (10,), metrics)
+    assert isinstance(error.value, UserError)
+    assert "\n" not in str(error.value)
+    assert trained.checkpoints.steps() == []
+
+
+def test_a_finite_loss_passes_and_a_block_without_steps_is_judged_as_a_whole() -> None:
+    StopOnNonFiniteLoss()(10, BLOCK)
+    with pytest.raises(TrainingFailed, match="step 10"):
+        StopOnNonFiniteLoss()(10, {"loss": float("nan")})
+
+
+def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
+    sent: list[dict[str, Any]] = []
+    Report(sent.append)(7, BLOCK)
+    Report(sent.append)(8, EVALUATED)
+    assert [message["kind"] for message in sent] == ["block", "block", "evaluation"]
+    assert json.loads(json.dumps(sent[2])) == {
+        "kind": "evaluation", "step": 8, "test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625
+    }  # fmt: skip
+    assert json.loads(json.dumps(sent[1]))["accuracy"] == 0.5
+
+
+def test_events_are_read_by_tensorboard(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path / "events")
+    assert not list(tmp_path.iterdir())
+    board(2, BLOCK)
+    board(4, EVALUATED)
+    board.close()
+    assert scalar(tmp_path / "events", "loss") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.25)]
+    assert scalar(tmp_path / "events", "learning_rate") == [(1, 0.2), (2, 0.1), (3, 0.2), (4, 0.1)]
+    assert scalar(tmp_path / "events", "images_per_second") == [(2, 1000.0), (4, 1000.0)]
+    assert scalar(tmp_path / "events", "test_accuracy") == [(4, 0.75)]
+
+
+def test_events_of_steps_that_are_computed_again_are_hidden(tmp_path: Path) -> None:
+    crashed = TensorBoard(tmp_path)
+    for step in (2, 4, 6):
+        crashed(step, BLOCK)
+    resumed = TensorBoard(tmp_path, first_step=2)
+    resumed(4, BLOCK | {"per_step": {"loss": [7.0, 8.0]}})
+    assert scalar(tmp_path, "loss") == [(1, 0.5), (2, 0.25), (3, 7.0), (4, 8.0)]
+    again = TensorBoard(tmp_path)
+    again(1, {"per_step": {"loss": [9.0]}})
+    assert scalar(tmp_path, "loss") == [(1, 9.0)]
+    for board in (crashed, resumed, again):
+        board.close()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_grid_of_pictures_is_shown(tmp_path: Path, channels: int) -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels), dtype=np.uint8)
+    board = TensorBoard(tmp_path)
+    board.image_grid("inputs", pictures, step=3)
+    board.close()
+    (event,) = read_events(tmp_path).Images("inputs")
+    assert (event.step, event.height, event.width) == (3, 2 * 10 - 2, 3 * 8 - 2)
+    shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).reshape(event.height, event.width, channels)
+    np.testing.assert_array_equal(shown, picture_grid(pictures))
+    np.testing.assert_array_equal(shown[10:18, 8:14], pictures[4])
+
+
+def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
+    program = f"""
+import sys
+import paceline.runs, paceline.training.checkpoint, paceline.training.progress
+from paceline.training.actions import TensorBoard
+TensorBoard({str(tmp_path)!r})(1, {{"loss": 0.5}})
+print("tensorflow" in sys.modules, "keras" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+    assert scalar(tmp_path, "loss") == [(1, 0.5)]

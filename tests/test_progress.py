@@ -1,0 +1,107 @@
+"""What a person sees: a live bar on a terminal, now and then a line elsewhere."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline.training.progress import Progress
+
+START = {"kind": "start", "total_steps": 1000, "steps_per_epoch": 100, "first_step": 0, "line": "2 workers, 4 replicas"}
+RESULT = {"kind": "result", "step": 1000, "finished": True, "test_accuracy": 0.875, "state_sha256": "ab" * 32}
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+def block(step: int, **values: Any) -> dict[str, Any]:
+    return {
+        "kind": "block",
+        "step": step,
+        "loss": 0.5,
+        "accuracy": 0.75,
+        "learning_rate": 0.1,
+        "images_per_second": 2345.6,
+    } | values
+
+
+class Screen:
+    """A console into memory, with a clock that is set by hand."""
+
+    def __init__(self, terminal: bool = False, width: int = 80) -> None:
+        self.file, self.now = io.StringIO(), 0.0
+        self.console = Console(file=self.file, force_terminal=terminal, width=width, color_system=None, _environ={})
+        self.progress = Progress(self.console, lambda: self.now)
+
+    def show(self, *messages: tuple[float, dict[str, Any]]) -> list[str]:
+        with self.progress:
+            for self.now, message in messages:
+                self.progress.handle(message)
+                if self.progress._live:
+                    self.progress._live.refresh()
+        return self.file.getvalue().splitlines()
+
+
+def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> None:
+    lines = Screen().show((0, START), *((5.0 * i, block(10 * i)) for i in range(1, 6)))
+    assert lines[0] == "2 workers, 4 replicas"
+    assert [line.split("  ")[0] for line in lines[1:]] == ["step 10/1,000", "step 30/1,000", "step 50/1,000"]
+    assert (
+        lines[2]
+        == "step 30/1,000  epoch 0.30/10  loss 0.5000  accuracy 0.7500  learning rate 0.10000  2,346 images/s  8:05 left"
+    )
+
+
+def test_every_evaluation_and_warning_has_its_line() -> None:
+    evaluation = {"kind": "evaluation", "step": 100, "test_accuracy": 0.8125, "test_loss": 0.5}
+    lines = Screen().show(
+        (0, START), (1, evaluation), (2, evaluation), (3, {"kind": "warning", "text": "[red] /a/b is damaged"})
+    )
+    assert lines[1:3] == ["evaluation: test accuracy 0.8125  test loss 0.5000  (step 100)"] * 2
+    assert lines[3] == "warning: [red] /a/b is damaged"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_result_is_the_last_line_and_is_not_wrapped(terminal: bool) -> None:
+    lines = Screen(terminal).show((0, START), (1, block(1000)), (2, RESULT))
+    assert lines[-1].removeprefix(SHOW_CURSOR).split("  ") == [
+        "step=1000",
+        "finished=true",
+        "test_accuracy=0.875",
+        f"state_sha256={'ab' * 32}",
+    ]
+
+
+def test_a_terminal_has_a_bar_with_speed_measures_time_left_and_the_last_evaluation() -> None:
+    evaluation = {"kind": "evaluation", "step": 200, "test_accuracy": 0.8125}
+    saved = {"kind": "saved", "step": 200}
+    screen = Screen(terminal=True, width=100)
+    screen.show((0, START), (60, block(100)), (70, block(200)), (70, evaluation), (70, saved))
+    text = screen.file.getvalue()
+    last = text[text.rindex("step 200/1,000  epoch 2.00/10") :]
+    assert "━" in last
+    assert "1:20 left" in last
+    assert "loss 0.5000  accuracy 0.7500  learning rate 0.10000  2,346 images/s" in last
+    assert "test accuracy 0.8125  (step 200)" in last
+    assert "saved at step 200" in last
+    assert "preparing the first steps" in text
+
+
+def test_the_time_left_forgets_the_compilation_in_the_first_block() -> None:
+    lines = Screen().show((0, START), (100, block(100)), (110, block(200)), (120, block(300)))
+    assert [line.split("  ")[-1] for line in lines[1:]] == ["15:00 left", "1:20 left", "1:10 left"]
+
+
+def test_a_resumed_run_says_where_it_goes_on_and_does_not_count_the_old_steps_as_speed() -> None:
+    lines = Screen().show((0, START | {"first_step": 500}), (10, block(600)))
+    assert lines[1] == "resuming at step 500 of 1,000"
+    assert lines[2].endswith("0:40 left")
+
+
+def test_a_loss_that_is_no_number_and_an_unknown_kind_do_not_break_it() -> None:
+    lines = Screen().show((0, START), (1, {"kind": "greeting"}), (2, {}), (3, block(1, loss=float("nan"), accuracy=None)))
+    assert "loss nan  accuracy None" in lines[1]
+
+
+def test_a_terminal_that_is_left_before_the_start_shows_that_it_is_starting() -> None:
+    assert any("starting ..." in line for line in Screen(terminal=True).show((0, {})))

@@ -1,0 +1,215 @@
+"""The run folder: whose it is, who may write it, and that nothing in it is ever half written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline import runs
+from paceline.errors import UserError
+from paceline.experiment import Data, Experiment
+from paceline.runs import RunFolder, all_runs, default_path, existing_run
+
+EXPERIMENT = Experiment(recipe="smoke", seed=3)
+FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
+
+HOLD_THE_LOCK = """
+import sys, time
+from paceline.runs import RunFolder
+RunFolder(sys.argv[1]).lock()
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.open(EXPERIMENT, FACTS)
+    return folder
+
+
+def test_building_one_touches_no_disk(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_default_folder_is_named_by_recipe_and_digest() -> None:
+    assert default_path(EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
+
+
+def test_a_new_folder_tells_experiment_data_versions_and_format(run: RunFolder) -> None:
+    config = json.loads((run.path / "config.json").read_text())
+    assert config["experiment"] == EXPERIMENT.to_json()
+    assert config["data"] == {"train": 50000, "test": 10000, "image_shape": [32, 32, 3]}
+    assert config["format"] == runs.FORMAT
+    assert {"python", "paceline", "keras", "numpy"} <= config["versions"].keys()
+    assert run.experiment() == EXPERIMENT
+    assert run.events.is_dir()
+    assert run.checkpoints.is_dir()
+
+
+def test_the_same_experiment_may_open_it_again(run: RunFolder) -> None:
+    assert run.open(EXPERIMENT, FACTS) == []
+
+
+def test_data_that_only_moved_are_the_same_data(run: RunFolder) -> None:
+    assert run.open(Experiment(recipe="smoke", seed=3, data=Data(dir="/elsewhere")), FACTS) == []
+
+
+def test_another_experiment_is_told_what_differs(run: RunFolder) -> None:
+    with pytest.raises(UserError) as error:
+        run.open(Experiment(recipe="smoke", seed=4, data=Data(flip=True)), FACTS)
+    assert "data.flip: False -> True, seed: 3 -> 4" in one_line(error)
+
+
+def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
+    other = Experiment(recipe="other", seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False)
+    with pytest.raises(UserError, match="and 2 more") as error:
+        run.open(other, FACTS)
+    one_line(error)
+
+
+def test_other_data_are_told_apart(run: RunFolder) -> None:
+    with pytest.raises(UserError) as error:
+        run.open(EXPERIMENT, FACTS | {"train": 40000})
+    assert "the data is not the same: train 50000 -> 40000" in one_line(error)
+
+
+def test_changed_libraries_are_answered(run: RunFolder) -> None:
+    config = json.loads((run.path / "config.json").read_text())
+    config["versions"]["keras"] = "2.0"
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert run.open(EXPERIMENT, FACTS) == [f"keras: '2.0' -> {runs.library_versions()['keras']!r}"]
+
+
+def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None:
+    config = json.loads((run.path / "config.json").read_text())
+    del config["experiment"]["exact"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert run.open(EXPERIMENT, FACTS) == []
+
+
+@pytest.mark.parametrize("content", ["", '{"format": 1, "exp', "[]", "{}", '{"format": 1, "experiment": {"data": 3}}', "\0\0"])
+def test_a_damaged_config_is_one_clear_line(run: RunFolder, content: str) -> None:
+    (run.path / "config.json").write_text(content)
+    with pytest.raises(UserError, match="damaged") as error:
+        run.open(EXPERIMENT, FACTS)
+    assert "config.json" in one_line(error)
+
+
+def test_a_newer_format_is_one_clear_line(run: RunFolder) -> None:
+    config = json.loads((run.path / "config.json").read_text())
+    (run.path / "config.json").write_text(json.dumps(config | {"format": runs.FORMAT + 1}))
+    with pytest.raises(UserError, match="newer Paceline") as error:
+        run.open(EXPERIMENT, FACTS)
+    one_line(error)
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    for use in (RunFolder(tmp_path).lock, lambda: RunFolder(tmp_path).open(EXPERIMENT, FACTS)):
+        with pytest.raises(UserError, match=r"thesis\.tex but no config"):
+            use()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_worker_logs_may_come_before_the_config(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.worker_log(0).write_text("hello")
+    run.lock()
+    assert run.open(EXPERIMENT, FACTS) == []
+    run.unlock()
+
+
+def test_a_path_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make") as error:
+        RunFolder(tmp_path / "file").open(EXPERIMENT, FACTS)
+    one_line(error)
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    with subprocess.Popen([sys.executable, "-c", HOLD_THE_LOCK, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "locked\n"
+            with pytest.raises(UserError, match=f"another process \\(pid {holder.pid} on host .+\\) is training in") as error:
+                run.lock(wait_s=0.2)
+            one_line(error)
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    run.lock()
+    with pytest.raises(UserError, match=f"pid {os.getpid()}"):
+        RunFolder(run.path).lock(wait_s=0)
+    run.unlock()
+    RunFolder(run.path).lock(wait_s=0)
+
+
+def test_a_result_is_read_as_written_and_strict_json(run: RunFolder) -> None:
+    assert run.read_result() is None
+    run.write_result({"finished": True, "step": np.int64(7), "test_accuracy": np.float32(0.5), "loss": float("nan")})
+    assert run.read_result() == {"finished": True, "step": 7, "test_accuracy": 0.5, "loss": None}
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    run.write_result({"finished": False})
+    before = sorted(run.path.iterdir())
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        run.write_result({"finished": True})
+    assert run.read_result() == {"finished": False}
+    assert sorted(run.path.iterdir()) == before
+
+
+def test_metrics_are_read_as_appended(run: RunFolder) -> None:
+    assert run.read_metrics() == []
+    records = [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
+    for record in records:
+        run.append_metrics(record)
+    assert run.read_metrics() == records
+
+
+def test_resuming_forgets_metrics_beyond_its_step_and_a_half_written_line(run: RunFolder) -> None:
+    for step in (10, 20, 30):
+        run.append_metrics({"step": step})
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4')
+    assert [record["step"] for record in run.read_metrics()] == [10, 20, 30]
+    run.truncate_metrics(20)
+    run.append_metrics({"step": 30})
+    assert (run.path / "metrics.jsonl").read_text() == '{"step": 10}\n{"step": 20}\n{"step": 30}\n'
+
+
+def test_resuming_after_a_line_without_its_end_starts_a_new_line(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").write_text('{"step": 10}')
+    run.truncate_metrics(10)
+    run.append_metrics({"step": 20})
+    assert [record["step"] for record in run.read_metrics()] == [10, 20]
+
+
+def test_a_run_is_found_by_path_or_by_name(tmp_path: Path) -> None:
+    made = RunFolder(tmp_path / "runs" / "smoke-12345678")
+    made.open(EXPERIMENT, FACTS)
+    assert existing_run(made.path).path == made.path
+    assert existing_run("smoke-12345678", tmp_path / "runs").path == made.path
+    assert [run.path for run in all_runs(tmp_path / "runs")] == [made.path]
+    with pytest.raises(UserError, match="did you mean 'smoke-12345678'"):
+        existing_run("smoke-12345679", tmp_path / "runs")
+    with pytest.raises(UserError, match="there are no runs"):
+        existing_run("smoke-12345679", tmp_path / "nowhere")
