@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    options, console = parse(sys.argv[1:]), Console()
+    options, console = parse(sys.argv[1:]), Console(width=None if sys.stdout.isatty() else 140)
+    # As an exception, so that the contenders are ended too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     described, results, failed = machine.describe(), {}, False
     for name in options.suites or SUITES:
         settings = Settings(

@@ -1,4 +1,4 @@
-"""Keras `model.fit` on TensorFlow, as a user would write it: its own layers, a tf.data pipeline, no settings of the environment.
+"""Keras `model.fit` on TensorFlow, as a user would write it: its own layers, a tf.data pipeline, default environment.
 
     python -m benchmarks.contender_keras jit|nojit DEPTH DATA_FOLDER
 

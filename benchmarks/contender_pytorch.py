@@ -2,8 +2,8 @@
 
     python -m benchmarks.contender_pytorch threads|compile|ddp|ddp-compile DEPTH DATA_FOLDER
 
-`threads` is one process with all threads, `ddp` one process per core with one thread each; `compile` adds torch.compile. All use
-channels-last, in-place ReLU, the fused SGD and an input pipeline of a few tensor operations per batch.
+`threads` is one process with all threads, `ddp` one process per core with one thread each; `compile` adds torch.compile.
+All use channels-last, in-place ReLU, the fused SGD and an input pipeline of a few tensor operations per batch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Multiply-adds of the CIFAR ResNets, from the shapes of their layers. Convolutions and the last matrix product only: what a matrix
-product of the same size could do is the peak they are compared with."""
+"""Multiply-adds of the CIFAR ResNets, from the shapes of their layers: convolutions and the last matrix product only, because a
+matrix product is what they are compared with."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ It knows the line protocol (see `protocol`) and nothing of what the contenders c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -23,6 +24,7 @@ from benchmarks import processes
 ROOT = Path(__file__).parents[1]
 _STDERR_LINES = 15
 _GRACE_S = 10.0
+_MOST_STEPS = 1_000_000
 # A contender has its library's defaults; what a developer has exported must not change what is compared.
 _NOT_INHERITED = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_CONFIG", "TF_XLA_FLAGS")
 _NOT_INHERITED += ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KERAS_BACKEND")
@@ -77,16 +79,18 @@ class Running:
 
     def __init__(self, contender: Contender, timeout_s: float) -> None:
         self.name, self._timeout_s = contender.name, timeout_s
-        self._stderr = tempfile.TemporaryFile()
+        self._mark = processes.new_mark()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as this object
         self._process = subprocess.Popen(
             contender.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=clean_environment(contender.environment),
+            env=clean_environment({**contender.environment, **self._mark}),
             cwd=ROOT,
             start_new_session=True,
         )
+        self._end = os.pidfd_open(self._process.pid)
         self._idle_since: tuple[float, float] | None = None
         self._idle_wall_s = self._idle_cpu_s = 0.0
 
@@ -101,16 +105,18 @@ class Running:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failure("died between two turns") from None
-        if not select.select([self._process.stdout], [], [], self._timeout_s)[0]:
+        # The end of the pipe does not tell of a death: children of the contender may hold it open.
+        ready, _, _ = select.select([self._process.stdout, self._end], [], [], self._timeout_s)
+        if not ready:
             raise self._failure(f"gave no answer within {self._timeout_s:.0f} s")
-        line = self._process.stdout.readline()
+        line = self._process.stdout.readline() if self._process.stdout in ready else b""
         if not line:
             raise self._failure("died in its turn")
         try:
             turn = Turn(**json.loads(line))
         except (ValueError, TypeError):
             raise self._failure(f"answered {line!r}, which is not a turn") from None
-        self._idle_since = time.perf_counter(), processes.tree_cpu_s(self._process.pid)
+        self._idle_since = time.perf_counter(), processes.cpu_s(self._mark)
         return turn
 
     def idle_cpu_share(self) -> float:
@@ -122,7 +128,7 @@ class Running:
         if self._idle_since:
             wall_start, cpu_start = self._idle_since
             self._idle_wall_s += time.perf_counter() - wall_start
-            self._idle_cpu_s += processes.tree_cpu_s(self._process.pid) - cpu_start
+            self._idle_cpu_s += processes.cpu_s(self._mark) - cpu_start
         self._idle_since = None
 
     def _failure(self, what: str) -> ContenderFailed:
@@ -135,15 +141,13 @@ class Running:
         return ContenderFailed("\n".join([f"contender {self.name} {what} (exit code: {code}); the end of its stderr:", *tail]))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        family = processes.tree(self._process.pid)
-        self._process.stdin.close()
-        try:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S if error is None else 0.1)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        # Descendants end by themselves when their parent hangs up; those that do not, end here.
-        processes.kill(family)
+        processes.kill(self._mark)
+        self._process.wait()
+        os.close(self._end)
         self._process.stdout.close()
         self._stderr.close()
 
@@ -153,6 +157,10 @@ def warm_up(running: Running, turn_seconds: float) -> int:
     running.turn(1)
     steps, wall_s = 1, running.turn(1).wall_s
     while wall_s < turn_seconds / 4:
+        if steps > _MOST_STEPS:
+            raise ContenderFailed(
+                f"contender {running.name} does {steps} steps in {wall_s:.3g} s; its turns do not grow with steps"
+            )
         steps *= 2
         wall_s = running.turn(steps).wall_s
     return max(1, round(steps * turn_seconds / wall_s))

@@ -1,56 +1,60 @@
-"""What /proc tells of a process and its descendants: who they are, their CPU time, their peak memory. Linux only."""
+"""What /proc tells of a group of processes: who they are, their CPU time, their peak memory. Linux only.
+
+A group is named by a mark in the environment that its first process was started with. Descendants inherit it, also those that
+leave the session or lose their parent.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import time
+import uuid
 from pathlib import Path
 
+_VARIABLE = "PACELINE_BENCH_MARK"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_KILL_TIMEOUT_S = 10.0
 
 
-def _status(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the command's name, which may itself hold blanks; None once the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+def new_mark() -> dict[str, str]:
+    """The variable that marks a new group, to be added to an environment."""
+    return {_VARIABLE: uuid.uuid4().hex}
 
 
-def tree(root: int) -> dict[int, str]:
-    """The living processes of a tree: pid -> start time. Together they name a process even after its pid is given away."""
-    status = {int(entry.name): _status(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    alive = {pid: fields for pid, fields in status.items() if fields and fields[0] != "Z"}
-    found, frontier = {}, [root]
-    while frontier:
-        pid = frontier.pop()
-        if pid in alive:
-            found[pid] = alive[pid][19]
-        frontier += [child for child, fields in alive.items() if int(fields[1]) == pid and child not in found]
-    return found
+def _read(pid: int, name: str) -> str:
+    """A file of a process; empty once it is gone, or where it belongs to someone else."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    return ""
 
 
-def tree_cpu_s(root: int) -> float:
-    """CPU time of a tree, with children that have ended and were waited for."""
-    fields = [status for pid in tree(root) if (status := _status(pid))]
-    return sum(int(value) for status in fields for value in status[11:15]) / _TICKS_PER_SECOND
+def group(mark: dict[str, str]) -> list[int]:
+    """The living processes of a group."""
+    wanted = f"{_VARIABLE}={mark[_VARIABLE]}"
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if wanted in _read(pid, "environ").split("\0")]
 
 
-def tree_peak_bytes(root: int) -> int:
+def cpu_s(mark: dict[str, str]) -> float:
+    """CPU time of a group, with children that have ended and were waited for."""
+    # The command's name stands in brackets and may itself hold blanks.
+    fields = [_read(pid, "stat").rpartition(")")[2].split() for pid in group(mark)]
+    return sum(int(value) for of_process in fields for value in of_process[11:15]) / _TICKS_PER_SECOND
+
+
+def peak_bytes(mark: dict[str, str]) -> int:
     """Sum of the peak resident sizes (VmHWM) of the processes that live now; pages that they share count more than once."""
-    total = 0
-    for pid in tree(root):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    return total
+    lines = [line for pid in group(mark) for line in _read(pid, "status").splitlines()]
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def kill(processes: dict[int, str]) -> None:
-    """End the processes of an earlier `tree` that still live."""
-    for pid, started in processes.items():
-        status = _status(pid)
-        if status and status[19] == started:
+def kill(mark: dict[str, str]) -> None:
+    """End a group, with what it starts meanwhile."""
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while (pids := group(mark)) and time.monotonic() < deadline:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)

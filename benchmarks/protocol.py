@@ -36,7 +36,7 @@ class Clock:
 
 
 class Channel:
-    """The two pipes to the harness. Whatever libraries print goes to standard error, so that it can't be taken for an answer."""
+    """The two pipes to the harness. Whatever libraries print goes to standard error, lest it be taken for an answer."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)

@@ -16,9 +16,13 @@ from benchmarks.summary import Figure, Quartiles, SuiteResult
 IDLE_LIMIT = 0.02
 
 
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def spread(values: Quartiles) -> str:
     """The median, and in brackets the quartiles."""
-    return f"{values.median:.3g} [dim]({values.low:.3g} to {values.high:.3g})[/dim]"
+    return f"{number(values.median)} [dim]({number(values.low)} to {number(values.high)})[/dim]"
 
 
 def contender_table(result: SuiteResult) -> Table:

@@ -1,4 +1,4 @@
-"""What a person waits for before training runs, and the memory that it takes; measured on the command line, as a person uses it."""
+"""What a person waits for before training runs, and the memory that it takes; measured on the command line."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def run(command: Sequence[str], watch_memory: bool = False) -> tuple[float, int]
     """Run a command to its end; its wall time, and if watched the peak memory in bytes of it and its descendants."""
     start, peak_bytes = time.perf_counter(), 0
     with tempfile.TemporaryFile() as output:
-        environment = clean_environment({})
+        mark = processes.new_mark()
+        environment = clean_environment(mark)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=ROOT)
         try:
             while watch_memory and process.poll() is None and time.perf_counter() - start < _TIMEOUT_S:
-                peak_bytes = max(peak_bytes, processes.tree_peak_bytes(process.pid))
+                peak_bytes = max(peak_bytes, processes.peak_bytes(mark))
                 time.sleep(_POLL_S)
             code = process.wait(_TIMEOUT_S)
         finally:
-            processes.kill(processes.tree(process.pid))
+            processes.kill(mark)
             process.wait()
         wall_s = time.perf_counter() - start
         output.seek(0)

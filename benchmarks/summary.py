@@ -1,4 +1,4 @@
-"""From turns to figures: quartiles, ratios of one contender to another round by round, targets. Pure functions of what was measured."""
+"""From turns to figures: quartiles, ratios of one contender to another round by round, targets. Pure functions."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from paceline.errors import UserError
 from paceline.experiment import Data, Experiment
 from paceline.runs import RunFolder, all_runs, default_path, existing_run
 
-EXPERIMENT = Experiment(recipe="smoke", seed=3)
+EXPERIMENT = Experiment(seed=3)
 FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
 
 HOLD_THE_LOCK = """
@@ -46,7 +46,7 @@ def test_building_one_touches_no_disk(tmp_path: Path) -> None:
 
 
 def test_the_default_folder_is_named_by_recipe_and_digest() -> None:
-    assert default_path(EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
+    assert default_path("smoke", EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
 
 
 def test_a_new_folder_tells_experiment_data_versions_and_format(run: RunFolder) -> None:
@@ -65,17 +65,17 @@ def test_the_same_experiment_may_open_it_again(run: RunFolder) -> None:
 
 
 def test_data_that_only_moved_are_the_same_data(run: RunFolder) -> None:
-    assert run.open(Experiment(recipe="smoke", seed=3, data=Data(dir="/elsewhere")), FACTS) == []
+    assert run.open(Experiment(seed=3, data=Data(dir="/elsewhere")), FACTS) == []
 
 
 def test_another_experiment_is_told_what_differs(run: RunFolder) -> None:
     with pytest.raises(UserError) as error:
-        run.open(Experiment(recipe="smoke", seed=4, data=Data(flip=True)), FACTS)
+        run.open(Experiment(seed=4, data=Data(flip=True)), FACTS)
     assert "data.flip: False -> True, seed: 3 -> 4" in one_line(error)
 
 
 def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
-    other = Experiment(recipe="other", seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False)
+    other = Experiment(seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False)
     with pytest.raises(UserError, match="and 2 more") as error:
         run.open(other, FACTS)
     one_line(error)

@@ -140,8 +140,6 @@ class Sync:
 class Experiment:
     """All that decides the numbers. The same experiment gives the same bits in every place."""
 
-    recipe: str = "custom"
-    """Name of the recipe it came from."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -180,7 +178,7 @@ class Experiment:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Experiment:
-        return _from_json(Experiment, values, "")
+        return from_json(Experiment, values)
 
     def digest(self) -> str:
         """The hash that names the run folder."""
@@ -200,7 +198,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return lines
 
 
-def _from_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
+def from_json(kind: type, values: dict[str, Any], prefix: str = "") -> Any:
     """Rebuild a dataclass from JSON; an unknown field is an error, a missing one takes its default."""
     hints, known = get_type_hints(kind), [f.name for f in dataclasses.fields(kind)]
     made: dict[str, Any] = {}
@@ -208,7 +206,7 @@ def _from_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
         if key not in known:
             raise UserError(f"unknown field {prefix + key!r} in the experiment; {did_you_mean(key, known)}")
         if dataclasses.is_dataclass(hints[key]):
-            value = _from_json(hints[key], value, f"{prefix}{key}.")
+            value = from_json(hints[key], value, f"{prefix}{key}.")
         made[key] = tuple(value) if isinstance(value, list) else value
     return kind(**made)
 

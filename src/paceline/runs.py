@@ -156,9 +156,9 @@ class RunFolder:
         return differences(self.config().get("versions", {}), library_versions())
 
 
-def default_path(experiment: Experiment, root: str | Path = "runs") -> Path:
+def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> Path:
     """The same experiment has the same folder, so the same command resumes."""
-    return Path(root) / f"{experiment.recipe}-{experiment.digest()}"
+    return Path(root) / f"{recipe}-{experiment.digest()}"
 
 
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:

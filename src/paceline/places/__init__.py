@@ -1,0 +1,18 @@
+"""Where workers run: a name for each system, and the module that starts workers on it, imported only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from paceline.job import Job
+
+PLACES = {"local": "paceline.places.local"}
+
+Listen = Callable[[dict[str, Any]], None]
+
+
+def launch(job: Job, listen: Listen) -> dict[str, Any]:
+    """Run a job in its place; every message of its workers goes to `listen`. Returns the result."""
+    return import_module(PLACES[job.place.on]).launch(job, listen)

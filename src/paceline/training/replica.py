@@ -35,6 +35,8 @@ class Core:
     source: Source
     template: Template
     layout: Layout
+    num_examples: int
+    """Of the training split."""
     splits: dict[str, Split]
     """What is evaluated: test, and validation where the experiment holds one out."""
     batch: Callable[[tf.Tensor, tf.Tensor], Batch]
@@ -70,6 +72,7 @@ def build_core(experiment: Experiment, plan: Plan, source: Source, splits: dict[
         source=source,
         template=template,
         layout=layout,
+        num_examples=train.size,
         splits=held_out,
         batch=opaque(build_train_batches(experiment, train, num_classes)),
         replica_step=_build_replica_step(experiment, template),

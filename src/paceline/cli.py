@@ -1,0 +1,172 @@
+"""The command line: flags -> experiment, place and run -> train. It imports no TensorFlow; a worker process does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from paceline.errors import UserError, did_you_mean
+from paceline.experiment import Experiment
+from paceline.job import Job, Place, Run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program: 0 for done, 2 for what a person can put right, 1 for a failure, 130 or 143 for an interruption."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(_help())
+            return 0
+        if arguments[0] == "--version":
+            from importlib.metadata import version
+
+            print(f"paceline {version('paceline')}")
+            return 0
+        if arguments[0] not in COMMANDS:
+            raise UserError(f"unknown command {arguments[0]!r}; {did_you_mean(arguments[0], list(COMMANDS))}")
+        return COMMANDS[arguments[0]](arguments[1:]) or 0
+    except UserError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+
+
+def _help() -> str:
+    lines = ["paceline trains ResNets, and any Keras image classifier, with the same bits in every place.", ""]
+    for name, command in COMMANDS.items():
+        lines.append(f"  paceline {name:<9} {(command.__doc__ or '').splitlines()[0]}")
+    return "\n".join([*lines, "", "`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train"])
+
+
+@dataclass(frozen=True)
+class _Train:
+    """All flags of `train`; the groups have no prefix of their own."""
+
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    place: Annotated[Place, tyro.conf.arg(name="")]
+    run: Annotated[Run, tyro.conf.arg(name="")]
+    dry_run: bool = False
+    """Print every derived number and the table of layers, and stop."""
+    json: bool = False
+    """Print the result as one line of JSON, too."""
+
+
+def train(arguments: list[str]) -> int:
+    """Train a recipe, or go on with its unfinished run: paceline train [RECIPE] [flags]"""
+    from paceline.recipes import get_recipe
+
+    recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
+    flags = parse(_Train, f"paceline train {recipe}", arguments, _Train(get_recipe(recipe), Place(), Run()))
+    from paceline.runs import default_path
+
+    run = flags.run if flags.run.run_dir else dataclasses.replace(flags.run, run_dir=str(default_path(recipe, flags.experiment)))
+    job = Job(flags.experiment, flags.place, run, dry_run=flags.dry_run)
+    return _dry_run(job) if flags.dry_run else _launch(job, flags.json)
+
+
+def parse(kind: Any, program: str, arguments: list[str], default: Any = None) -> Any:
+    """Flags by tyro; whatever it refuses becomes one line."""
+    options = {"default": default} if default is not None else {}
+    refused = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(refused):
+            return tyro.cli(kind, prog=program, args=arguments, **options)
+    except SystemExit as end:
+        if end.code == 0:
+            raise
+        raise UserError(_one_line(refused.getvalue(), program)) from None
+
+
+def _one_line(refusal: str, program: str) -> str:
+    """tyro's framed explanation, without the frame."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", refusal)
+    rows = [row.strip(" │╭╮╰╯─").strip() for row in text.splitlines()]
+    rows = [row for row in rows if row and not set(row) <= set("─") and "Parsing error" not in row and "Unrecognized options" not in row]
+    return f"{' '.join(rows)[:400]} (see {program} --help)"
+
+
+def _dry_run(job: Job) -> int:
+    import tempfile
+
+    from paceline.places import launch
+
+    with tempfile.TemporaryDirectory() as folder:
+        launch(
+            dataclasses.replace(job, run=dataclasses.replace(job.run, run_dir=folder)),
+            lambda message: print(message["text"]) if message["kind"] == "description" else None,
+        )
+    return 0
+
+
+def _launch(job: Job, as_json: bool) -> int:
+    from paceline.places import launch
+    from paceline.places.local import Interrupted, WorkerFailed
+    from paceline.training.progress import Progress
+
+    try:
+        with Progress() as progress:
+            result = launch(job, progress.handle)
+    except Interrupted as signal:
+        print(f"stopped by {signal}; the same command goes on from here", file=sys.stderr)
+        return signal.exit_code
+    except WorkerFailed as failure:
+        print(f"paceline: {failure}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(result))
+    return 0
+
+
+def recipes(arguments: list[str]) -> None:
+    """List the recipes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.recipes import RECIPES
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("recipe", "what it is"):
+        table.add_column(heading)
+    for name, recipe in RECIPES.items():
+        table.add_row(name, inspect.cleandoc(recipe.__doc__ or "").split("\n\n")[0].replace("\n", " "))
+    Console().print(table)
+
+
+def data(arguments: list[str]) -> int:
+    """Fetch data sets and look at them: paceline data fetch cifar10 [DIR] · paceline data info DIR"""
+    usage = "use: paceline data fetch cifar10|cifar100 [DIR], or: paceline data info DIR"
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage)
+        return 0
+    if arguments[0] == "fetch" and 2 <= len(arguments) <= 3:
+        from paceline.data.fetch import fetch
+
+        print(f"ready: --data.dir {fetch(arguments[1], arguments[2] if len(arguments) == 3 else 'data')}")
+        return 0
+    if arguments[0] == "info" and len(arguments) == 2:
+        return _data_info(arguments[1])
+    raise UserError(f"cannot understand `paceline data {' '.join(arguments)}`; {usage}")
+
+
+def _data_info(folder: str) -> int:
+    from paceline.data import build_source
+    from paceline.data.info import describe_source, description_lines, detect
+    from paceline.experiment import Data
+
+    source = detect(folder)  # before TensorFlow is loaded: most mistakes are found here
+    print("\n".join(description_lines(describe_source(build_source(Data(source=source, dir=folder))))))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes}
