@@ -1,8 +1,8 @@
 """Keras `model.fit` on TensorFlow, as a user would write it: its own layers, a tf.data pipeline, default environment.
 
-    python -m benchmarks.contender_keras jit|nojit DEPTH DATA_FOLDER
+    python -m benchmarks.contender_keras DEPTH DATA_FOLDER
 
-`jit` is the default of `compile` (XLA wherever it works, also on CPUs). All turns belong to one long `fit`, in which a callback
+All turns belong to one long `fit`, in which a callback
 waits between turns: a new `fit` per turn would fill the shuffle buffer anew each time, and count that against Keras.
 """
 
@@ -93,13 +93,12 @@ class Turns(keras.callbacks.Callback):
 
 
 def main() -> None:
-    variant, depth, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    depth, folder = int(sys.argv[1]), sys.argv[2]
     model = build_model(depth)
     model.compile(
         keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        jit_compile="auto" if variant == "jit" else False,
     )
     model.fit(training_batches(folder), epochs=10**6, steps_per_epoch=STEPS_PER_EPOCH, verbose=2, callbacks=[Turns()])
 

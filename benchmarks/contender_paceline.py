@@ -5,23 +5,14 @@ python -m benchmarks.contender_paceline DEPTH DATA_FOLDER
 
 from __future__ import annotations
 
-import os
 import sys
 
-# Before TensorFlow is imported, as Paceline's workers do: it is off by default on many CPUs.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-
-import tensorflow as tf
-
 from benchmarks.protocol import serve
-from paceline.data import build_source
-from paceline.engines.collective import CollectiveEngine
 from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule
-from paceline.models import build_model
-from paceline.plan import build_plan
-from paceline.training.replica import Core, build_core
-from paceline.weights import build_template
+from paceline.job import Job
+from paceline.training.loop import Engine
+from paceline.worker import build
+from paceline.worker import build_engine as build_engine_of_job
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
@@ -37,31 +28,17 @@ def build_experiment(depth: int, folder: str) -> Experiment:
     )
 
 
-def build_core_of(experiment: Experiment) -> Core:
-    source = build_source(experiment.data)
-    num_classes = len(source.classes)
-    template = build_template(build_model(experiment, source.image_shape, num_classes))
-    splits = {"train": source.train, "test": source.test}
-    return build_core(experiment, build_plan(experiment, source.train.size), source, splits, template, num_classes)
-
-
-def build_engine(experiment: Experiment) -> CollectiveEngine:
-    """An engine on all cores of this process, with the state of step 0."""
-    core = build_core_of(experiment)
-    num_cores = len(os.sched_getaffinity(0))
-    engine = CollectiveEngine(core, tf.distribute.get_strategy(), side_by_side=min(num_cores, experiment.replicas))
+def build_engine(experiment: Experiment) -> Engine:
+    """What a worker would build for this experiment, with the state of step 0."""
+    job = Job(experiment)
+    core = build(job)
+    engine = build_engine_of_job(job, core)
     engine.load(core.initial_state())
     return engine
 
 
-def set_threads(experiment: Experiment) -> None:
-    tf.config.threading.set_intra_op_parallelism_threads(experiment.threads_per_replica)
-    tf.config.threading.set_inter_op_parallelism_threads(len(os.sched_getaffinity(0)))
-
-
 def main() -> None:
     experiment = build_experiment(int(sys.argv[1]), sys.argv[2])
-    set_threads(experiment)
     engine, step = build_engine(experiment), 0
 
     def train(steps: int) -> float:

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from benchmarks.contender_paceline import build_core_of, build_experiment, set_threads, tf
+from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
-from paceline.training.replica import Core
+from paceline.job import Job
+from paceline.worker import build
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from paceline.training.replica import Core
 
 
 def build_reading(core: Core) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """(start, stop) -> a number that needs every pixel of the steps in between, so that nothing is optimised away."""
+    import tensorflow as tf
 
     @tf.function(autograph=False)
     def read(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
@@ -29,8 +37,11 @@ def build_reading(core: Core) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
 
 def main() -> None:
     experiment = build_experiment(int(sys.argv[1]), sys.argv[2])
-    set_threads(experiment)
-    read, step = build_reading(build_core_of(experiment)), 0
+    core = build(Job(experiment))
+    # `build` makes TensorFlow's settings, so the import comes after it.
+    import tensorflow as tf
+
+    read, step = build_reading(core), 0
 
     def prepare(steps: int) -> float:
         nonlocal step

@@ -23,8 +23,7 @@ def contenders(depth: int, folder: str) -> list[Contender]:
     return [
         Contender("paceline", module(here, "paceline", *of_model)),
         *(Contender(f"pytorch-{variant}", module(with_torch, "pytorch", variant, *of_model)) for variant in pytorch),
-        Contender("keras-fit", module(here, "keras", "jit", *of_model)),
-        Contender("keras-fit-nojit", module(here, "keras", "nojit", *of_model)),
+        Contender("keras-fit", module(here, "keras", *of_model)),
         Contender("sgemm-torch", module(with_torch, "sgemm", "torch", str(depth))),
         Contender("sgemm-tensorflow", module(here, "sgemm", "tensorflow", str(depth)), {"TF_ENABLE_ONEDNN_OPTS": "1"}),
         Contender("sgemm-numpy", module(here, "sgemm", "numpy", str(depth))),
@@ -34,13 +33,13 @@ def contenders(depth: int, folder: str) -> list[Contender]:
 def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
     """Of each group the contender that is fastest here counts: its name is part of the figure's."""
     paceline = measured["paceline"]
-    pytorch, keras, peak = (best(measured, prefix) for prefix in ("pytorch-", "keras-fit", "sgemm-"))
+    pytorch, peak = best(measured, "pytorch-"), best(measured, "sgemm-")
     giga_flops = training_flops(depth) / 1e9
     cpu = ratio(measured[pytorch], paceline, lambda turn: turn.cpu_ms_per_image)
     return [
         Figure(f"images/s, paceline to PyTorch's best ({pytorch})", ratio(paceline, measured[pytorch]), "x", PYTORCH_TARGET),
         Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
-        Figure(f"images/s, paceline to Keras's best ({keras})", ratio(paceline, measured[keras]), "x"),
+        Figure("images/s, paceline to Keras's fit", ratio(paceline, measured["keras-fit"]), "x"),
         Figure(f"paceline's share of the peak ({peak})", ratio(paceline, measured[peak]).scaled(100), "%"),
         Figure(f"PyTorch's share of the peak ({pytorch})", ratio(measured[pytorch], measured[peak]).scaled(100), "%"),
         Figure(

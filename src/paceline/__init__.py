@@ -1,0 +1,46 @@
+"""Paceline trains ResNets, and any Keras image classifier, data-parallel: the same experiment gives the same bits in every place.
+
+Importing it loads no TensorFlow; what needs it is imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.api import Result, train
+from paceline.errors import UserError
+from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.job import Place, Run
+from paceline.recipes import get_recipe
+
+if TYPE_CHECKING:
+    from paceline.data.source import Source, Split
+    from paceline.weights import Weights
+
+__all__ = [
+    "Data",
+    "Experiment",
+    "Model",
+    "Optimizer",
+    "Place",
+    "Result",
+    "Run",
+    "Schedule",
+    "Source",
+    "Split",
+    "Sync",
+    "UserError",
+    "Weights",
+    "get_recipe",
+    "train",
+]
+
+_LATE = {"Weights": "paceline.weights", "Source": "paceline.data.source", "Split": "paceline.data.source"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)

@@ -70,7 +70,9 @@ def train(arguments: list[str]) -> int:
     flags = parse(_Train, f"paceline train {recipe}", arguments, _Train(get_recipe(recipe), Place(), Run()))
     from paceline.runs import default_path
 
-    run = flags.run if flags.run.run_dir else dataclasses.replace(flags.run, run_dir=str(default_path(recipe, flags.experiment)))
+    run = (
+        flags.run if flags.run.run_dir else dataclasses.replace(flags.run, run_dir=str(default_path(recipe, flags.experiment)))
+    )
     job = Job(flags.experiment, flags.place, run, dry_run=flags.dry_run)
     return _dry_run(job) if flags.dry_run else _launch(job, flags.json)
 
@@ -92,7 +94,11 @@ def _one_line(refusal: str, program: str) -> str:
     """tyro's framed explanation, without the frame."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", refusal)
     rows = [row.strip(" │╭╮╰╯─").strip() for row in text.splitlines()]
-    rows = [row for row in rows if row and not set(row) <= set("─") and "Parsing error" not in row and "Unrecognized options" not in row]
+    rows = [
+        row
+        for row in rows
+        if row and not set(row) <= set("─") and "Parsing error" not in row and "Unrecognized options" not in row
+    ]
     return f"{' '.join(rows)[:400]} (see {program} --help)"
 
 

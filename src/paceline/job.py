@@ -51,7 +51,9 @@ class Job:
         if workers < 1 or workers & (workers - 1) or replicas % workers:
             raise UserError(f"workers is {workers}; it must be a power of two that divides the {replicas} replicas")
         if self.run.keep < 1 or self.run.stop_at < 0:
-            raise UserError(f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more")
+            raise UserError(
+                f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

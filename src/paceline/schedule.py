@@ -29,7 +29,9 @@ def _after_warmup(schedule: Schedule, step: int, steps_per_epoch: int, rising: f
     return schedule.final + (1 - schedule.final) * left
 
 
-def rates(experiment: Experiment, start: int, stop: int, steps_per_epoch: int, total_steps: int) -> list[tuple[float, float, float]]:
+def rates(
+    experiment: Experiment, start: int, stop: int, steps_per_epoch: int, total_steps: int
+) -> list[tuple[float, float, float]]:
     """For each step of a block: the learning rate and Adam's two bias corrections, which other rules ignore."""
     beta_1, beta_2 = experiment.optimizer.momentum, experiment.optimizer.beta_2
     return [

@@ -76,8 +76,12 @@ class Template:
         trainable = _unflatten(params, self.params)
         floats, seeds = iter(_unflatten(stats, self.stats)), iter(self._seeds(key))
         others = [next(floats) if _is_float(v) else next(seeds) for v in self.model.non_trainable_variables]
-        outputs, new_others, losses = self.model.stateless_call(trainable, others, images, training=training, return_losses=True)
-        new_stats = [tf.reshape(n, [-1]) for n, v in zip(new_others, self.model.non_trainable_variables, strict=True) if _is_float(v)]
+        outputs, new_others, losses = self.model.stateless_call(
+            trainable, others, images, training=training, return_losses=True
+        )
+        new_stats = [
+            tf.reshape(n, [-1]) for n, v in zip(new_others, self.model.non_trainable_variables, strict=True) if _is_float(v)
+        ]
         return tf.cast(outputs, tf.float32), tf.concat(new_stats, 0) if new_stats else stats, losses
 
     def _seeds(self, key: tf.Tensor | None) -> list[tf.Tensor]:
@@ -118,7 +122,9 @@ def build_template(model: keras.Model) -> Template:
             )
     shapes = [tuple(v.shape) for v in [*trainable, *others]]
     floats = [(name, shape) for name, shape, v in zip(names, shapes, [*trainable, *others], strict=True) if _is_float(v)]
-    return Template(model, tuple(floats[: len(trainable)]), tuple(floats[len(trainable) :]), len(others) + len(trainable) - len(floats))
+    return Template(
+        model, tuple(floats[: len(trainable)]), tuple(floats[len(trainable) :]), len(others) + len(trainable) - len(floats)
+    )
 
 
 def _seed_generators(model: keras.Model) -> list[Any]:
@@ -166,9 +172,7 @@ class Weights:
             slots = [v for v in model.optimizer.variables if _is_float(v) and "learning_rate" not in v.path]
             self._variables += slots
             names += _slot_names(model, slots)
-        self._parts: dict[str, tuple[int, ...]] = {
-            name: tuple(v.shape) for name, v in zip(names, self._variables, strict=True)
-        }
+        self._parts: dict[str, tuple[int, ...]] = {name: tuple(v.shape) for name, v in zip(names, self._variables, strict=True)}
 
     def get_flat_size(self) -> int:
         return sum(math.prod(shape) for shape in self._parts.values())
@@ -191,7 +195,9 @@ class Weights:
         """All weights by name; nothing is changed when a name or shape is wrong."""
         if weights.keys() != self._parts.keys():
             odd = sorted(weights.keys() ^ self._parts.keys())[0]
-            raise UserError(f"set_weights: {odd!r} is {'unknown to the model' if odd in weights else 'missing'}; names must be those of get_weights")
+            raise UserError(
+                f"set_weights: {odd!r} is {'unknown to the model' if odd in weights else 'missing'}; names must be those of get_weights"
+            )
         for name, shape in self._parts.items():
             if np.shape(weights[name]) != shape:
                 raise UserError(f"set_weights: {name!r} has shape {np.shape(weights[name])}; the model has {shape}")

@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
@@ -82,11 +82,13 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
         experiment_digest=job.experiment.digest(),
         warn=lambda text: send({"kind": "warning", "text": text}),
     )
-    state = _first_state(core, checkpoints)
+    state = _first_state(core, checkpoints, run.checkpoints)
     run.truncate_metrics(state.step)
     engine = build_engine(job, core)
     engine.load(state)
-    send({"kind": "start", **_numbers(core.plan), "first_step": state.step, "line": derived(job, core), "run_dir": str(run.path)})
+    send(
+        {"kind": "start", **_numbers(core.plan), "first_step": state.step, "line": derived(job, core), "run_dir": str(run.path)}
+    )
     _train(job, core, engine, run, checkpoints, state.step, send, stop)
 
 
@@ -97,10 +99,12 @@ def _finished(run: RunFolder, job: Job) -> dict[str, Any] | None:
     return result if same and result and result["finished"] else None
 
 
-def _first_state(core: Core, checkpoints: Checkpoints) -> State:
+def _first_state(core: Core, checkpoints: Checkpoints, folder: Path) -> State:
     state = checkpoints.latest()
     if state is None and checkpoints.steps():
-        raise UserError(f"every checkpoint in {checkpoints.folder} is damaged; remove them to start over, or use another --run-dir")
+        raise UserError(
+            f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir"
+        )
     return state or core.initial_state()
 
 
@@ -181,7 +185,9 @@ def build(job: Job) -> Core:
     plan = build_plan(experiment, train.size, job.run.stop_at)
     num_classes = experiment.model.num_classes or len(source.classes)
     if num_classes < len(source.classes):
-        raise UserError(f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; give that or more")
+        raise UserError(
+            f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; give that or more"
+        )
     model = build_model(experiment, source.image_shape, num_classes)
     return build_core(experiment, plan, source, splits, build_template(model), num_classes)
 
@@ -268,8 +274,8 @@ def describe(job: Job) -> str:
 
 
 def _shape(layer: Any) -> str:
-    output = getattr(layer, "output", None)
-    return " x ".join(str(size) for size in output.shape[1:]) if hasattr(output, "shape") else ""
+    shape = getattr(getattr(layer, "output", None), "shape", None)
+    return " x ".join(str(size) for size in shape[1:]) if shape else ""
 
 
 def example_pictures(core: Core, count: int = 25) -> Any:

@@ -6,6 +6,7 @@ Saving needs no TensorFlow: it happens on the driver's side.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -52,6 +53,21 @@ def save_arrays(
         if target.exists():
             os.rename(target, old)
         os.rename(new, target)
+
+
+def save_arrays_by_digest(
+    root: Path, train: Examples, test: Examples | None = None, classes: Sequence[str] | None = None
+) -> Path:
+    """Save the arrays under `root` in a folder named by what they hold, once: the same arrays make the same experiment."""
+    digest = hashlib.sha256(json.dumps(list(classes) if classes is not None else None).encode())
+    for array in [*train, *(test or ())]:
+        array = np.ascontiguousarray(array)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    folder = root / f"arrays-{digest.hexdigest()[:12]}"
+    if not folder.exists():
+        save_arrays(folder, train, test, classes)
+    return folder
 
 
 def build_arrays(data: Data) -> Source:

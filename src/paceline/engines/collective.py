@@ -73,7 +73,9 @@ class CollectiveEngine:
         names = [name for name in self._core.splits if final or name == "validation" or "validation" not in self._core.splits]
         metrics: Metrics = {}
         for name in names:
-            metrics |= summarise(name, self._evaluate[name]().numpy()[: num_batches(self._core.splits[name].size, EVAL_BATCH_SIZE)])
+            metrics |= summarise(
+                name, self._evaluate[name]().numpy()[: num_batches(self._core.splits[name].size, EVAL_BATCH_SIZE)]
+            )
         return metrics
 
     def close(self) -> None:
@@ -119,7 +121,9 @@ class CollectiveEngine:
         sizes = [core.layout.sizes()[name] for name in core.layout.parts]
 
         @opaque
-        def train_alone(state: tf.Tensor, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, stop: tf.Tensor, replica: tf.Tensor) -> Any:
+        def train_alone(
+            state: tf.Tensor, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, stop: tf.Tensor, replica: tf.Tensor
+        ) -> Any:
             def body(step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
                 vectors = dict(zip(core.layout.parts, tf.split(vector, sizes), strict=True))
                 batch = core.batch(step, replica)
@@ -136,7 +140,9 @@ class CollectiveEngine:
 
         def one_round(first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, stop_requested: tf.Tensor) -> tf.Tensor:
             state = tf.concat([tf.identity(variable) for variable in self._vectors.values()], 0)
-            mean = self._mean(self._each_replica(lambda replica: train_alone(state, first, last, table, stop_requested, replica)))
+            mean = self._mean(
+                self._each_replica(lambda replica: train_alone(state, first, last, table, stop_requested, replica))
+            )
             *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
             self._assign(dict(zip(core.layout.parts, pieces, strict=True)))
             return tf.reshape(tails, [length, len(TAIL)]) * self._tail_scale()
@@ -188,7 +194,9 @@ class CollectiveEngine:
                 return turn + 1, rows.write(tf.cast(turn, tf.int32), sums)
 
             empty = tf.TensorArray(tf.float32, turns, element_shape=[lanes, 4])
-            _, rows = tf.while_loop(lambda turn, _: turn < turns, body, [tf.constant(0, tf.int64), empty], parallel_iterations=1)
+            _, rows = tf.while_loop(
+                lambda turn, _: turn < turns, body, [tf.constant(0, tf.int64), empty], parallel_iterations=1
+            )
             own = tf.reshape(rows.stack(), [1, turns * lanes, 4])
             return own if devices == 1 else tf.distribute.get_replica_context().all_gather(own, axis=0)
 

@@ -36,14 +36,21 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
     run.path.mkdir(parents=True, exist_ok=True)
     log = run.worker_log(job.worker)
     outcome: dict[str, Any] = {}
+    objection: Exception | None = None
     with open(log, "ab") as log_file, _worker(job, log_file) as (process, messages), _forward_signals(process) as received:
         for line in messages:
             message = json.loads(line)
             message.pop("worker")
             if message["kind"] in ("result", "error", "crash", "description"):
                 outcome = message
-            listen(message)
+            try:
+                listen(message)
+            except Exception as error:  # a listener's own; the worker saves what it has before anyone hears of it
+                objection = objection or error
+                process.terminate()
         code = process.wait()
+    if objection and not isinstance(objection, StopIteration):
+        raise objection
     if outcome.get("kind") == "error":
         raise UserError(outcome["text"])
     if code != 0 or not outcome:

@@ -57,10 +57,12 @@ class Core:
         return vector[-len(TAIL) :]
 
 
-def build_core(experiment: Experiment, plan: Plan, source: Source, splits: dict[str, Split], template: Template, num_classes: int) -> Core:
+def build_core(
+    experiment: Experiment, plan: Plan, source: Source, splits: dict[str, Split], template: Template, num_classes: int
+) -> Core:
     """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
     train, held_out = splits["train"], {name: split for name, split in splits.items() if name != "train"}
-    parts = {"params": template.params, **{name: template.params for name in slot_names(experiment.optimizer)}}
+    parts = {"params": template.params, **dict.fromkeys(slot_names(experiment.optimizer), template.params)}
     layout = Layout({**parts, "stats": template.stats})
     evaluate = {
         name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, EVAL_BATCH_SIZE))
@@ -94,7 +96,7 @@ def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
     seed = tf.constant(experiment.seed, tf.int64)
 
-    def replica_step(params, stats, images, targets, labels, step, replica, stop):  # type: ignore[no-untyped-def]
+    def replica_step(params, stats, images, targets, labels, step, replica, stop):
         with tf.GradientTape() as tape:
             tape.watch(params)
             outputs, new_stats, extra = template.call(params, stats, images, training=True, key=tf.stack([step, replica, seed]))
@@ -117,13 +119,17 @@ def _build_apply(experiment: Experiment, layout: Layout) -> Callable[[Vectors, t
     return opaque(apply)
 
 
-def _build_evaluate(experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]) -> Callable[..., tf.Tensor]:
+def _build_evaluate(
+    experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]
+) -> Callable[..., tf.Tensor]:
     def evaluate(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         batch = batch_of(number)
         outputs, _, _ = template.call(params, stats, batch.images, training=False)
         loss = _cross_entropy(experiment, outputs, batch.targets)
         among_five = tf.cast(tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1])), tf.float32)
-        sums = [tf.reduce_sum(v * batch.weights) for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))]
+        sums = [
+            tf.reduce_sum(v * batch.weights) for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))
+        ]
         return tf.stack(sums)
 
     return opaque(evaluate)

@@ -1,0 +1,42 @@
+# `make train` and `make test` are all a newcomer needs. Everything lives in .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: train test test-long check format setup bench clean
+
+train: setup
+	$(BIN)/paceline train
+
+test: setup
+	$(BIN)/python -m pytest -n 2 -m "not long"
+
+test-long: setup
+	$(BIN)/python -m pytest -n 2
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(INSTALL) --editable ".[cpu,dev,bench]"
+	$(BIN)/python -m benchmarks
+
+setup: $(VENV)/ready
+
+# The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
+EXTRA ?= cpu
+$(VENV)/ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable ".[$(EXTRA),dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,86 @@
+"""Paceline as a library: `paceline.train(...)`. Training happens in a worker process, as on the command line, because TensorFlow's
+settings must be made before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.experiment import Experiment
+from paceline.job import Job, Place, Run
+from paceline.places import launch
+from paceline.recipes import get_recipe
+from paceline.runs import RunFolder, default_path
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Action = Callable[[int, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended. `history` has the records of metrics.jsonl."""
+
+    step: int
+    finished: bool
+    test_accuracy: float | None
+    test_loss: float | None
+    images_per_second: float | None
+    state_sha256: str
+    run_dir: str
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return RunFolder(self.run_dir).read_metrics()
+
+
+def train(
+    experiment: Experiment | str = "shapes",
+    *,
+    data: tuple[np.ndarray, np.ndarray] | None = None,
+    test: tuple[np.ndarray, np.ndarray] | None = None,
+    classes: Sequence[str] | None = None,
+    actions: Sequence[Action] = (),
+    place: Place | None = None,
+    run: Run | None = None,
+    progress: bool = True,
+) -> Result:
+    """Train an experiment, or the recipe of that name, or go on with its unfinished run.
+
+    `data` and `test` are (images, labels): uint8 [n, height, width(, channels)] and integers from 0. Each of `actions` is called here, in
+    this process, with (step, metrics) after every block and every evaluation; one that raises `StopIteration` stops the run as an
+    interruption would, and any other error ends it, after a checkpoint.
+    """
+    name = experiment if isinstance(experiment, str) else "custom"
+    chosen = get_recipe(experiment) if isinstance(experiment, str) else experiment
+    run = run or Run()
+    if data is not None:
+        from paceline.data.arrays import save_arrays_by_digest
+
+        root = Path(run.run_dir).parent if run.run_dir else Path("runs")
+        folder = save_arrays_by_digest(root, data, test, classes)
+        chosen = replace(chosen, data=replace(chosen.data, source="arrays", dir=str(folder)))
+    if not run.run_dir:
+        run = replace(run, run_dir=str(default_path(name, chosen)))
+    return _run(Job(chosen, place or Place(), run), actions, progress)
+
+
+def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
+    from contextlib import ExitStack
+
+    from paceline.training.progress import Progress
+
+    with ExitStack() as stack:
+        show = stack.enter_context(Progress()).handle if progress else lambda message: None
+
+        def listen(message: dict[str, Any]) -> None:
+            show(message)
+            if message["kind"] in ("block", "evaluation"):
+                for action in actions:
+                    action(message["step"], message)
+
+        outcome = launch(job, listen)
+    return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
