@@ -2,8 +2,8 @@
 
     python -m benchmarks.contender_keras DEPTH DATA_FOLDER
 
-All turns belong to one long `fit`, in which a callback
-waits between turns: a new `fit` per turn would fill the shuffle buffer anew each time, and count that against Keras.
+All turns belong to one long `fit`, in which a callback waits between turns: a new `fit` per turn would fill the shuffle buffer
+anew each time, and count that against Keras.
 """
 
 from __future__ import annotations

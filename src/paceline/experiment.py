@@ -15,6 +15,17 @@ from typing import Any, Literal, get_type_hints
 from paceline.errors import UserError, did_you_mean
 
 
+IMAGENET_STAGES = {
+    18: ("basic", (2, 2, 2, 2)),
+    34: ("basic", (3, 4, 6, 3)),
+    50: ("bottleneck", (3, 4, 6, 3)),
+    101: ("bottleneck", (3, 4, 23, 3)),
+    152: ("bottleneck", (3, 8, 36, 3)),
+    200: ("bottleneck", (3, 24, 36, 3)),
+}
+"""By depth: the kind of block, and how many each stage has (He et al. 2015, table 1; 200 from He et al. 2016)."""
+
+
 @dataclass(frozen=True)
 class Data:
     """What is learned from, and how pictures are prepared."""
@@ -39,10 +50,18 @@ class Data:
     """Side of a square that is blanked at a random place of each training picture; 0 for none."""
     mixup: float = 0.0
     """Alpha of mixup: pictures and labels of a replica's slice are blended in pairs; 0 for none."""
-    scaling: Literal["standardise", "unit", "mean_std"] = "mean_std"
-    """standardise: each picture to mean 0, deviation 1; unit: x/128 - 1; mean_std: by the data's channel means and deviations below."""
+    image_size: int = 0
+    """Side of the square pictures that the model sees, for encoded pictures of any size and for enlarging small ones; 0 as they are."""
+    crop: Literal["area", "short-side"] = "area"
+    """Training crops of encoded pictures. area: a random share of the area at an aspect of 3/4 to 4/3; short-side: a square after the
+    short side was made 256/224 to 512/224 of the image size. Evaluation takes the central square of a short side of 256/224."""
+    crop_area_min: float = 0.08
+    """The smallest share of a picture's area that a training crop takes (crop area)."""
+    scaling: Literal["standardise", "unit", "mean", "mean_std"] = "mean_std"
+    """standardise: each picture to mean 0, deviation 1; unit: x/128 - 1; mean: less the channel means below; mean_std: also divided by
+    the channel deviations below."""
     mean: tuple[float, float, float] = (125.3, 123.0, 113.9)
-    """Channel means (0 to 255) for mean_std."""
+    """Channel means (0 to 255) for mean and mean_std."""
     std: tuple[float, float, float] = (63.0, 62.1, 66.7)
     """Channel deviations (0 to 255) for mean_std."""
 
@@ -53,17 +72,22 @@ class Model:
 
     build: str = ""
     """A Keras model of your own, as package.module:function or file.py:function; called with image_shape and num_classes."""
+    layout: Literal["cifar", "imagenet"] = "cifar"
+    """cifar: a 3x3 convolution and three stages, for small pictures; imagenet: 7x7 with stride 2, max-pooling and four stages."""
     depth: int = 20
-    """Layers of the CIFAR ResNet: 6n+2, or 9n+2 with bottleneck blocks."""
-    version: Literal["v1", "v2"] = "v1"
-    """v1: He et al. 2015; v2: pre-activation, He et al. 2016."""
+    """Layers. cifar: 6n+2, or 9n+2 with bottleneck blocks; imagenet: 18, 34, 50, 101, 152 or 200."""
+    version: Literal["v1", "v1.5", "v2"] = "v1"
+    """v1: He et al. 2015; v1.5: bottlenecks of imagenet stride on their 3x3, not on the first 1x1 (those of cifar always do);
+    v2: pre-activation, He et al. 2016."""
     block: Literal["basic", "bottleneck"] = "basic"
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1."""
-    shortcut: Literal["A", "A-pool", "B", "B-norm", "B-first"] = "A"
-    """Where a block changes shape. A: every second pixel, zero channels; A-pool: average pooling, zero channels; B: 1x1 convolution;
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1; the depths of imagenet have their own."""
+    shortcut: Literal["", "A", "A-pool", "B", "B-norm", "B-first"] = ""
+    """Where a block changes shape; empty is the layout's own, A or B-norm. A: every second pixel, zero channels; A-pool: average pooling, zero channels; B: 1x1 convolution;
     B-norm: 1x1 convolution and BatchNorm; B-first: as B-norm, also in the first block of the first stage."""
-    width: int = 16
-    """Channels of the first stage; the next two have twice and four times as many."""
+    width: int = 0
+    """Channels of the first stage, doubled in each of the next; 0 is the layout's own, 16 or 64."""
+    zero_gamma: bool = False
+    """The last BatchNorm of each block begins at 0, so that blocks begin as their shortcuts (v1, v1.5)."""
     norm_momentum: float = 0.9
     """Share of the old moving statistics that stays in each step."""
     norm_epsilon: float = 1e-5
@@ -230,6 +254,8 @@ def _validate(e: Experiment) -> None:
     need(e.sync.every >= 1, f"sync.every is {e.sync.every}; a round has 1 step or more")
     need(e.data.validation >= 0, f"data.validation is {e.data.validation}; it must be 0 or more")
     need(e.data.padding >= 0 and e.data.cutout >= 0 and e.data.mixup >= 0, "data.padding, data.cutout and data.mixup must be 0 or more")
+    need(e.data.image_size >= 0, f"data.image-size is {e.data.image_size}; it must be 0 (as the pictures are) or more")
+    need(0 < e.data.crop_area_min <= 1, f"data.crop-area-min is {e.data.crop_area_min}; it must be above 0 and at most 1")
     need(all(s > 0 for s in e.data.std), f"data.std is {e.data.std}; deviations must be above 0")
     need(0 <= e.optimizer.momentum < 1, f"optimizer.momentum is {e.optimizer.momentum}; it must be in [0, 1)")
     need(0 <= e.optimizer.beta_2 < 1, f"optimizer.beta-2 is {e.optimizer.beta_2}; it must be in [0, 1)")
@@ -248,9 +274,18 @@ def _validate(e: Experiment) -> None:
 
 
 def _validate_resnet(m: Model) -> None:
+    if m.width < 0:
+        raise UserError(f"model.width is {m.width}; it must be 0 (the layout's own) or more")
+    if m.zero_gamma and m.version == "v2":
+        raise UserError("model.zero-gamma is for v1 and v1.5; blocks of v2 do not end in a BatchNorm")
+    if m.layout == "imagenet" and m.depth not in IMAGENET_STAGES:
+        nearest = min(IMAGENET_STAGES, key=lambda depth: abs(depth - m.depth))
+        depths = ", ".join(map(str, IMAGENET_STAGES))
+        raise UserError(f"model.depth is {m.depth}; the imagenet layout has {depths} layers: {nearest} is nearest")
     unit = 6 if m.block == "basic" else 9
-    if m.depth < unit + 2 or (m.depth - 2) % unit:
+    if m.layout == "cifar" and (m.depth < unit + 2 or (m.depth - 2) % unit):
         low = max(1, (m.depth - 2) // unit) * unit + 2
         raise UserError(
             f"model.depth is {m.depth}; a {m.block} CIFAR ResNet has {unit}n+2 layers: {low} or {low + unit} is nearest"
+            + ("; --model.layout imagenet has this depth" if m.depth in IMAGENET_STAGES else "")
         )

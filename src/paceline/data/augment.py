@@ -49,14 +49,29 @@ def augment(data: Data, pictures: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
 
 
 def scale(data: Data, pictures: tf.Tensor) -> tf.Tensor:
-    """uint8 pictures to the float32 range that the experiment asks for."""
+    """Pictures of values 0 to 255 to the float32 range that the experiment asks for."""
     x = tf.cast(pictures, tf.float32)
     if data.scaling == "standardise":
         return tf.image.per_image_standardization(x)
     if data.scaling == "unit":
         return x / 128.0 - 1.0
-    channels = pictures.shape[-1]
-    return (x - tf.constant(data.mean[:channels])) / tf.constant(data.std[:channels])
+    _, height, width, channels = pictures.shape
+    # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a multiple of the time
+    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(tf.constant(data.mean[:channels]), [width])
+    if data.scaling == "mean_std":
+        rows /= tf.tile(tf.constant(data.std[:channels]), [width])
+    return tf.reshape(rows, [-1, height, width, channels])
+
+
+def resize(data: Data, pictures: tf.Tensor) -> tf.Tensor:
+    """Pictures of one size to the experiment's: the short side, then the middle of the long one."""
+    size, (height, width) = data.image_size, pictures.shape[1:3]
+    if not size or (height, width) == (size, size):
+        return pictures
+    tall, wide = max(size, round(height * size / width)), max(size, round(width * size / height))
+    resized = tf.image.resize(pictures, [tall, wide], antialias=True)
+    top, left = (tall - size) // 2, (wide - size) // 2
+    return resized[:, top : top + size, left : left + size]
 
 
 def cutout(data: Data, x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from paceline.data import augment, order
-from paceline.data.source import Split
-from paceline.experiment import Experiment
+from paceline.data import augment, encoded, order
+from paceline.data.source import Source, Split
+from paceline.errors import UserError
+from paceline.experiment import Data, Experiment
 
 
 class Batch(NamedTuple):
@@ -21,6 +22,18 @@ class Batch(NamedTuple):
     weights: tf.Tensor
 
 
+def image_shape(data: Data, source: Source) -> tuple[int, int, int]:
+    """What the model sees of this source."""
+    if source.image_shape is None and not data.image_size:
+        raise UserError("data.image-size is 0, and these pictures come in any size; give the model's, such as --data.image-size 224")
+    if source.image_shape is None and data.padding:
+        raise UserError(f"data.padding is {data.padding}; pictures of any size are cropped by data.crop instead: use 0")
+    if source.image_shape is None:
+        return data.image_size, data.image_size, 3
+    height, width, channels = source.image_shape
+    return data.image_size or height, data.image_size or width, channels
+
+
 def build_train_batches(experiment: Experiment, train: Split, num_classes: int) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
     """The function (step, replica) -> Batch; both are int64 scalars."""
     data, size, smoothing = experiment.data, experiment.replica_batch_size, experiment.optimizer.label_smoothing
@@ -30,9 +43,9 @@ def build_train_batches(experiment: Experiment, train: Split, num_classes: int) 
         with tf.device("CPU:0"):
             indices = order.slice_indices(step, replica, train.size, experiment.replicas, size, experiment.seed)
             raw, labels = train.read(indices)
-            bits = augment.random_bits(experiment.seed, step // steps_per_epoch, indices, 5)
-            images = augment.scale(data, augment.augment(data, raw, bits))
-            images = augment.cutout(data, images, bits)
+            bits = augment.random_bits(experiment.seed, step // steps_per_epoch, indices, encoded.NUM_BITS if _is_encoded(raw) else 5)
+            pictures = _train_pictures(data, raw, bits, indices)
+            images = augment.cutout(data, augment.scale(data, pictures), bits)
             targets = tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
             key = tf.stack([step * experiment.replicas + replica, tf.constant(experiment.seed, tf.int64)])
             images, targets = augment.mixup(data, images, targets, key)
@@ -47,8 +60,27 @@ def build_eval_batches(experiment: Experiment, split: Split, num_classes: int, b
     def batch(number: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
             positions = number * batch_size + tf.range(batch_size, dtype=tf.int64)
-            raw, labels = split.read(tf.minimum(positions, split.size - 1))
+            indices = tf.minimum(positions, split.size - 1)
+            raw, labels = split.read(indices)
+            pictures = evaluation_pictures(experiment.data, raw, indices)
             weights = tf.cast(positions < split.size, tf.float32)
-            return Batch(augment.scale(experiment.data, raw), tf.one_hot(labels, num_classes), labels, weights)
+            return Batch(augment.scale(experiment.data, pictures), tf.one_hot(labels, num_classes), labels, weights)
 
     return batch
+
+
+def evaluation_pictures(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """What is evaluated and predicted of raw examples, before scaling."""
+    if _is_encoded(raw):
+        return encoded.evaluation_pictures(raw, data.image_size, indices)
+    return augment.resize(data, raw)
+
+
+def _train_pictures(data: Data, raw: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    if _is_encoded(raw):
+        return encoded.train_pictures(data, raw, bits, indices)
+    return augment.resize(data, augment.augment(data, raw, bits))
+
+
+def _is_encoded(raw: tf.Tensor) -> bool:
+    return raw.dtype == tf.string

@@ -1,16 +1,17 @@
-"""The ResNet family for small pictures (He et al. 2015, section 4.2; 2016 for pre-activation), as one Keras functional model.
+"""The ResNet family (He et al. 2015; 2016 for pre-activation), for small and for large pictures, as one Keras functional model.
 
 Layer names are fixed, so that names of weights never depend on what else the process built.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import keras
 from keras import layers
 
-from paceline.experiment import Model
+from paceline.experiment import IMAGENET_STAGES, Model
 from paceline.models.norm import FusedBatchNormalization
 
 _INITIALIZERS = {
@@ -21,14 +22,12 @@ _INITIALIZERS = {
 
 
 def build_resnet(model: Model, image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    """A CIFAR ResNet of depth 6n+2 (basic) or 9n+2 (bottleneck): a 3x3 convolution, three stages of n blocks, mean, logits."""
-    blocks = (model.depth - 2) // (6 if model.block == "basic" else 9)
-    unit = _post_activation if model.version == "v1" else _pre_activation
+    """A stem, stages of blocks that halve the picture and double the channels, mean, logits."""
+    model, stages = _complete(model)
+    unit = _pre_activation if model.version == "v2" else _post_activation
     inputs = keras.Input(image_shape, name="image")
-    x = _conv(model, inputs, model.width, 3, 1, "stem_conv")
-    if model.version == "v1":
-        x = _norm_act(model, x, "stem")
-    for stage in range(3):
+    x = _stem(model, inputs)
+    for stage, blocks in enumerate(stages):
         for block in range(blocks):
             stride = 2 if stage and not block else 1
             first = not stage and not block
@@ -40,15 +39,41 @@ def build_resnet(model: Model, image_shape: tuple[int, int, int], num_classes: i
     return keras.Model(inputs, x, name=f"resnet{model.depth}{model.version}")
 
 
+def _complete(model: Model) -> tuple[Model, tuple[int, ...]]:
+    """The model with what its layout and depth decide filled in, and the number of blocks of each stage."""
+    if model.layout == "imagenet":
+        block, stages = IMAGENET_STAGES[model.depth]
+        width, shortcut = model.width or 64, model.shortcut or "B-norm"
+    else:
+        block, stages = model.block, ((model.depth - 2) // (6 if model.block == "basic" else 9),) * 3
+        width, shortcut = model.width or 16, model.shortcut or "A"
+    return dataclasses.replace(model, block=block, width=width, shortcut=shortcut), stages
+
+
+def _stem(model: Model, x: keras.KerasTensor) -> keras.KerasTensor:
+    large = model.layout == "imagenet"
+    x = _conv(model, x, model.width, 7 if large else 3, 2 if large else 1, "stem_conv")
+    if model.version != "v2":
+        x = _norm_act(model, x, "stem")
+    return layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x) if large else x
+
+
 def _conv(model: Model, x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str) -> keras.KerasTensor:
     kernel_initializer = _INITIALIZERS[model.initializer]()
+    padding = "same"
+    if model.layout == "imagenet" and stride > 1 and kernel > 1:
+        # Published ResNets pad both sides alike, whatever the size of the picture; "same" would pad below and to the right only.
+        # Small pictures keep "same": it is their results that are known, and a pad of their first stages costs time.
+        x, padding = layers.ZeroPadding2D(kernel // 2, name=f"{name}_pad")(x), "valid"
     return layers.Conv2D(
-        filters, kernel, stride, padding="same", use_bias=False, kernel_initializer=kernel_initializer, name=name
+        filters, kernel, stride, padding=padding, use_bias=False, kernel_initializer=kernel_initializer, name=name
     )(x)
 
 
-def _norm(model: Model, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-    return FusedBatchNormalization(momentum=model.norm_momentum, epsilon=model.norm_epsilon, name=name)(x)
+def _norm(model: Model, x: keras.KerasTensor, name: str, gamma: str = "ones") -> keras.KerasTensor:
+    return FusedBatchNormalization(
+        momentum=model.norm_momentum, epsilon=model.norm_epsilon, gamma_initializer=gamma, name=name
+    )(x)
 
 
 def _act(model: Model, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
@@ -63,7 +88,8 @@ def _convolutions(model: Model, filters: int, stride: int) -> list[tuple[int, in
     """(filters, kernel, stride) of the convolutions of one block."""
     if model.block == "basic":
         return [(filters, 3, stride), (filters, 3, 1)]
-    return [(filters, 1, 1), (filters, 3, stride), (4 * filters, 1, 1)]
+    first = stride if model.version == "v1" and model.layout == "imagenet" else 1
+    return [(filters, 1, first), (filters, 3, stride // first), (4 * filters, 1, 1)]
 
 
 def _post_activation(model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str) -> keras.KerasTensor:
@@ -71,8 +97,10 @@ def _post_activation(model: Model, x: keras.KerasTensor, filters: int, stride: i
     branch, convolutions = x, _convolutions(model, filters, stride)
     for i, (width, kernel, step) in enumerate(convolutions, 1):
         branch = _conv(model, branch, width, kernel, step, f"{name}_conv{i}")
-        last = i == len(convolutions)
-        branch = (_norm if last else _norm_act)(model, branch, f"{name}_norm{i}" if last else f"{name}_{i}")
+        if i < len(convolutions):
+            branch = _norm_act(model, branch, f"{name}_{i}")
+        else:
+            branch = _norm(model, branch, f"{name}_norm{i}", "zeros" if model.zero_gamma else "ones")
     shortcut = _shortcut(model, x, convolutions[-1][0], stride, first, name)
     return _act(model, layers.Add(name=f"{name}_add")([branch, shortcut]), f"{name}_relu")
 

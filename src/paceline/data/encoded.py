@@ -1,0 +1,180 @@
+"""Encoded pictures of any size -> square float32 pictures of one size, values 0 to 255; in TensorFlow ops.
+
+Every way of cropping is a box in the upright picture. Boxes are chosen for a whole batch at once; then each picture is decoded
+(of a JPEG only its box, made smaller while it is decoded where the box is much larger than wanted), resized and turned upright.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from paceline.data.headers import Headers, is_known_format, read_headers
+from paceline.experiment import Data
+
+TRIES = 10  # boxes drawn for a random area before the largest central one is taken
+NUM_BITS = 5 + 2 * TRIES
+"""Random numbers of an example: row, column, flip, two of cutout (as in `augment`), then those of the size of its box."""
+
+_WIDEST = 4 / 3  # aspect of a random area: from its reciprocal to this
+_RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make a picture smaller by these at less than no cost
+_PARALLEL = 32  # pictures in work at a time, by as many cores as there are
+
+
+class Box(NamedTuple):
+    """int64 [n] each, in pixels."""
+
+    top: tf.Tensor
+    left: tf.Tensor
+    height: tf.Tensor
+    width: tf.Tensor
+
+
+def train_pictures(data: Data, encoded: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Random crops of strings [n], flipped where the experiment asks for it; `bits` is int64 [n, NUM_BITS]."""
+    headers = _checked(encoded, indices)
+    choose = partial(area_box, area_min=data.crop_area_min) if data.crop == "area" else partial(short_side_box, size=data.image_size)
+    box = choose(*_upright_size(headers), bits)
+    mirror = bits[:, 2] % 2 == 1 if data.flip else tf.zeros_like(headers.is_jpeg)
+    return _decode(encoded, headers, box, mirror, data.image_size)
+
+
+def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:
+    """Central crops of strings [n]: seven eighths of the short side, which is 224 of 256."""
+    headers = _checked(encoded, indices)
+    box = central_box(*_upright_size(headers), size)
+    return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
+
+
+def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: float) -> Box:
+    """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a random place.
+
+    Only + - x / and the square root of doubles: these round alike on every machine, which exp and log do not.
+    """
+    tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
+    share, slant = _unit(bits[:, 5 : 5 + TRIES]), _unit(bits[:, 5 + TRIES : 5 + 2 * TRIES])
+    area = (area_min + share * (1.0 - area_min)) * tall * wide
+    stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (_WIDEST - 1.0)
+    aspect = tf.where(slant < 0.5, stretch, 1.0 / stretch)  # as often wide as tall
+    tries = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=-1)))
+    fits = tf.reduce_all((tries >= 1) & (tries <= tf.stack([tall, wide], axis=-1)), axis=-1)
+    largest = tf.round(tf.concat([tf.minimum(tall, wide * _WIDEST), tf.minimum(wide, tall * _WIDEST)], axis=1))
+    drawn = tf.gather(tries, tf.argmax(fits, axis=1), batch_dims=1)
+    sides = tf.cast(tf.where(tf.reduce_any(fits, axis=1)[:, None], drawn, tf.maximum(largest, 1.0)), tf.int64)
+    return _placed(height, width, sides[:, 0], sides[:, 1], bits)
+
+
+def short_side_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, size: int) -> Box:
+    """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to 512/224 times `size`."""
+    shortest, longest = short_side(size), 2 * short_side(size)
+    side = _side(height, width, size, shortest + bits[:, 5] % (longest - shortest + 1))
+    return _placed(height, width, side, side, bits)
+
+
+def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
+    """The square in the middle: `size` pixels of the picture whose short side was made 256/224 times `size`."""
+    side = _side(height, width, size, short_side(size))
+    return Box((height - side) // 2, (width - side) // 2, side, side)
+
+
+def short_side(size: int) -> int:
+    """256 for 224."""
+    return (size * 8 + 3) // 7
+
+
+def _side(height: tf.Tensor, width: tf.Tensor, size: int, short: tf.Tensor | int) -> tf.Tensor:
+    return tf.maximum((2 * size * tf.minimum(height, width) + short) // (2 * short), 1)
+
+
+def _placed(height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, bits: tf.Tensor) -> Box:
+    return Box(bits[:, 0] % (height - tall + 1), bits[:, 1] % (width - wide + 1), tall, wide)
+
+
+def _unit(bits: tf.Tensor) -> tf.Tensor:
+    return tf.cast(bits, tf.float64) / 2.0**31
+
+
+def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
+    """The headers of pictures that can be decoded; anything else ends the step with the number of the example."""
+    headers = read_headers(encoded)
+    unknown = tf.minimum(headers.height, headers.width) == 0
+    bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
+    message = "is not a whole JPEG, PNG, GIF, BMP or WebP picture; `paceline data check` names all that are not. Example:"
+    check = tf.debugging.Assert(~tf.reduce_any(bad), ["an example", message, tf.boolean_mask(indices, bad)[:1]])
+    with tf.control_dependencies([check] if check is not None else []):
+        headers = Headers(*(tf.identity(part) for part in headers))
+
+    def decoded_size(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        string, known, *size = one
+        return tf.cond(known, lambda: tf.stack(size), lambda: tf.shape(_decode_any(string), tf.int64)[:2])
+
+    def decoded_sizes() -> tf.Tensor:
+        parts = (encoded, ~unknown, headers.height, headers.width)
+        return tf.map_fn(decoded_size, parts, fn_output_signature=tf.TensorSpec([2], tf.int64), parallel_iterations=_PARALLEL)
+
+    sizes = tf.cond(tf.reduce_any(unknown), decoded_sizes, lambda: tf.stack([headers.height, headers.width], axis=1))
+    return headers._replace(height=sizes[:, 0], width=sizes[:, 1])
+
+
+def _upright_size(headers: Headers) -> tuple[tf.Tensor, tf.Tensor]:
+    lying = headers.orientation >= 5
+    return tf.where(lying, headers.width, headers.height), tf.where(lying, headers.height, headers.width)
+
+
+def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
+    return tf.reduce_any(values[:, None] == tf.constant(wanted, tf.int64), axis=1)
+
+
+def _decode(encoded: tf.Tensor, headers: Headers, box: Box, mirror: tf.Tensor, size: int) -> tf.Tensor:
+    """float32 [n, size, size, 3]: the boxes of the upright pictures, mirrored where `mirror` says so."""
+    # EXIF: a stored picture is transposed, then flipped, to stand upright
+    lying = headers.orientation >= 5
+    flip_x, flip_y = _is_any(headers.orientation, 2, 3, 6, 7), _is_any(headers.orientation, 3, 4, 7, 8)
+    tall, wide = _upright_size(headers)
+    top = tf.where(flip_y, tall - box.top - box.height, box.top)
+    left = tf.where(flip_x, wide - box.left - box.width, box.left)
+    upright = tf.stack([top, left, box.height, box.width], axis=1)
+    stored = tf.cast(tf.where(lying[:, None], tf.gather(upright, [1, 0, 3, 2], axis=1), upright), tf.int32)
+
+    smaller = tf.minimum(box.height, box.width)[:, None] // tf.constant(_RATIOS[1:], tf.int64) >= size
+    ratio = tf.reduce_sum(tf.cast(smaller, tf.int32), axis=1)
+    way = tf.where(headers.is_jpeg, ratio, len(_RATIOS))
+    turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x ^ mirror, 1), (flip_y, 2), (lying, 4)))
+    one = partial(_decode_one, size=size)
+    signature = tf.TensorSpec([size, size, 3], tf.float32)
+    return tf.map_fn(one, (encoded, stored, way, turn), fn_output_signature=signature, parallel_iterations=_PARALLEL)
+
+
+def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
+    string, window, way, turn = parts
+    ways = [partial(_decode_jpeg, string, window, ratio, size) for ratio in _RATIOS]
+    picture = tf.switch_case(way, [*ways, partial(_decode_other, string, window, size)])
+    return tf.switch_case(turn, [partial(_turned, picture, code) for code in range(8)])
+
+
+def _decode_jpeg(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> tf.Tensor:
+    """Grey and CMYK come out in three channels too. Resizing is bilinear without a filter: less than a factor of two remains."""
+    picture = tf.image.decode_and_crop_jpeg(string, window // ratio, channels=3, ratio=ratio)
+    return tf.raw_ops.ResizeBilinear(images=picture[None], size=[size, size], half_pixel_centers=True)[0]
+
+
+def _decode_other(string: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
+    picture = tf.slice(_decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0))
+    return tf.ensure_shape(tf.image.resize(picture, [size, size], antialias=True), [size, size, 3])
+
+
+def _decode_any(string: tf.Tensor) -> tf.Tensor:
+    picture = tf.io.decode_image(string, channels=3, expand_animations=False)
+    return tf.ensure_shape(picture, [None, None, 3])
+
+
+def _turned(picture: tf.Tensor, code: int) -> tf.Tensor:
+    """Bits of `code`: 4 transposes, then 1 flips left and right, 2 up and down."""
+    if code & 4:
+        picture = tf.transpose(picture, [1, 0, 2])
+    axes = [axis for axis, bit in ((0, 2), (1, 1)) if code & bit]
+    return tf.reverse(picture, axes) if axes else tf.identity(picture)
+
+

@@ -1,0 +1,106 @@
+"""Sizes and orientations of encoded pictures, from their first bytes: a walk over the segments of all JPEGs of a batch at once.
+
+TensorFlow's own op gives a JPEG's size one picture at a time, and nothing in TensorFlow tells its EXIF orientation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+_MAX_SEGMENTS = 1000  # of a JPEG before its frame; extended XMP and colour profiles can take dozens
+_MAX_TAGS = 64  # entries of the first EXIF directory that are looked at
+_ORIENTATION_TAG = 0x0112
+
+
+class Headers(NamedTuple):
+    """Of n pictures: int64 sizes as stored, 0 where the first bytes do not tell; the EXIF orientation, int64 1 to 8; JPEG or not."""
+
+    height: tf.Tensor
+    width: tf.Tensor
+    orientation: tf.Tensor
+    is_jpeg: tf.Tensor
+
+
+def read_headers(encoded: tf.Tensor) -> Headers:
+    """Of strings [n]. JPEG and PNG tell their sizes; of other formats decoding does."""
+    start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 24)
+    is_jpeg = _starts_with(start, b"\xff\xd8\xff")
+    is_png = _starts_with(start, b"\x89PNG\r\n\x1a\n")
+    height, width, exif = _walk(encoded, is_jpeg)
+    height = tf.where(is_png, _number(start[:, 20:24]), height)
+    width = tf.where(is_png, _number(start[:, 16:20]), width)
+    # most pictures of most data sets have no EXIF
+    orientation = tf.cond(
+        tf.reduce_any(exif > 0), lambda: _orientation(encoded, exif), lambda: tf.ones_like(exif), name="orientation"
+    )
+    return Headers(height, width, orientation, is_jpeg)
+
+
+def is_known_format(encoded: tf.Tensor) -> tf.Tensor:
+    """Whether each string begins as a picture that TensorFlow can decode: JPEG, PNG, GIF, BMP or WebP."""
+    start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
+    magics = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
+    webp = _starts_with(start, b"RIFF") & _starts_with(start[:, 8:], b"WEBP")
+    return tf.reduce_any(tf.stack([*(_starts_with(start, magic) for magic in magics), webp]), axis=0)
+
+
+def _bytes_at(encoded: tf.Tensor, position: tf.Tensor, count: int) -> tf.Tensor:
+    """int64 [n, count]; zeros beyond the end of a string."""
+    position = tf.minimum(position, tf.cast(tf.strings.length(encoded), tf.int64))
+    piece = tf.strings.substr(encoded, position, tf.fill(tf.shape(position), tf.constant(count, tf.int64)))
+    return tf.cast(tf.io.decode_raw(piece, tf.uint8, fixed_length=count), tf.int64)
+
+
+def _starts_with(numbers: tf.Tensor, magic: bytes) -> tf.Tensor:
+    return tf.reduce_all(numbers[:, : len(magic)] == tf.constant(list(magic), tf.int64), axis=1)
+
+
+def _number(numbers: tf.Tensor) -> tf.Tensor:
+    """Big-endian bytes [..., k] to numbers [...]."""
+    places = [256**power for power in reversed(range(numbers.shape[-1]))]
+    return tf.reduce_sum(numbers * tf.constant(places, tf.int64), axis=-1)
+
+
+def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Height, width and position of the EXIF segment of JPEGs; 0 for what is not found."""
+
+    def body(position: tf.Tensor, active: tf.Tensor, height: tf.Tensor, width: tf.Tensor, exif: tf.Tensor) -> list[tf.Tensor]:
+        head = _bytes_at(encoded, position, 10)
+        marker, length = head[:, 1], _number(head[:, 2:4])
+        # C4, C8 and CC are not frames; FF is filling before a marker
+        frame = (marker // 16 == 0xC) & (marker != 0xC4) & (marker != 0xC8) & (marker != 0xCC) & active
+        height, width = tf.where(frame, _number(head[:, 5:7]), height), tf.where(frame, _number(head[:, 7:9]), width)
+        is_exif = active & (exif == 0) & (marker == 0xE1) & _starts_with(head[:, 4:], b"Exif\0\0")
+        filling = marker == 0xFF
+        active &= (head[:, 0] == 0xFF) & ~frame & (filling | (length >= 2) & (marker >= 0xC0) & (marker != 0xDA))
+        step = tf.where(filling, tf.ones_like(length), 2 + length)
+        return [tf.where(active, position + step, position), active, height, width, tf.where(is_exif, position, exif)]
+
+    zeros = tf.zeros_like(encoded, tf.int64)
+    _, _, height, width, exif = tf.while_loop(
+        lambda position, active, *_: tf.reduce_any(active),
+        body,
+        [zeros + 2, is_jpeg, zeros, zeros, zeros],
+        maximum_iterations=_MAX_SEGMENTS,
+    )
+    return height, width, exif
+
+
+def _orientation(encoded: tf.Tensor, exif: tf.Tensor) -> tf.Tensor:
+    """The orientation tag of the TIFF directory in the EXIF segment at `exif`; 1 where there is none."""
+    tiff = exif + 10  # marker, length, "Exif", two zeros
+    head = _bytes_at(encoded, tiff, 8)
+    little = _starts_with(head, b"II")
+
+    def number(numbers: tf.Tensor) -> tf.Tensor:
+        order = tf.reshape(little, [-1] + [1] * (len(numbers.shape) - 1))
+        return _number(tf.where(order, tf.reverse(numbers, [-1]), numbers))
+
+    directory = tiff + number(head[:, 4:8])
+    count = number(_bytes_at(encoded, directory, 2))
+    entries = tf.reshape(_bytes_at(encoded, directory + 2, 12 * _MAX_TAGS), [-1, _MAX_TAGS, 12])
+    wanted = (number(entries[:, :, 0:2]) == _ORIENTATION_TAG) & (tf.range(_MAX_TAGS, dtype=tf.int64) < count[:, None])
+    value = tf.reduce_max(tf.where(wanted, number(entries[:, :, 8:10]), tf.zeros([], tf.int64)), axis=1)
+    return tf.where((exif > 0) & (value >= 1) & (value <= 8), value, tf.ones_like(value))
