@@ -117,7 +117,7 @@ def _dry_run(job: Job) -> int:
 
 def _launch(job: Job, as_json: bool) -> int:
     from paceline.places import launch
-    from paceline.places.local import Interrupted, WorkerFailed
+    from paceline.places.processes import Interrupted, WorkerFailed
     from paceline.training.progress import Progress
 
     try:

@@ -240,7 +240,10 @@ def _validate(e: Experiment) -> None:
         if not fine:
             raise UserError(message)
 
-    need(e.replicas >= 1 and e.replicas & (e.replicas - 1) == 0, f"replicas is {e.replicas}; it must be a power of two: 1, 2, 4, 8 ...")
+    need(
+        e.replicas >= 1 and e.replicas & (e.replicas - 1) == 0,
+        f"replicas is {e.replicas}; it must be a power of two: 1, 2, 4, 8 ...",
+    )
     need(e.global_batch_size > 0, f"global-batch-size is {e.global_batch_size}; it must be positive")
     need(
         e.global_batch_size % e.replicas == 0,
@@ -253,14 +256,20 @@ def _validate(e: Experiment) -> None:
     need(e.evaluate_every >= 0 and e.save_every >= 0, "evaluate-every and save-every are epochs, 0 or more")
     need(e.sync.every >= 1, f"sync.every is {e.sync.every}; a round has 1 step or more")
     need(e.data.validation >= 0, f"data.validation is {e.data.validation}; it must be 0 or more")
-    need(e.data.padding >= 0 and e.data.cutout >= 0 and e.data.mixup >= 0, "data.padding, data.cutout and data.mixup must be 0 or more")
+    need(
+        e.data.padding >= 0 and e.data.cutout >= 0 and e.data.mixup >= 0,
+        "data.padding, data.cutout and data.mixup must be 0 or more",
+    )
     need(e.data.image_size >= 0, f"data.image-size is {e.data.image_size}; it must be 0 (as the pictures are) or more")
     need(0 < e.data.crop_area_min <= 1, f"data.crop-area-min is {e.data.crop_area_min}; it must be above 0 and at most 1")
     need(all(s > 0 for s in e.data.std), f"data.std is {e.data.std}; deviations must be above 0")
     need(0 <= e.optimizer.momentum < 1, f"optimizer.momentum is {e.optimizer.momentum}; it must be in [0, 1)")
     need(0 <= e.optimizer.beta_2 < 1, f"optimizer.beta-2 is {e.optimizer.beta_2}; it must be in [0, 1)")
     need(0 <= e.optimizer.ema < 1, f"optimizer.ema is {e.optimizer.ema}; it must be in [0, 1)")
-    need(0 <= e.optimizer.label_smoothing < 1, f"optimizer.label-smoothing is {e.optimizer.label_smoothing}; it must be in [0, 1)")
+    need(
+        0 <= e.optimizer.label_smoothing < 1,
+        f"optimizer.label-smoothing is {e.optimizer.label_smoothing}; it must be in [0, 1)",
+    )
     need(e.optimizer.clip_norm >= 0, f"optimizer.clip-norm is {e.optimizer.clip_norm}; it must be 0 (no limit) or more")
     s = e.schedule
     need(s.rate >= 0, f"schedule.rate is {s.rate}; it must be 0 or more")

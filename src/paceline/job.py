@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.cluster import Cluster
 from paceline.errors import UserError
 from paceline.experiment import Experiment, from_json
 
@@ -14,12 +15,20 @@ from paceline.experiment import Experiment, from_json
 class Place:
     """Where workers run. It never changes the numbers."""
 
-    on: Literal["local"] = "local"
-    """Which system starts the workers."""
+    on: Literal["auto", "local", "tf_config"] = "auto"
+    """Who starts the workers: this command (local), or a platform that sets TF_CONFIG for each task; auto looks for TF_CONFIG."""
     workers: int = 1
     """Processes that share the replicas: a power of two that divides them."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
     """auto uses the GPUs that TensorFlow sees; cpu keeps off them; gpu insists on one."""
+    start_timeout: float = 300.0
+    """Seconds until all workers must have met and trained their first block."""
+    stall_timeout: float = 60.0
+    """Seconds without progress after which a worker counts as lost."""
+    max_restarts: int = 3
+    """How often lost workers are started again without a new checkpoint in between (local)."""
+    min_workers: int = 0
+    """Go on with half as many workers, down to this number, when restarts don't help; 0 for no fewer (local)."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +52,20 @@ class Job:
     experiment: Experiment
     place: Place = field(default_factory=Place)
     run: Run = field(default_factory=Run)
-    worker: int = 0
+    cluster: Cluster = field(default_factory=Cluster)
     dry_run: bool = False
 
     def __post_init__(self) -> None:
         workers, replicas = self.place.workers, self.experiment.replicas
         if workers < 1 or workers & (workers - 1) or replicas % workers:
             raise UserError(f"workers is {workers}; it must be a power of two that divides the {replicas} replicas")
+        if self.place.min_workers < 0 or self.place.min_workers > workers or self.place.max_restarts < 0:
+            raise UserError(
+                f"min-workers is {self.place.min_workers} and max-restarts {self.place.max_restarts}; "
+                f"both are 0 or more, min-workers at most the {workers} workers"
+            )
+        if min(self.place.start_timeout, self.place.stall_timeout) <= 0:
+            raise UserError("start-timeout and stall-timeout are seconds above 0")
         if self.run.keep < 1 or self.run.stop_at < 0:
             raise UserError(
                 f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more"

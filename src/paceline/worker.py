@@ -11,37 +11,47 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from paceline import devices
 from paceline.errors import UserError
 from paceline.experiment import differences
 from paceline.job import Job
-from paceline.plan import Plan, build_plan
+from paceline.plan import build_plan
 from paceline.plugins import load_function
-from paceline.runs import RunFolder
+from paceline.runs import RunFolder, library_versions
 from paceline.training import actions, loop
 from paceline.training.checkpoint import Checkpoints, State
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from paceline.engines.collective import CollectiveEngine
     from paceline.training.replica import Core
 
 Send = Callable[[dict[str, Any]], None]
 
 MESSAGES = "PACELINE_MESSAGES"  # environment variable with the file descriptor that messages go to
+ALIVE_EVERY_S = 1.0
 
 
 def main() -> int:
     """The process that `python -m paceline.worker` is: 0 for a clean end, 2 for what a person can put right, 1 for the rest."""
     job = Job.from_json(json.loads(sys.stdin.readline()))
-    pipe = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1)
+    pipe, lock = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1), threading.Lock()
 
     def send(message: dict[str, Any]) -> None:
-        pipe.write(json.dumps({"worker": job.worker} | message) + "\n")
+        with lock:
+            pipe.write(json.dumps(message) + "\n")
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_tell_alive, args=(send,), daemon=True).start()
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -65,14 +75,34 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _tell_alive(send: Send) -> None:
+    """A process that is stopped falls silent; one that waits for others does not."""
+    while True:
+        send({"kind": "alive"})
+        time.sleep(ALIVE_EVERY_S)
+
+
 def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
-    """Train, or go on with, the run of a job."""
+    """Train, or go on with, the run of a job, together with the other workers of its cluster."""
     run = RunFolder(job.run.run_dir)
-    run.lock()
-    if result := _finished(run, job):
-        send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
-        return
+    if job.cluster.is_chief:
+        run.lock()
+        if (result := _finished(run, job)) and job.cluster.num_workers == 1:
+            send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
+            return
+    strategy = devices.build_strategy(job)  # before anything else touches TensorFlow; waits for the others
     core = build(job)
+    engine = build_engine(job, core, strategy, stop.is_set)
+    _compare_workers(job, core, engine)
+    if job.cluster.is_chief:
+        _lead(job, core, engine, run, send)
+    else:
+        _follow(job, core, engine, send)
+    engine.gather(np.zeros(1, np.float32))  # nobody leaves before the chief has written everything
+
+
+def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: Send) -> None:
+    """The chief's part: it alone reads and writes the run folder."""
     for line in run.open(job.experiment, facts(core)):
         send({"kind": "warning", "text": f"a library changed since this run began, bits may differ: {line}"})
     checkpoints = Checkpoints(
@@ -82,14 +112,69 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
         experiment_digest=job.experiment.digest(),
         warn=lambda text: send({"kind": "warning", "text": text}),
     )
-    state = _first_state(core, checkpoints, run.checkpoints)
+    state = share_state(core, engine, _first_state(core, checkpoints, run.checkpoints))
     run.truncate_metrics(state.step)
-    engine = build_engine(job, core)
-    engine.load(state)
-    send(
-        {"kind": "start", **_numbers(core.plan), "first_step": state.step, "line": derived(job, core), "run_dir": str(run.path)}
-    )
-    _train(job, core, engine, run, checkpoints, state.step, send, stop)
+    send({"kind": "start", **_numbers(core, state), "line": derived(job, core), "run_dir": str(run.path)})
+    speed, board = _Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, state.step)
+    if not state.step:
+        board.image_grid("input", example_pictures(core))
+    save = actions.SaveCheckpoint(engine.state, checkpoints, core.plan.saves_at, send)
+    list_of_actions: list[loop.Action] = [
+        actions.StopOnNonFiniteLoss(),
+        speed,
+        actions.WriteMetrics(run),
+        board,
+        actions.Report(send),
+        save,
+        *(load_function(spec) for spec in job.run.actions),
+        *_stops(job),
+    ]
+    try:
+        metrics = _train(core, engine, list_of_actions, state.step)
+    except actions.StopRequested as request:
+        metrics = dict(request.metrics)
+        save.save(request.step, metrics)
+    finally:
+        board.close()
+    result = _result(core, engine.state(), metrics, speed.images_per_second())
+    run.write_result(result)
+    send({"kind": "result", **result, "run_dir": str(run.path)})
+
+
+def _follow(job: Job, core: Core, engine: CollectiveEngine, send: Send) -> None:
+    """Everyone else's part: the same loop, with nothing to write."""
+    state = share_state(core, engine, core.initial_state())
+    send({"kind": "start", **_numbers(core, state), "line": f"worker {job.cluster.index}: {derived(job, core)}"})
+
+    def beat(step: int, metrics: actions.Metrics) -> None:
+        send({"kind": "beat", "step": step})
+
+    try:
+        _train(core, engine, [actions.StopOnNonFiniteLoss(), beat, *_stops(job)], state.step)
+    except actions.StopRequested as request:
+        send({"kind": "beat", "step": request.step})  # the chief saves
+
+
+def _stops(job: Job) -> list[loop.Action]:
+    return [actions.StopOnRequest(), *([actions.StopAt(job.run.stop_at)] if job.run.stop_at else [])]
+
+
+def _train(core: Core, engine: CollectiveEngine, list_of_actions: list[loop.Action], first_step: int) -> loop.Metrics:
+    metrics = loop.train(engine, core.plan, list_of_actions, first_step)
+    if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
+        metrics |= engine.evaluate(final=True)
+    return metrics
+
+
+def _result(core: Core, state: State, metrics: loop.Metrics, images_per_second: float | None) -> dict[str, Any]:
+    return {
+        "step": state.step,
+        "finished": state.step == core.plan.total_steps,
+        "test_accuracy": metrics.get("test_accuracy"),
+        "test_loss": metrics.get("test_loss"),
+        "images_per_second": images_per_second,
+        "state_sha256": state.sha256(),
+    }
 
 
 def _finished(run: RunFolder, job: Job) -> dict[str, Any] | None:
@@ -102,57 +187,45 @@ def _finished(run: RunFolder, job: Job) -> dict[str, Any] | None:
 def _first_state(core: Core, checkpoints: Checkpoints, folder: Path) -> State:
     state = checkpoints.latest()
     if state is None and checkpoints.steps():
-        raise UserError(
-            f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir"
-        )
+        raise UserError(f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir")
     return state or core.initial_state()
 
 
-def _train(
-    job: Job,
-    core: Core,
-    engine: loop.Engine,
-    run: RunFolder,
-    checkpoints: Checkpoints,
-    first_step: int,
-    send: Send,
-    stop: threading.Event,
-) -> None:
-    speed, board = _Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, first_step)
-    if not first_step:
-        board.image_grid("input", example_pictures(core))
-    save = actions.SaveCheckpoint(engine.state, checkpoints, core.plan.saves_at, send)
-    list_of_actions: list[loop.Action] = [
-        actions.StopOnNonFiniteLoss(),
-        speed,
-        actions.WriteMetrics(run),
-        board,
-        actions.Report(send),
-        save,
-        *(load_function(spec) for spec in job.run.actions),
-        actions.StopOnRequest(stop),
-        *([actions.StopAt(job.run.stop_at)] if job.run.stop_at else []),
-    ]
+def share_state(core: Core, engine: CollectiveEngine, own: State) -> State:
+    """Everyone goes on from the chief's state."""
+    step = int(engine.gather(np.array([own.step], np.int64))[0, 0])
+    joined = engine.gather(np.concatenate([own.vectors[name] for name in core.layout.parts]))[0]
+    pieces = np.split(joined, np.cumsum([core.layout.sizes()[name] for name in core.layout.parts])[:-1])
+    state = State(step, dict(zip(core.layout.parts, pieces, strict=True)))
+    engine.load(state)
+    return state
+
+
+def _compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
+    """The bits depend on libraries and on the kind of CPU; every worker must have the chief's."""
+    if job.cluster.num_workers == 1:
+        return
+    own = {"experiment": job.experiment.digest(), "data": facts(core), "libraries": library_versions(), "cpu": _cpu()}
+    text = json.dumps(own, sort_keys=True).encode()
+    lengths = engine.gather(np.array([len(text)], np.int64))[:, 0]
+    padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
+    everyone = [json.loads(bytes(row.astype(np.uint8))) for row in engine.gather(padded)]
+    for index, other in enumerate(everyone):
+        if different := differences(everyone[0], other):
+            raise UserError(
+                f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: {', '.join(different[:4])}; "
+                "all workers need the same experiment, data, libraries and kind of CPU"
+            )
+
+
+def _cpu() -> str:
+    """The instruction sets by which oneDNN and Eigen choose their kernels."""
     try:
-        metrics = loop.train(engine, core.plan, list_of_actions, first_step)
-        if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
-            metrics |= engine.evaluate(final=True)
-    except actions.StopRequested as request:
-        metrics = dict(request.metrics)
-        save.save(request.step, metrics)
-    finally:
-        board.close()
-    state = engine.state()
-    result = {
-        "step": state.step,
-        "finished": state.step == core.plan.total_steps,
-        "test_accuracy": metrics.get("test_accuracy"),
-        "test_loss": metrics.get("test_loss"),
-        "images_per_second": speed.images_per_second(),
-        "state_sha256": state.sha256(),
-    }
-    run.write_result(result)
-    send({"kind": "result", **result, "run_dir": str(run.path)})
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return " ".join(sorted(flag for flag in flags if flag.startswith(("avx", "fma", "amx", "asimd", "sve", "sse4"))))
 
 
 class _Speed:
@@ -162,7 +235,7 @@ class _Speed:
         self._global_batch_size, self._blocks = global_batch_size, list[tuple[int, float]]()
 
     def __call__(self, step: int, metrics: actions.Metrics) -> None:
-        self._blocks.append((len(metrics["per_step"]["loss"]), metrics["seconds_per_step"]))
+        self._blocks.append((len(metrics["per_step"]["loss"]), self._global_batch_size / metrics["images_per_second"]))
 
     def images_per_second(self) -> float | None:
         blocks = self._blocks[1:] or self._blocks
@@ -172,7 +245,6 @@ class _Speed:
 
 def build(job: Job) -> Core:
     """Data, model and pure functions of a job."""
-    configure(job)
     from paceline.data import build_source, hold_out
     from paceline.models import build_model
     from paceline.training.replica import build_core
@@ -192,52 +264,11 @@ def build(job: Job) -> Core:
     return build_core(experiment, plan, source, splits, build_template(model), num_classes)
 
 
-def configure(job: Job) -> None:
-    """TensorFlow's settings, made before it touches a device."""
-    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # off by default on many CPUs, and two to three times faster
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if job.place.devices == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    import tensorflow as tf
-
-    threads = job.experiment.threads_per_replica
-    if threads > 1 and job.experiment.replicas > job.place.workers and not _gpus(job):
-        raise UserError(
-            f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per process; "
-            f"give --workers {job.experiment.replicas} (one replica each) or --threads-per-replica 1"
-        )
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
-    if job.place.devices == "gpu" and not _gpus(job):
-        raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
-
-
-def _gpus(job: Job) -> list[str]:
-    import tensorflow as tf
-
-    return [] if job.place.devices == "cpu" else [f"/gpu:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
-
-
-def side_by_side(job: Job) -> int:
-    """How many replicas run at a time on CPU cores."""
-    cores = len(os.sched_getaffinity(0)) // job.place.workers
-    return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.place.workers))
-
-
-def build_engine(job: Job, core: Core) -> loop.Engine:
-    """The engine of one process: replicas side by side on CPU cores, or mirrored over a power of two of GPUs."""
-    import tensorflow as tf
-
+def build_engine(job: Job, core: Core, strategy: tf.distribute.Strategy, wants_stop: Callable[[], bool]) -> CollectiveEngine:
+    """Replicas side by side on CPU cores, one after another on a GPU."""
     from paceline.engines.collective import CollectiveEngine
 
-    gpus = _gpus(job)
-    count = max((n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(len(gpus), job.experiment.replicas)), default=0)
-    if count > 1:
-        return CollectiveEngine(core, tf.distribute.MirroredStrategy(gpus[:count]), 1)
-    strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
-    return CollectiveEngine(core, strategy, 1 if count else side_by_side(job))
+    return CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop)
 
 
 def facts(core: Core) -> dict[str, Any]:
@@ -246,24 +277,25 @@ def facts(core: Core) -> dict[str, Any]:
     return {"train": core.num_examples, **sizes, "classes": list(core.source.classes)}
 
 
-def _numbers(plan: Plan) -> dict[str, int]:
-    return {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
+def _numbers(core: Core, state: State) -> dict[str, int]:
+    return {"total_steps": core.plan.total_steps, "steps_per_epoch": core.plan.steps_per_epoch, "first_step": state.step}
 
 
 def derived(job: Job, core: Core) -> str:
     """Every derived number in one line."""
-    e, sizes = job.experiment, core.layout.sizes()
+    e, sizes, workers = job.experiment, core.layout.sizes(), job.cluster.num_workers
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
         f"{core.num_examples:,} train, {tests} examples of {len(core.source.classes)} classes · {sizes['params']:,} parameters · "
-        f"{job.place.workers} worker{'s' * (job.place.workers > 1)} · {e.replicas} replicas x {e.replica_batch_size} = "
+        f"{workers} worker{'s' * (workers > 1)} · {e.replicas} replicas x {e.replica_batch_size} = "
         f"global batch {e.global_batch_size} · {e.threads_per_replica} thread{'s' * (e.threads_per_replica > 1)} per replica, "
-        f"{side_by_side(job)} side by side · {core.plan.steps_per_epoch:,} steps per epoch, {core.plan.total_steps:,} in all"
+        f"{devices.side_by_side(job)} side by side · {core.plan.steps_per_epoch:,} steps per epoch, {core.plan.total_steps:,} in all"
     )
 
 
 def describe(job: Job) -> str:
     """Every derived number and the table of layers, for --dry-run."""
+    devices.build_strategy(job)
     core = build(job)
     rows = [("layer", "kind", "output", "parameters")]
     for layer in core.template.model.layers:
@@ -278,9 +310,8 @@ def _shape(layer: Any) -> str:
     return " x ".join(str(size) for size in shape[1:]) if shape else ""
 
 
-def example_pictures(core: Core, count: int = 25) -> Any:
+def example_pictures(core: Core, count: int = 25) -> np.ndarray:
     """What the model sees in its first step, stretched to 0 to 255."""
-    import numpy as np
     import tensorflow as tf
 
     images = core.batch(tf.constant(0, tf.int64), tf.constant(0, tf.int64)).images.numpy()[:count]

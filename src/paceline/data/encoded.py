@@ -35,7 +35,9 @@ class Box(NamedTuple):
 def train_pictures(data: Data, encoded: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Random crops of strings [n], flipped where the experiment asks for it; `bits` is int64 [n, NUM_BITS]."""
     headers = _checked(encoded, indices)
-    choose = partial(area_box, area_min=data.crop_area_min) if data.crop == "area" else partial(short_side_box, size=data.image_size)
+    choose = (
+        partial(area_box, area_min=data.crop_area_min) if data.crop == "area" else partial(short_side_box, size=data.image_size)
+    )
     box = choose(*_upright_size(headers), bits)
     mirror = bits[:, 2] % 2 == 1 if data.flip else tf.zeros_like(headers.is_jpeg)
     return _decode(encoded, headers, box, mirror, data.image_size)
@@ -176,5 +178,3 @@ def _turned(picture: tf.Tensor, code: int) -> tf.Tensor:
         picture = tf.transpose(picture, [1, 0, 2])
     axes = [axis for axis, bit in ((0, 2), (1, 1)) if code & bit]
     return tf.reverse(picture, axes) if axes else tf.identity(picture)
-
-

@@ -25,10 +25,13 @@ from paceline.training.update import Vectors
 class CollectiveEngine:
     """Advances a state on the devices of one `tf.distribute` strategy, `side_by_side` replicas of a device at a time."""
 
-    def __init__(self, core: Core, strategy: tf.distribute.Strategy, side_by_side: int) -> None:
-        self._core, self._strategy, self._side_by_side = core, strategy, side_by_side
+    def __init__(
+        self, core: Core, strategy: tf.distribute.Strategy, side_by_side: int, wants_stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._core, self._strategy, self._side_by_side, self._wants_stop = core, strategy, side_by_side, wants_stop
         self._replicas_per_device = core.experiment.replicas // strategy.num_replicas_in_sync
-        self._step, self._stop_requested = 0, 0.0
+        self._step, self._seconds = 0, 0.0
+        self._alone = not strategy.extended._in_multi_worker_mode()
         with strategy.scope():
             self._vectors = {name: _local_variable(core.layout.sizes()[name]) for name in core.layout.parts}
         self._block = tf.function(self._build_block(), autograph=False, reduce_retracing=True)
@@ -48,19 +51,21 @@ class CollectiveEngine:
         plan, batch_size = self._core.plan, self._core.experiment.global_batch_size
         table = np.array(rates(self._core.experiment, start, stop, plan.steps_per_epoch, plan.total_steps), np.float32)
         began = time.monotonic()
-        tails = self._block(
-            tf.constant(start, tf.int64), tf.constant(stop, tf.int64), tf.constant(table), tf.constant(self._stop_requested)
-        ).numpy()
-        seconds = (time.monotonic() - began) / (stop - start)
-        self._step = stop
-        loss, correct, count, _ = tails.T
+        signals = tf.constant([float(self._wants_stop()), self._seconds])
+        tails = self._block(tf.constant(start, tf.int64), tf.constant(stop, tf.int64), tf.constant(table), signals).numpy()
+        self._step, table = start + len(tails), table[: len(tails)]
+        self._seconds = (time.monotonic() - began) / len(tails)
+        loss, correct, count, stops, seconds = tails.T
+        shared = self._seconds if self._alone else float(seconds[-1])
         return {
-            "epoch": stop / plan.steps_per_epoch,
+            "step": self._step,
+            "stop_requested": bool(stops[-1]) or (self._alone and self._wants_stop()),
+            "epoch": self._step / plan.steps_per_epoch,
             "loss": float(loss.mean()),
             "accuracy": float((correct / count).mean()),
             "learning_rate": float(table[-1, 0]),
-            "images_per_second": batch_size / seconds,
-            "seconds_per_step": seconds,
+            "images_per_second": batch_size / self._seconds,
+            "seconds_per_step": shared,
             "per_step": {
                 "loss": loss.tolist(),
                 "accuracy": (correct / count).tolist(),
@@ -73,10 +78,26 @@ class CollectiveEngine:
         names = [name for name in self._core.splits if final or name == "validation" or "validation" not in self._core.splits]
         metrics: Metrics = {}
         for name in names:
-            metrics |= summarise(
-                name, self._evaluate[name]().numpy()[: num_batches(self._core.splits[name].size, EVAL_BATCH_SIZE)]
-            )
+            count = num_batches(self._core.splits[name].size, EVAL_BATCH_SIZE)
+            per_turn = self._strategy.num_replicas_in_sync * self._side_by_side
+            turns = range(0, count, per_turn)
+            rows = np.concatenate([self._evaluate[name](tf.constant(first, tf.int64)).numpy() for first in turns])
+            metrics |= summarise(name, rows[:count])
         return metrics
+
+    def gather(self, vector: np.ndarray) -> np.ndarray:
+        """One vector of each worker, of the same size and type, as rows in the order of the workers."""
+        if self._alone:
+            return vector[None]
+        rows = self._strategy.experimental_local_results(self._gather(tf.constant(vector)))[0].numpy()
+        return rows[:: self._strategy.num_replicas_in_sync // self._strategy.extended._num_workers]
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def _gather(self, vector: tf.Tensor) -> tf.Tensor:
+        def on_device(own: tf.Tensor) -> tf.Tensor:
+            return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
+
+        return self._strategy.run(on_device, args=(vector,))
 
     def close(self) -> None:
         """Nothing to give back: devices belong to the process."""
@@ -86,29 +107,33 @@ class CollectiveEngine:
         length, strategy = self._core.plan.round_steps, self._strategy
         one_round = self._build_weights_round() if weights else self._gradients_round
 
-        def block(start: tf.Tensor, stop: tf.Tensor, table: tf.Tensor, stop_requested: tf.Tensor) -> tf.Tensor:
-            def body(first: tf.Tensor, rounds: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        def block(start: tf.Tensor, stop: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
+            def goes_on(first: tf.Tensor, stopped: tf.Tensor, _: tf.TensorArray) -> tf.Tensor:
+                return (first < stop) & ~stopped
+
+            def body(first: tf.Tensor, _: tf.Tensor, rounds: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
                 last = tf.minimum(first + length, stop)
-                tails = strategy.run(one_round, args=(first, last, table[first - start : last - start], stop_requested))
+                tails = strategy.run(one_round, args=(first, last, table[first - start : last - start], signals))
                 tails = strategy.experimental_local_results(tails)[0]
-                return first + length, rounds.write(tf.cast((first - start) // length, tf.int32), tails)
+                stopped = tails[0, TAIL.index("stop")] > 0  # every worker sees the same, so all stop after the same round
+                return last, stopped, rounds.write(tf.cast((first - start) // length, tf.int32), tails)
 
             count = tf.cast((stop - start + length - 1) // length, tf.int32)
             empty = tf.TensorArray(tf.float32, count, element_shape=[length, len(TAIL)])
             # two iterations at a time: the next batch is prepared while this one is trained on
-            _, rounds = tf.while_loop(lambda first, _: first < stop, body, [start, empty], parallel_iterations=2)
-            return tf.reshape(rounds.stack(), [-1, len(TAIL)])[: stop - start]
+            last, _, rounds = tf.while_loop(goes_on, body, [start, tf.constant(False), empty], parallel_iterations=2)
+            return tf.reshape(rounds.stack(), [-1, len(TAIL)])[: last - start]
 
         return block
 
-    def _gradients_round(self, step: tf.Tensor, last: tf.Tensor, table: tf.Tensor, stop_requested: tf.Tensor) -> tf.Tensor:
+    def _gradients_round(self, step: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
         """One step in a replica context: the replicas of this device side by side, the mean of all, the update."""
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
 
         def compute(replica: tf.Tensor) -> tf.Tensor:
             batch = self._core.batch(step, replica)
             return self._core.replica_step(
-                vectors["params"], vectors["stats"], batch.images, batch.targets, batch.labels, step, replica, stop_requested
+                vectors["params"], vectors["stats"], batch.images, batch.targets, batch.labels, step, replica, signals
             )
 
         mean = self._mean(self._each_replica(compute))
@@ -122,13 +147,13 @@ class CollectiveEngine:
 
         @opaque
         def train_alone(
-            state: tf.Tensor, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, stop: tf.Tensor, replica: tf.Tensor
+            state: tf.Tensor, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor, replica: tf.Tensor
         ) -> Any:
             def body(step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
                 vectors = dict(zip(core.layout.parts, tf.split(vector, sizes), strict=True))
                 batch = core.batch(step, replica)
                 own = core.replica_step(
-                    vectors["params"], vectors["stats"], batch.images, batch.targets, batch.labels, step, replica, stop
+                    vectors["params"], vectors["stats"], batch.images, batch.targets, batch.labels, step, replica, signals
                 )
                 new = core.apply(vectors, own, table[step - first])
                 joined = tf.concat([new[name] for name in core.layout.parts], 0)
@@ -138,11 +163,9 @@ class CollectiveEngine:
             _, joined, tails = tf.while_loop(lambda step, *_: step < last, body, [first, state, empty], parallel_iterations=2)
             return tf.concat([joined, tf.reshape(tails.stack(), [-1])], 0)
 
-        def one_round(first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, stop_requested: tf.Tensor) -> tf.Tensor:
+        def one_round(first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
             state = tf.concat([tf.identity(variable) for variable in self._vectors.values()], 0)
-            mean = self._mean(
-                self._each_replica(lambda replica: train_alone(state, first, last, table, stop_requested, replica))
-            )
+            mean = self._mean(self._each_replica(lambda replica: train_alone(state, first, last, table, signals, replica)))
             *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
             self._assign(dict(zip(core.layout.parts, pieces, strict=True)))
             return tf.reshape(tails, [length, len(TAIL)]) * self._tail_scale()
@@ -170,41 +193,30 @@ class CollectiveEngine:
         return total / self._core.experiment.replicas
 
     def _tail_scale(self) -> tf.Tensor:
-        """Loss is a mean over replicas; correct, count and stop are sums."""
+        """Loss and seconds are means over replicas; correct, count and stop are sums."""
         replicas = float(self._core.experiment.replicas)
-        return tf.constant([1.0, replicas, replicas, replicas])
+        return tf.constant([1.0, replicas, replicas, replicas, 1.0])
 
     def _assign(self, vectors: Vectors) -> None:
         for name, variable in self._vectors.items():
             variable.assign(vectors[name])
 
-    def _build_evaluate(self, split: str) -> Callable[[], tf.Tensor]:
-        """Whole batches are dealt to devices in turn, `side_by_side` at a time; rows come back in the order of the batches."""
+    def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
+        """A turn: whole batches from number `first` on, `side_by_side` on each device; rows come back in their order."""
         devices, lanes, evaluate = self._strategy.num_replicas_in_sync, self._side_by_side, self._core.evaluate_batch[split]
-        turns = num_batches(self._core.splits[split].size, EVAL_BATCH_SIZE * devices * lanes)
         params = self._vectors.get("ema", self._vectors["params"])
 
-        def on_device() -> tf.Tensor:
-            device = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
+        def on_device(first: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            number = first + tf.cast(context.replica_id_in_sync_group, tf.int64) * lanes
             weights, stats = tf.identity(params), tf.identity(self._vectors["stats"])
+            rows = tf.stack([evaluate(weights, stats, number + lane) for lane in range(lanes)])
+            return rows if devices == 1 else context.all_gather(rows, axis=0)
 
-            def body(turn: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-                numbers = [(turn * lanes + lane) * devices + device for lane in range(lanes)]
-                sums = tf.stack([evaluate(weights, stats, number) for number in numbers])
-                return turn + 1, rows.write(tf.cast(turn, tf.int32), sums)
+        def turn(first: tf.Tensor) -> tf.Tensor:
+            return self._strategy.experimental_local_results(self._strategy.run(on_device, args=(first,)))[0]
 
-            empty = tf.TensorArray(tf.float32, turns, element_shape=[lanes, 4])
-            _, rows = tf.while_loop(
-                lambda turn, _: turn < turns, body, [tf.constant(0, tf.int64), empty], parallel_iterations=1
-            )
-            own = tf.reshape(rows.stack(), [1, turns * lanes, 4])
-            return own if devices == 1 else tf.distribute.get_replica_context().all_gather(own, axis=0)
-
-        def run() -> tf.Tensor:
-            rows = self._strategy.experimental_local_results(self._strategy.run(on_device))[0]
-            return tf.reshape(tf.transpose(rows, [1, 0, 2]), [-1, 4])
-
-        return run
+        return turn
 
 
 def _local_variable(size: int) -> tf.Variable:

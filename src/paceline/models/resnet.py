@@ -92,7 +92,9 @@ def _convolutions(model: Model, filters: int, stride: int) -> list[tuple[int, in
     return [(filters, 1, first), (filters, 3, stride // first), (4 * filters, 1, 1)]
 
 
-def _post_activation(model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str) -> keras.KerasTensor:
+def _post_activation(
+    model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str
+) -> keras.KerasTensor:
     """v1: convolution, norm, activation; the last activation comes after the sum."""
     branch, convolutions = x, _convolutions(model, filters, stride)
     for i, (width, kernel, step) in enumerate(convolutions, 1):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from paceline.job import Job
 
-PLACES = {"local": "paceline.places.local"}
+PLACES = {"local": "paceline.places.local", "tf_config": "paceline.places.tf_config"}
 
 Listen = Callable[[dict[str, Any]], None]
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run a job in its place; every message of its workers goes to `listen`. Returns the result."""
-    return import_module(PLACES[job.place.on]).launch(job, listen)
+    name = job.place.on
+    if name == "auto":
+        name = "tf_config" if os.environ.get("TF_CONFIG") else "local"
+    return import_module(PLACES[name]).launch(job, listen)

@@ -1,108 +1,62 @@
-"""Workers on this machine: fresh processes under this one, which imports no TensorFlow, takes the signals and reads their messages."""
+"""Workers on this machine: one process or several, started again from the last checkpoint when one is lost."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from dataclasses import replace
 from typing import Any
 
-from paceline.errors import UserError
+from paceline.cluster import Cluster
 from paceline.job import Job
 from paceline.places import Listen
+from paceline.places.processes import Group, Interrupted, WorkerFailed, forwarded_signals
 from paceline.runs import RunFolder
-from paceline.worker import MESSAGES
-
-
-class WorkerFailed(Exception):
-    """A worker ended in a way that nobody foresaw; the text says which, with its error and its log."""
-
-
-class Interrupted(Exception):
-    """A signal ended the run; everything was saved."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
-    """Run one worker to its end. Raises UserError, WorkerFailed or Interrupted."""
+    """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
     run = RunFolder(job.run.run_dir)
     run.path.mkdir(parents=True, exist_ok=True)
-    log = run.worker_log(job.worker)
-    outcome: dict[str, Any] = {}
-    objection: Exception | None = None
-    with open(log, "ab") as log_file, _worker(job, log_file) as (process, messages), _forward_signals(process) as received:
-        for line in messages:
-            message = json.loads(line)
-            message.pop("worker")
-            if message["kind"] in ("result", "error", "crash", "description"):
-                outcome = message
-            try:
-                listen(message)
-            except Exception as error:  # a listener's own; the worker saves what it has before anyone hears of it
-                objection = objection or error
-                process.terminate()
-        code = process.wait()
-    if objection and not isinstance(objection, StopIteration):
-        raise objection
-    if outcome.get("kind") == "error":
-        raise UserError(outcome["text"])
-    if code != 0 or not outcome:
-        reason = outcome.get("text") or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
-        raise WorkerFailed(f"worker {job.worker} failed: {reason}; its log is {log}")
-    if received and not outcome.get("finished"):
+    workers, failures = job.place.workers, 0
+    while True:
+        jobs = _jobs(job, workers)
+        logs = [run.worker_log(index) for index in range(workers)]
+        group = Group(jobs, logs)
+        try:
+            with group, forwarded_signals(group) as received:
+                outcome = group.run(listen)
+            return _outcome(outcome, received)
+        except WorkerFailed as failure:
+            if received:
+                raise
+            failures = 1 if group.saved_steps else failures + 1
+            if failures > job.place.max_restarts:
+                if not job.place.min_workers or workers // 2 < job.place.min_workers:
+                    raise
+                workers, failures = workers // 2, 0
+            listen({"kind": "warning", "text": f"{failure}; starting {workers} again from the last checkpoint"})
+
+
+def _outcome(outcome: dict[str, Any], received: list[int]) -> dict[str, Any]:
+    stopped = outcome.get("kind") == "result" and not outcome["finished"]
+    if received and stopped:
         raise Interrupted(received[0])
     return outcome
 
 
-@contextmanager
-def _worker(job: Job, log_file: Any) -> Iterator[tuple[subprocess.Popen[bytes], Any]]:
-    """Start a worker in a session of its own, so that a Ctrl-C reaches only this process; it is gone when the block ends."""
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline.worker"],
-        stdin=subprocess.PIPE,
-        stdout=log_file,
-        stderr=log_file,
-        pass_fds=[writer],
-        env=os.environ | {MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,
-    )
-    os.close(writer)
-    assert process.stdin
+def _jobs(job: Job, workers: int) -> list[Job]:
+    addresses = _free_addresses(workers) if workers > 1 else ()
+    place = replace(job.place, on="local", workers=workers, min_workers=min(job.place.min_workers, workers))
+    return [replace(job, place=place, cluster=Cluster(addresses, index)) for index in range(workers)]
+
+
+def _free_addresses(count: int) -> tuple[str, ...]:
+    """Free ports of this machine alone. Another program may take one before TensorFlow does: then the group starts again."""
+    sockets = [socket.socket() for _ in range(count)]
     try:
-        process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")
-        process.stdin.flush()
-        with os.fdopen(reader) as messages:
-            yield process, messages
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdin.close()
-
-
-@contextmanager
-def _forward_signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Turn Ctrl-C and SIGTERM into one SIGTERM for the worker, which saves and ends; a second one ends it at once."""
-    received: list[int] = []
-
-    def handle(number: int, _: object) -> None:
-        received.append(number)
-        process.send_signal(signal.SIGTERM if len(received) == 1 else signal.SIGKILL)
-
-    try:
-        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: a notebook or a service has its own signals
-        old = {}
-    try:
-        yield received
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for each in sockets:
+            each.close()

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -36,12 +36,6 @@ class StopRequested(Exception):
         super().__init__(f"stop requested after step {step}")
         self.step = step
         self.metrics = metrics or {}
-
-
-class Event(Protocol):
-    """What `threading.Event` and `multiprocessing.Event` have in common."""
-
-    def is_set(self) -> bool: ...
 
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
@@ -124,13 +118,10 @@ class StopAt:
 
 
 class StopOnRequest:
-    """Stops after the block in which the event was set."""
-
-    def __init__(self, event: Event) -> None:
-        self._event = event
+    """Stops where all workers agreed to, because one of them was asked."""
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        if self._event.is_set():
+        if metrics.get("stop_requested"):
             raise StopRequested(step, metrics)
 
 

@@ -20,7 +20,8 @@ class Engine(Protocol):
     def load(self, state: State) -> None: ...
 
     def advance(self, start: int, stop: int) -> Metrics:
-        """Train steps [start, stop): their mean metrics, `per_step` lists, and `seconds_per_step` on which all workers agree."""
+        """Train steps [start, stop), fewer when a worker wants to stop: mean metrics, `per_step` lists, the `step` reached, and
+        what all workers agree on: `stop_requested` and `seconds_per_step`."""
         ...
 
     def state(self) -> State: ...
@@ -34,10 +35,9 @@ def train(engine: Engine, plan: Plan, actions: Sequence[Action], first_step: int
     """Train from `first_step` to the end of the plan; return the last metrics."""
     step, block_steps, metrics = first_step, 1, {}
     while step < plan.total_steps:
-        stop = plan.next_stop(step, block_steps)
-        metrics = engine.advance(step, stop)
-        block_steps = min(2 * (stop - step) + 1, max(1, int(BLOCK_SECONDS / metrics["seconds_per_step"])))
-        step = stop
+        metrics = engine.advance(step, plan.next_stop(step, block_steps))
+        block_steps = min(2 * (metrics["step"] - step) + 1, max(1, int(BLOCK_SECONDS / max(metrics["seconds_per_step"], 1e-6))))
+        step = metrics["step"]
         if plan.evaluates_at(step):
             metrics |= engine.evaluate(final=step == plan.total_steps)
         for action in actions:

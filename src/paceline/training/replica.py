@@ -22,7 +22,8 @@ from paceline.training.tree import opaque
 from paceline.training.update import Vectors, build_update, slot_names
 from paceline.weights import Template
 
-TAIL = ("loss", "correct", "count", "stop")  # what stands behind gradients and statistics in a replica's vector
+SIGNALS = ("stop", "seconds")  # what workers tell each other: someone wants to stop; how long a step took
+TAIL = ("loss", "correct", "count", *SIGNALS)  # what stands behind gradients and statistics in a replica's vector
 EVAL_BATCH_SIZE = 250
 
 
@@ -42,7 +43,7 @@ class Core:
     batch: Callable[[tf.Tensor, tf.Tensor], Batch]
     """(step, replica) -> the replica's slice, prepared."""
     replica_step: Callable[..., tf.Tensor]
-    """(params, stats, images, targets, labels, step, replica, stop) -> [gradients | new stats | tail]"""
+    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats | tail]"""
     apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
@@ -96,15 +97,15 @@ def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
     seed = tf.constant(experiment.seed, tf.int64)
 
-    def replica_step(params, stats, images, targets, labels, step, replica, stop):
+    def replica_step(params, stats, images, targets, labels, step, replica, signals):
         with tf.GradientTape() as tape:
             tape.watch(params)
             outputs, new_stats, extra = template.call(params, stats, images, training=True, key=tf.stack([step, replica, seed]))
             loss = tf.add_n([tf.reduce_mean(_cross_entropy(experiment, outputs, targets)), *extra])
         gradient = tape.gradient(loss, params)
         count = tf.cast(tf.shape(labels)[0], tf.float32)
-        tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count, stop])
-        return tf.concat([gradient, new_stats, tail], 0)
+        tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count])
+        return tf.concat([gradient, new_stats, tail, signals], 0)
 
     return opaque(replica_step)
 

@@ -1,0 +1,97 @@
+"""Addresses and roles of the workers of one run; the only code that knows TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paceline.errors import UserError
+
+_ROLES = ("chief", "master", "worker", "evaluator", "ps")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Who takes part, chief first, and who this process is. No addresses: one process alone."""
+
+    addresses: tuple[str, ...] = ()
+    index: int = 0
+    role: Literal["worker", "evaluator"] = "worker"
+
+    @property
+    def num_workers(self) -> int:
+        return max(1, len(self.addresses))
+
+    @property
+    def is_chief(self) -> bool:
+        return self.role == "worker" and self.index == 0
+
+
+def parse_tf_config(text: str) -> tuple[Cluster, str]:
+    """The cluster of a TF_CONFIG and the run folder it names, or "". `master` is chief's old name; without either, worker 0 is chief.
+
+    An evaluator is no part of the cluster that trains, whether or not the platform lists it there.
+    """
+    config = _load(text)
+    jobs = {name: _addresses(name, hosts) for name, hosts in _dictionary(config, "cluster").items()}
+    unknown = [name for name in jobs if name not in _ROLES]
+    if unknown:
+        raise UserError(f"TF_CONFIG has the unknown role {unknown[0]!r}; known: {', '.join(_ROLES)}")
+    if jobs.get("ps"):
+        raise UserError("TF_CONFIG has ps tasks; parameter servers are not supported yet: leave them out, or use workers only")
+    if jobs.get("chief") and jobs.get("master"):
+        raise UserError("TF_CONFIG has both chief and master; they are two names of one role: keep one")
+    chiefs = jobs.get("chief", ()) or jobs.get("master", ())
+    if len(chiefs) > 1:
+        raise UserError(f"TF_CONFIG has {len(chiefs)} chiefs; there is one")
+    addresses = chiefs + jobs.get("worker", ())
+    if len(set(addresses)) < len(addresses):
+        raise UserError(f"TF_CONFIG names an address twice: {', '.join(addresses)}")
+    if not addresses:
+        raise UserError("TF_CONFIG has no chief and no worker; at least one must train")
+    return _task(config, jobs, addresses, len(chiefs)), str(config.get("model_dir") or "")
+
+
+def _task(config: dict[str, Any], jobs: dict[str, tuple[str, ...]], addresses: tuple[str, ...], num_chiefs: int) -> Cluster:
+    task = _dictionary(config, "task")
+    role, index = task.get("type"), task.get("index", 0)
+    if role not in _ROLES:
+        raise UserError(f"TF_CONFIG's task type is {role!r}; it must be one of {', '.join(_ROLES)}")
+    if isinstance(index, str) and index.isdigit():
+        index = int(index)  # some platforms quote it
+    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        raise UserError(f"TF_CONFIG's task index is {index!r}; it must be a number from 0")
+    if role == "evaluator":
+        return Cluster(addresses, index, "evaluator")
+    if index >= len(jobs.get(role, ())):
+        raise UserError(f"TF_CONFIG's task is {role} {index}, but its cluster has {len(jobs.get(role, ()))} of that role")
+    return Cluster(addresses, index + (num_chiefs if role == "worker" else 0))
+
+
+def _load(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"TF_CONFIG is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"TF_CONFIG must be a JSON object, not {type(config).__name__}")
+    return config
+
+
+def _dictionary(config: dict[str, Any], key: str) -> dict[str, Any]:
+    value = config.get(key)
+    if not isinstance(value, dict):
+        raise UserError(f"TF_CONFIG has no {key!r}; it must be an object like {{'cluster': {{...}}, 'task': {{...}}}}")
+    return value
+
+
+def _addresses(name: str, hosts: Any) -> tuple[str, ...]:
+    if not isinstance(hosts, list):
+        raise UserError(f"TF_CONFIG's {name} must be a list of host:port, not {hosts!r}")
+    for host in hosts:
+        match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})", host) if isinstance(host, str) else None
+        if not match or not 0 < int(match[2]) < 65536:
+            raise UserError(f"TF_CONFIG's {name} has the address {host!r}; it must be host:port")
+    return tuple(hosts)

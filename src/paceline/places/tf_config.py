@@ -1,0 +1,56 @@
+"""One task of a cluster that somebody else started: TF_CONFIG says who takes part and who this process is."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import Any
+
+from paceline.cluster import parse_tf_config
+from paceline.errors import UserError
+from paceline.job import Job
+from paceline.places import Listen
+from paceline.places.processes import Group, Interrupted, WorkerFailed, forwarded_signals
+
+
+def launch(job: Job, listen: Listen) -> dict[str, Any]:
+    """Run this task's worker to its end. The platform restarts tasks; this one says who is missing and exits non-zero."""
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        raise UserError(
+            "--on tf_config needs the environment variable TF_CONFIG, which is not set; use --workers N on one machine"
+        )
+    cluster, model_dir = parse_tf_config(text)
+    job = replace(job, place=replace(job.place, on="tf_config", workers=cluster.num_workers), cluster=cluster)
+    if model_dir:
+        job = replace(job, run=replace(job.run, run_dir=model_dir))
+    group = Group([job], [None])
+
+    def missing() -> list[str]:
+        return [address for address in cluster.addresses if not _answers(address)]
+
+    def while_waiting() -> None:
+        if absent := missing():
+            listen({"kind": "warning", "text": f"waiting for {', '.join(absent)}"})
+
+    try:
+        with group, forwarded_signals(group) as received:
+            outcome = group.run(listen, while_waiting)
+    except WorkerFailed as failure:
+        gone = [address for address in missing() if address != cluster.addresses[cluster.index]]
+        raise WorkerFailed(
+            cluster.index, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
+        ) from failure
+    if received and not outcome.get("finished"):
+        raise Interrupted(received[0])
+    return outcome
+
+
+def _answers(address: str) -> bool:
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
+        return True
+    except OSError:
+        return False
