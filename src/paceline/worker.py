@@ -51,6 +51,7 @@ def main() -> int:
         else:
             run_worker(job, send, stop)
     except UserError as error:
+        traceback.print_exc()  # into the log
         send({"kind": "error", "text": str(error)})
         return 2
     except Exception as error:
@@ -129,17 +130,20 @@ def _train(
         board,
         actions.Report(send),
         save,
-        *(load_function(spec) for spec in job.run.actions),
+        *(actions.UserAction(spec, load_function(spec)) for spec in job.run.actions),
         actions.StopOnRequest(stop),
         *([actions.StopAt(job.run.stop_at)] if job.run.stop_at else []),
     ]
     try:
+        if core.plan.stops_at(first_step) and first_step < core.plan.total_steps:
+            raise actions.StopRequested(first_step)  # an earlier command got here: stop again, and not a step later
         metrics = loop.train(engine, core.plan, list_of_actions, first_step)
         if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
             metrics |= engine.evaluate(final=True)
     except actions.StopRequested as request:
         metrics = dict(request.metrics)
-        save.save(request.step, metrics)
+        if request.step > first_step:
+            save.save(request.step, metrics)
     finally:
         board.close()
     state = engine.state()

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from paceline.experiment import Data
 
+NUM_BITS = 5
+"""Random numbers of an example: row, column, flip, two of cutout."""
+
 
 def random_bits(seed: int, epoch: tf.Tensor, indices: tf.Tensor, count: int) -> tf.Tensor:
     """`count` random numbers below 2**31 for each example: int64 [n, count], the splitmix64 hash of (seed, epoch, index, number).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ class WorkerFailed(Exception):
 
 
 class Interrupted(Exception):
-    """A signal ended the run; everything was saved."""
+    """A signal ended the run. The first one lets it save; a second one, or one before training began, ends it at once."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -32,8 +33,11 @@ class Interrupted(Exception):
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run one worker to its end. Raises UserError, WorkerFailed or Interrupted."""
+    if job.place.workers > 1:
+        raise UserError(f"workers is {job.place.workers}; this version runs 1, which computes all {job.experiment.replicas} replicas")
     run = RunFolder(job.run.run_dir)
-    run.path.mkdir(parents=True, exist_ok=True)
+    new = not run.path.exists()
+    run.make()
     log = run.worker_log(job.worker)
     outcome: dict[str, Any] = {}
     objection: Exception | None = None
@@ -52,12 +56,14 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
     if objection and not isinstance(objection, StopIteration):
         raise objection
     if outcome.get("kind") == "error":
+        if new and not run.exists():  # nothing began, so nothing is left behind
+            shutil.rmtree(run.path)
         raise UserError(outcome["text"])
+    if received and not outcome.get("finished") and code in (0, -signal.SIGTERM, -signal.SIGKILL):
+        raise Interrupted(received[0])
     if code != 0 or not outcome:
         reason = outcome.get("text") or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
         raise WorkerFailed(f"worker {job.worker} failed: {reason}; its log is {log}")
-    if received and not outcome.get("finished"):
-        raise Interrupted(received[0])
     return outcome
 
 
