@@ -61,6 +61,8 @@ class Data:
     """Zero pixels added on each side before a random crop of the original size; 0 crops nothing."""
     flip: bool = False
     """Mirror half of the training pictures."""
+    alternate_flip: bool = False
+    """With flip: mirror each picture in every second epoch instead of at random, so that few epochs show both sides of all."""
     cutout: int = 0
     """Side of a square that is blanked at a random place of each training picture; 0 for none."""
     mixup: float = 0.0

@@ -23,6 +23,14 @@ def random_bits(seed: int, epoch: tf.Tensor, indices: tf.Tensor, count: int) -> 
     return tf.cast(tf.bitwise.right_shift(_mix(lanes + key), tf.constant(33, tf.uint64)), tf.int64)
 
 
+def alternate_flips(data: Data, bits: tf.Tensor, seed: int, epoch: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """The same numbers, but the one of the flip is odd in every second epoch: at random which, for each example."""
+    if not data.alternate_flip:
+        return bits
+    first = random_bits(seed, tf.zeros_like(epoch), indices, 1)
+    return tf.concat([bits[:, :2], first + epoch, bits[:, 3:]], axis=1)
+
+
 def _mix(x: tf.Tensor) -> tf.Tensor:
     def xor_shift(value: tf.Tensor, bits: int) -> tf.Tensor:
         return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, tf.constant(bits, tf.uint64)))

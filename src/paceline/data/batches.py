@@ -44,7 +44,9 @@ def build_train_batches(experiment: Experiment, train: Split, num_classes: int) 
             indices = order.slice_indices(step, replica, train.size, experiment.replicas, size, experiment.seed)
             raw, labels = train.read(indices)
             num_bits = encoded.NUM_BITS if _is_encoded(raw) else augment.NUM_BITS
-            bits = augment.random_bits(experiment.seed, step // steps_per_epoch, indices, num_bits)
+            epoch = step // steps_per_epoch
+            bits = augment.random_bits(experiment.seed, epoch, indices, num_bits)
+            bits = augment.alternate_flips(data, bits, experiment.seed, epoch, indices)
             pictures = _train_pictures(data, raw, bits, indices)
             images = augment.cutout(data, augment.scale(data, pictures), bits)
             targets = tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes

@@ -1,7 +1,7 @@
 """Every example of a folder looked at: checksums, whether pictures can be decoded, labels; for `paceline data check`.
 
-It stops at nothing and lists what is wrong. TFRecords and folders of pictures are read by several processes without TensorFlow; other
-sources are read as training reads them.
+It stops at nothing and lists what is wrong. TFRecords and folders of pictures are read by several processes without
+TensorFlow; other sources are read as training reads them.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 """CIFAR and folders of pictures -> sharded TFRecords with ImageNet's names and keys. Pictures are stored as they are.
 
-The same originals give the same bytes on any number of processes: the order is that of a hash of each path. A conversion that was cut off
-goes on: a shard has its final name only when it is whole, and `.conversion/` keeps the plan and what is known of finished shards.
-`dataset.json` comes last and says that all is done.
+The same originals give the same bytes on any number of processes: the order is that of a hash of each path. A conversion that
+was cut off goes on, shard by shard: a shard has its final name only when it is whole.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import json
 import os
-import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +16,16 @@ from typing import Any
 from rich.console import Console
 
 from paceline.data import example
+from paceline.data.conversion_folder import finish, is_done, is_written, note_shard, working_in
 from paceline.data.examine import examine
 from paceline.data.originals import Originals, find_originals
 from paceline.data.pictures import Picture
 from paceline.data.pool import Tick, run_jobs
 from paceline.data.records import framed
-from paceline.data.shards import IMAGE_KEY, LABEL_KEY, LABELS, NOTES, read_notes
+from paceline.data.shards import IMAGE_KEY, LABEL_KEY, read_notes
 from paceline.errors import UserError
-from paceline.experiment import differences
-from paceline.runs import explained, replacing, write_json
+from paceline.runs import explained, replacing
 
-WORK = ".conversion"
-REJECTED = "rejected.jsonl"
 SHARD_BYTES = 64 << 20
 IMAGENET_SHARDS = {"train": 1024, "validation": 128}
 MOST_SHARDS, FEW_SHARDS, SMALL_SHARD = 1024, 8, 128
@@ -74,13 +66,13 @@ def convert(
     first_label: int = -1,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Convert `src` into the folder `out` and give what dataset.json says of it. 0 shards: by the size of the data, of ImageNet its
-    usual 1024 and 128; first label -1: 1 for ImageNet, else 0; `names_file` has lines of a class and what it is called."""
+    """Convert `src` into the folder `out` and give what dataset.json says of it. 0 shards: by the size of the data, of
+    ImageNet its usual 1024 and 128; first label -1: 1 for ImageNet, else 0; `names_file` has lines of a class and what it is called."""
     folder, target, console = Path(src).expanduser(), Path(out).expanduser(), console or Console(stderr=True)
     if min(shards, validation_shards, processes) < 0 or first_label not in (-1, 0, 1):
         raise UserError("shards, validation-shards and processes are 0 (chosen for you) or more; first-label is 0 or 1")
     originals = find_originals(folder, split, labels_file)
-    with _working_in(target):
+    with working_in(target):
         if originals.cifar:
             return _convert_cifar(originals, target, shards, validation_shards, console)
         texts = _read_names(names_file, originals.classes)
@@ -94,9 +86,9 @@ def convert(
             "pictures": _digest(jobs),
         }
         settings |= {f"{name}_shards": sum(job.name.startswith(name) for job in jobs) for name in originals.splits}
-        if _is_done(target, settings, console):
+        if is_done(target, settings, console):
             return read_notes(str(target))
-        waiting = [job for job in jobs if not _is_written(job)]
+        waiting = [job for job in jobs if not is_written(target, job.name)]
         if len(waiting) < len(jobs):
             console.print(f"going on: {len(jobs) - len(waiting)} of {len(jobs)} shards are already written", soft_wrap=True)
         for _ in run_jobs(
@@ -104,7 +96,7 @@ def convert(
         ):
             pass
         keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
-        return _finish(target, [job.name for job in jobs], originals.classes, settings, keys, console)
+        return finish(target, [job.name for job in jobs], originals.classes, settings, keys, console)
 
 
 def _plan_jobs(
@@ -145,7 +137,7 @@ def _write_pictures(job: ShardJob, tick: Tick) -> None:
                 rejected.append({"file": picture.path, "shard": job.name, "reason": str(error)})
         if len(rejected) == len(job.pictures):
             raise UserError(f"all {len(rejected)} pictures for {job.name} are bad, such as {rejected[0]}; give fewer shards")
-        _note(Path(job.out), job.name, len(job.pictures) - len(rejected), rejected)
+        note_shard(Path(job.out), job.name, len(job.pictures) - len(rejected), rejected)
 
 
 def _encode_picture(job: ShardJob, picture: Picture) -> bytes:
@@ -180,7 +172,7 @@ def _convert_cifar(originals: Originals, out: Path, shards: int, validation_shar
         raise UserError(f"{place} has no {', '.join(missing)}; fetch {layout.source} again into a new folder")
     classes, names, total = _read_names(layout, place / layout.names), [], 0
     settings = {"source": str(place.resolve()), "train_shards": shards, "validation_shards": validation_shards}
-    if _is_done(out, settings, console):
+    if is_done(out, settings, console):
         return read_notes(str(out))
     for split, files, wanted in (("train", layout.train, shards), ("validation", (layout.test,), validation_shards)):
         examples = [pair for file in files for pair in zip(*_read_file(layout, place / file), strict=True)]
@@ -189,97 +181,9 @@ def _convert_cifar(originals: Originals, out: Path, shards: int, validation_shar
             with explained("write", out / name), replacing(out / name) as file:
                 for pixels, label in examples[start:stop]:
                     file.write(framed(example.encode({"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)})))
-            _note(out, name, stop - start, [])
+            note_shard(out, name, stop - start, [])
             names.append(name)
-    return _finish(out, names, classes, settings, CIFAR_KEYS, console)
-
-
-@contextlib.contextmanager
-def _working_in(out: Path) -> Iterator[None]:
-    """Alone in a folder that is new, empty or of an earlier conversion; what a cut-off one left half-written is removed."""
-    work = out / WORK
-    with explained("write", out):
-        if (
-            out.exists()
-            and not work.exists()
-            and not (out / NOTES).exists()
-            and any(not e.name.startswith(".") for e in out.iterdir())
-        ):
-            raise UserError(f"{out} is not empty and no conversion is under way in it; give a new folder")
-        work.mkdir(parents=True, exist_ok=True)
-        handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is converting into {out}; wait until it ends, or stop it") from None
-        for leftover in [
-            path for path in out.iterdir() if re.fullmatch(r"\.(train|validation)-\d+-of-\d+\..*\.tmp", path.name)
-        ]:
-            leftover.unlink(missing_ok=True)
-        yield
-        if (out / NOTES).exists():
-            shutil.rmtree(work, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-def _is_done(out: Path, settings: dict[str, Any], console: Console) -> bool:
-    """Whether the same conversion was finished here; another one, finished or not, is an error. Else it begins, or goes on."""
-    plan = out / WORK / "plan.json"
-    earlier = read_notes(str(out)).get("conversion")
-    finished = earlier is not None
-    if earlier is None and plan.exists():
-        earlier = json.loads(plan.read_text())
-    if earlier is not None and (changed := differences(earlier, settings)):
-        what = ", ".join("the pictures are not the same" if line.startswith("pictures:") else line for line in changed)
-        raise UserError(f"{out} belongs to another conversion: {what}; give a new folder, or the old settings to go on")
-    if finished:
-        console.print(f"{out} is already converted", soft_wrap=True)
-    elif earlier is None:
-        write_json(plan, settings)
-    return finished
-
-
-def _is_written(job: ShardJob) -> bool:
-    return Path(job.out, job.name).exists() and Path(job.out, WORK, f"{job.name}.json").exists()
-
-
-def _note(out: Path, name: str, records: int, rejected: list[dict[str, str]]) -> None:
-    write_json(out / WORK / f"{name}.json", {"records": records, "rejected": rejected})
-
-
-def _finish(
-    out: Path, names: list[str], classes: Sequence[str], settings: dict[str, Any], keys: dict[str, Any], console: Console
-) -> dict[str, Any]:
-    notes = [json.loads((out / WORK / f"{name}.json").read_text()) for name in names]
-    rejected = [line for note in notes for line in note["rejected"]]
-    counts = {"train": 0, "validation": 0}
-    for name, note in zip(names, notes, strict=True):
-        counts[name.split("-")[0]] += note["records"]
-    with explained("write", out), replacing(out / LABELS) as file:
-        file.write(b"".join(os.fsencode(name) + b"\n" for name in classes))
-    if rejected:
-        with explained("write", out), replacing(out / REJECTED) as file:
-            file.write("".join(json.dumps(line) + "\n" for line in rejected).encode())
-    summary = {
-        "format": 1,
-        **keys,
-        "classes": len(classes),
-        "records": counts,
-        "rejected": len(rejected),
-        "conversion": settings,
-    }
-    write_json(out / NOTES, summary)
-    console.print(_last_line(out, counts, len(classes), rejected), soft_wrap=True)
-    return summary
-
-
-def _last_line(out: Path, counts: dict[str, int], classes: int, rejected: list[dict[str, str]]) -> str:
-    bad = f"; {len(rejected):,} bad pictures were left out, see {out / REJECTED}" if rejected else ""
-    return (
-        f"{out} has {counts['train']:,} training and {counts['validation']:,} validation pictures of {classes:,} classes{bad}"
-    )
+    return finish(out, names, classes, settings, CIFAR_KEYS, console)
 
 
 def _read_names(file: str, classes: Sequence[str]) -> tuple[str, ...]:

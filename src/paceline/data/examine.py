@@ -32,7 +32,7 @@ def examine(data: bytes) -> Facts:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on EXIF and size are no faults
-            with Image.open(io.BytesIO(data), formats=("JPEG", "MPO", "PNG")) as picture:
+            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as picture:
                 facts = _facts(picture.format or "", picture.mode, picture.size)
                 if facts.format == "JPEG":
                     picture.draft("L", (1, 1))

@@ -1,6 +1,6 @@
 """tf.train.Example as bytes, read and written without TensorFlow: converting and checking processes need nothing else of it.
 
-`encode` writes the bytes that tf.train.Example's deterministic serialisation writes; `decode` reads all that it reads, and raises
+`encode` writes the bytes that tf.train.Example's deterministic serialisation writes; `decode` reads what it reads, and raises
 ValueError for what is not an Example.
 """
 

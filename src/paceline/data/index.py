@@ -1,8 +1,8 @@
 """The index of a folder of TFRecords: where every record begins, made once and kept beside the data, or in the cache.
 
-It owns the index file and decides when it still fits: each shard's part is known by the shard's name, size and time of change, and is
-made anew when one of them differs. A plain index needs the lengths only; a *scanned* one read every record, knows its label
-and which records are damaged. No TensorFlow.
+It owns the index file and decides when it still fits: each shard's part is known by the shard's name, size and time of change,
+and is made anew when one of them differs. A plain index needs the lengths only; a *scanned* one read every record, knows its
+label and which records are damaged. No TensorFlow.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def load_index(
     skip_bad: bool = False,
     console: Console | None = None,
 ) -> list[ShardIndex]:
-    """An index of each shard, from the index file where that fits. With `keys`, of picture and label, a scanned one. Damage is an
-    error, or with `skip_bad` left out."""
+    """An index of each shard, from the index file where that fits. With `keys`, of picture and label, a scanned one. Damage is
+    an error, or with `skip_bad` left out."""
     known = {part.shard.name: part for part in _read_known(folder)}
     unpacked = [unpacked_shard(shard, skip_bad) for shard in shards]
     parts = [_fitting(known.get(shard.name), shard, keys) for shard in unpacked]

@@ -55,8 +55,8 @@ def find_originals(folder: Path, split: float, labels_file: str) -> Originals:
 
 
 def read_label_file(file: Path, names: list[str]) -> dict[str, str]:
-    """The class of each picture. Known forms: one class per line in the order of the sorted pictures; lines of picture and class;
-    ImageNet's CSV of ImageId and PredictionString."""
+    """The class of each picture. Known forms: one class per line in the order of the sorted pictures; lines of picture and
+    class; ImageNet's CSV of ImageId and PredictionString."""
     with explained("read", file):
         text = file.read_text(encoding="utf-8", errors="replace")
     rows = [row for row in csv.reader(text.splitlines()) if row and row[0].strip()]

@@ -1,7 +1,7 @@
 """Folders of pictures, one folder per class: what lies where, and a source that reads the files as they are.
 
-`train/<class>/*.jpg` with `val/`, `validation/` or `test/` beside it, or one folder of classes of which `split` is held out by a
-hash of each picture's path. It decodes nothing. All but `build_pictures` is without TensorFlow; `convert` and `check` use it.
+`train/<class>/*.jpg` with `val/`, `validation/` or `test/` beside it, or one folder of classes of which `split` is held out by
+a hash of each picture's path. It decodes nothing. All but `build_pictures` is without TensorFlow; `convert` and `check` use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The frame of TFRecords: where records begin, their checksums, and writing them. No TensorFlow.
 
-A record is its length (8 bytes), the masked CRC-32C of that (4), the data, and the masked CRC-32C of the data (4). What the data
-mean belongs to `example`. Every function takes an open binary file and the size of the file; a fault is a `BadRecord`.
+A record is its length (8 bytes), the masked CRC-32C of that (4), the data, and the masked CRC-32C of the data (4). What the
+data mean belongs to `example`. Functions take an open binary file and the size of the file; a fault is a `BadRecord`.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def unpack_gzip(file: IO[bytes], name: str, target: Path, keep_partial: bool) ->
     file.seek(0)
     with replacing(target) as out, gzip.GzipFile(fileobj=file, mode="rb") as packed:
         try:
-            while chunk := packed.read(CHUNK_BYTES):
+            while chunk := packed.read1(CHUNK_BYTES):  # `read` would lose what lies before the damage
                 out.write(chunk)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             if not keep_partial:

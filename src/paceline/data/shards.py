@@ -1,7 +1,7 @@
 """What a folder of TFRecords holds: its shards by split, its class names, and under which keys its records lie. No TensorFlow.
 
-Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s) and .gz; `train.tfrecords`, `eval.tfrecords`; and
-`NAME-train.tfrecord-00000-of-00008`. `dataset.json`, written by the conversion, notes keys and the first label.
+Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s) and .gz; `train.tfrecords`,
+`eval.tfrecords`; and `NAME-train.tfrecord-00000-of-00008`. `dataset.json`, written by the conversion, notes keys and the first label.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
         missing = sorted(set(range(totals[0])) - {number for number, _ in shards})
         if missing:
             raise UserError(
-                f"{folder} has {len(shards)} of {totals[0]} {split} shards; {split}-{missing[0]:05d}-of-{totals[0]:05d} is missing"
+                f"{folder} has {len(shards)} of {totals[0]} {split} shards; "
+                f"{split}-{missing[0]:05d}-of-{totals[0]:05d} is missing"
             )
     return {split: [shards[place] for place in sorted(shards)] for split, shards in splits.items()}
 

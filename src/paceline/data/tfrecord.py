@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -44,13 +45,15 @@ def build_tfrecord(data: Data, console: Console | None = None) -> Source:
 
 
 def open_records(data: Data, console: Console) -> tuple[Keys, tuple[str, ...], dict[str, list[ShardIndex]]]:
-    """Keys, class names and the index of both splits. Reads all records only where classes have no names, or bad ones are skipped."""
+    """Keys, class names and the index of both splits. All records are read only where classes have no names or bad ones are
+    skipped."""
     if not data.dir:
         raise UserError("the source tfrecord needs its folder: give --data.dir DIR with train-00000-of-00008 ...")
-    splits = train_and_test(data.dir)
-    keys, classes = choose_keys(data, read_notes(data.dir)), read_labels(data.dir)
+    folder = data.dir if "://" in data.dir else os.path.abspath(os.path.expanduser(data.dir))
+    splits = train_and_test(folder)
+    keys, classes = choose_keys(data, read_notes(folder)), read_labels(folder)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
-    parts = load_index(data.dir, [shard for shards in splits.values() for shard in shards], scanned, data.skip_bad, console)
+    parts = load_index(folder, [shard for shards in splits.values() for shard in shards], scanned, data.skip_bad, console)
     first = next((part for part in parts if len(part.offsets)), None)
     if first is None:
         raise UserError(f"{data.dir}: there is no whole record in its {len(parts)} shards")
@@ -80,8 +83,8 @@ def explain(error: BaseException) -> UserError | None:
         if fault:
             return fault
     return UserError(
-        f"one of {len(records)} records, such as that at offset {records[0][0]} of {records[0][1]}, could not be read, but is whole "
-        "now: the disk or the network failed; the same command resumes"
+        f"one of {len(records)} records, such as that at offset {records[0][0]} of {records[0][1]}, could not be read, but is "
+        "whole now: the disk or the network failed; the same command resumes"
     )
 
 
