@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import inspect
 import io
+import itertools
 import json
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -51,7 +55,8 @@ def _help() -> str:
 
 @dataclass(frozen=True)
 class _Train:
-    """All flags of `train`; the groups have no prefix of their own."""
+    """Train a recipe, or go on with its unfinished run: paceline train [RECIPE] [flags]. Without a name the recipe is `shapes`; the
+    defaults below are those of the recipe."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     place: Annotated[Place, tyro.conf.arg(name="")]
@@ -74,55 +79,65 @@ def train(arguments: list[str]) -> int:
         flags.run if flags.run.run_dir else dataclasses.replace(flags.run, run_dir=str(default_path(recipe, flags.experiment)))
     )
     job = Job(flags.experiment, flags.place, run, dry_run=flags.dry_run)
-    return _dry_run(job) if flags.dry_run else _launch(job, flags.json)
+    return _launch(job, flags.json)
 
 
-def parse(kind: Any, program: str, arguments: list[str], default: Any = None) -> Any:
+def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
     """Flags by tyro; whatever it refuses becomes one line."""
-    options = {"default": default} if default is not None else {}
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused):
-            return tyro.cli(kind, prog=program, args=arguments, **options)
+            flags, unknown = tyro.cli(kind, prog=program, args=arguments, default=default, return_unknown_args=True)
     except SystemExit as end:
         if end.code == 0:
             raise
-        raise UserError(_one_line(refused.getvalue(), program)) from None
+        raise UserError(f"{_refusal(refused.getvalue())} (see {program} --help)") from None
+    if unknown:
+        raise UserError(f"{_unknown(unknown[0], _flag_names(default))} (see {program} --help)")
+    return flags
 
 
-def _one_line(refusal: str, program: str) -> str:
-    """tyro's framed explanation, without the frame."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", refusal)
-    rows = [row.strip(" │╭╮╰╯─").strip() for row in text.splitlines()]
-    rows = [
-        row
-        for row in rows
-        if row and not set(row) <= set("─") and "Parsing error" not in row and "Unrecognized options" not in row
-    ]
-    return f"{' '.join(rows)[:400]} (see {program} --help)"
+def _refusal(explanation: str) -> str:
+    """What tyro says first in its frame; the most frequent cases in our own words."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", explanation)
+    rows = [row.strip("│ ") for row in text.splitlines()[1:]]
+    first = " ".join(itertools.takewhile(lambda row: row and not row.startswith(("─", "╰")), rows)).rstrip(".")
+    if wrong := re.match(r"Error parsing (\S+): .*(?:int\(\).*|float): ('.*')$", first):
+        return f"{wrong[1]} is {wrong[2]}; it must be a {'whole ' * ('int()' in first)}number"
+    if wrong := re.match(r"invalid choice ('.*') for argument '(\S+)'. Expected one of \((.*?),?\)$", first):
+        return f"{wrong[2]} is {wrong[1]}; it must be one of {wrong[3]}"
+    if wrong := re.match(r"Missing value for argument '(\S+)'. Expected (\d+) values$", first):
+        return f"{wrong[1]} needs {'a value' if wrong[2] == '1' else f'{wrong[2]} values'}"
+    return first
 
 
-def _dry_run(job: Job) -> int:
-    import tempfile
+def _unknown(word: str, known: list[str]) -> str:
+    """The nearest flag by its last part, or else by its whole name."""
+    if not word.startswith("-"):
+        return f"cannot understand {word!r}; the recipe comes first and every other value after its flag"
+    name = word.lstrip("-").split("=")[0]
+    near = [flag for flag in known if flag.endswith(f".{name}")] or difflib.get_close_matches(name, known, n=1)
+    near = near or [flag for flag in known if re.split(r"[.-]", flag)[-1] == re.split(r"[.-]", name)[-1]]
+    return f"unknown flag --{name}" + (f"; did you mean --{near[0]}?" if near else "")
 
-    from paceline.places import launch
 
-    with tempfile.TemporaryDirectory() as folder:
-        launch(
-            dataclasses.replace(job, run=dataclasses.replace(job.run, run_dir=folder)),
-            lambda message: print(message["text"]) if message["kind"] == "description" else None,
-        )
-    return 0
+def _flag_names(flags: Any, prefix: str = "", depth: int = 0) -> list[str]:
+    """All flags of nested dataclasses; the outermost groups have no prefix."""
+    names = []
+    for item in dataclasses.fields(flags):
+        value, name = getattr(flags, item.name), item.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            names += _flag_names(value, f"{prefix}{name}." if depth else "", depth + 1)
+        else:
+            names.append(f"{prefix}{name}")
+    return names
 
 
 def _launch(job: Job, as_json: bool) -> int:
-    from paceline.places import launch
     from paceline.places.processes import Interrupted, WorkerFailed
-    from paceline.training.progress import Progress
 
     try:
-        with Progress() as progress:
-            result = launch(job, progress.handle)
+        result = _describe(job) if job.dry_run else _train(job)
     except Interrupted as signal:
         print(f"stopped by {signal}; the same command goes on from here", file=sys.stderr)
         return signal.exit_code
@@ -134,8 +149,37 @@ def _launch(job: Job, as_json: bool) -> int:
     return 0
 
 
+def _train(job: Job) -> dict[str, Any]:
+    from paceline.places import launch
+    from paceline.training.progress import Progress
+
+    with Progress() as progress:
+        result = launch(job, progress.handle)
+    return {name: value for name, value in result.items() if name != "kind"}
+
+
+def _describe(job: Job) -> dict[str, Any]:
+    """A dry run: its folder is gone afterwards, unless it failed and there is a log to read."""
+    from paceline.places import launch
+    from paceline.places.processes import WorkerFailed
+
+    folder = tempfile.mkdtemp(prefix="paceline-dry-run-")
+    try:
+        result = launch(dataclasses.replace(job, run=dataclasses.replace(job.run, run_dir=folder)), lambda message: None)
+    except WorkerFailed:
+        raise
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+    print(result["text"])
+    return {}
+
+
 def recipes(arguments: list[str]) -> None:
     """List the recipes."""
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise UserError(f"cannot understand `paceline recipes {' '.join(arguments)}`; use: paceline recipes")
     from rich.console import Console
     from rich.table import Table
 

@@ -14,8 +14,9 @@ from typing import Any, Literal, get_type_hints
 
 from paceline.errors import UserError, did_you_mean
 
+Block = Literal["basic", "bottleneck"]
 
-IMAGENET_STAGES = {
+IMAGENET_STAGES: dict[int, tuple[Block, tuple[int, ...]]] = {
     18: ("basic", (2, 2, 2, 2)),
     34: ("basic", (3, 4, 6, 3)),
     50: ("bottleneck", (3, 4, 6, 3)),
@@ -31,13 +32,27 @@ class Data:
     """What is learned from, and how pictures are prepared."""
 
     source: str = "shapes"
-    """Name of the data set: shapes, cifar10, cifar100, arrays."""
+    """Name of the data set: shapes, cifar10, cifar100, arrays, tfrecord, pictures."""
     dir: str = ""
     """Folder of the data set, for sources that read files."""
     build: str = ""
     """A source of your own, as package.module:function or file.py:function; it takes this Data and returns a paceline.data.Source."""
     validation: int = 0
     """Training examples held out for choosing the best checkpoint."""
+    split: float = 0.0
+    """Share of a single folder of classes that becomes the test split (pictures); the same pictures every time."""
+    image_key: str = ""
+    """Feature that holds the picture in TFRecords; empty: as the conversion noted, else image/encoded."""
+    label_key: str = ""
+    """Feature that holds the label in TFRecords; empty: as the conversion noted, else image/class/label."""
+    first_label: int = -1
+    """Label of the first class in TFRecords, 0 or 1; -1: as the conversion noted, else 0."""
+    raw_shape: tuple[int, ...] = ()
+    """Height, width and channels of TFRecord pictures that are plain bytes; empty: from the first record."""
+    raw_order: Literal["", "channels_last", "channels_first"] = ""
+    """Order of those bytes; empty: as the conversion noted, else channels_last."""
+    skip_bad: bool = False
+    """Leave damaged TFRecords out, the same ones on every worker, instead of stopping. Reads everything once."""
     train_size: int = 0
     """Number of training pictures of generated sources (shapes); 0 is the source's own."""
     test_size: int = 0
@@ -46,6 +61,8 @@ class Data:
     """Zero pixels added on each side before a random crop of the original size; 0 crops nothing."""
     flip: bool = False
     """Mirror half of the training pictures."""
+    alternate_flip: bool = False
+    """With flip: mirror each picture in every second epoch instead of at random, so that few epochs show both sides of all."""
     cutout: int = 0
     """Side of a square that is blanked at a random place of each training picture; 0 for none."""
     mixup: float = 0.0
@@ -79,11 +96,12 @@ class Model:
     version: Literal["v1", "v1.5", "v2"] = "v1"
     """v1: He et al. 2015; v1.5: bottlenecks of imagenet stride on their 3x3, not on the first 1x1 (those of cifar always do);
     v2: pre-activation, He et al. 2016."""
-    block: Literal["basic", "bottleneck"] = "basic"
+    block: Block = "basic"
     """Two 3x3 convolutions, or 1x1, 3x3, 1x1; the depths of imagenet have their own."""
     shortcut: Literal["", "A", "A-pool", "B", "B-norm", "B-first"] = ""
-    """Where a block changes shape; empty is the layout's own, A or B-norm. A: every second pixel, zero channels; A-pool: average pooling, zero channels; B: 1x1 convolution;
-    B-norm: 1x1 convolution and BatchNorm; B-first: as B-norm, also in the first block of the first stage."""
+    """Where a block changes shape; empty is the layout's own, A or B-norm. A: every second pixel, zero channels; A-pool: average
+    pooling, zero channels; B: 1x1 convolution; B-norm: 1x1 convolution and BatchNorm; B-first: as B-norm, also in the first block
+    of the first stage."""
     width: int = 0
     """Channels of the first stage, doubled in each of the next; 0 is the layout's own, 16 or 64."""
     zero_gamma: bool = False

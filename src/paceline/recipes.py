@@ -97,10 +97,10 @@ def cifar10_fast() -> Experiment:
     paceline train cifar10-fast --data.dir DIR
     """
     return Experiment(
-        data=replace(_CIFAR10, padding=2),
-        model=Model(depth=20),
-        optimizer=Optimizer(nesterov=True, weight_decay=5e-4, label_smoothing=0.1),
-        schedule=Schedule(name="one-cycle", rate=0.4, warmup=2.5, warmup_from=0.1),
+        data=replace(_CIFAR10, padding=3, alternate_flip=True),
+        model=Model(depth=20, shortcut="A-pool"),
+        optimizer=Optimizer(nesterov=True, weight_decay=5e-4, label_smoothing=0.05),
+        schedule=Schedule(name="one-cycle", rate=0.3, warmup=2.5, warmup_from=0.1),
         epochs=12,
         evaluate_every=3.0,
     )

@@ -46,7 +46,7 @@ class RunFolder:
 
     def lock(self, wait_s: float = 3.0) -> None:
         """Keep every other process out for as long as this one lives, or until `unlock`."""
-        self._make()
+        self.make()
         with explained("lock", self._lock):
             # A bare descriptor: the garbage collector does not close it, and started programs do not inherit it.
             handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
@@ -66,7 +66,7 @@ class RunFolder:
 
     def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         """Make this the folder of the experiment, or check that it is. Answers which libraries changed since."""
-        self._make()
+        self.make()
         changed = []
         if self.exists():
             changed = self._compare(experiment, data_facts)
@@ -132,7 +132,7 @@ class RunFolder:
         """All whole lines; the last may be half written by a training that is under way."""
         return _records(_read_text(self._metrics))
 
-    def _make(self) -> None:
+    def make(self) -> None:
         """The folder itself; one with files but no config.json is somebody's own. Logs and the lock may come first."""
         with explained("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True)

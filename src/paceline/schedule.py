@@ -12,19 +12,19 @@ def learning_rate(schedule: Schedule, step: int, steps_per_epoch: int, total_ste
     peak = schedule.rate
     if schedule.scale_to_batch:
         peak *= global_batch_size / schedule.scale_to_batch
-    rising = schedule.warmup * steps_per_epoch
+    rising = round(schedule.warmup * steps_per_epoch)
     if step < rising:
-        return peak * (schedule.warmup_from + (1 - schedule.warmup_from) * (step + 1) / math.ceil(rising))
+        return peak * (schedule.warmup_from + (1 - schedule.warmup_from) * (step + 1) / rising)
     return peak * _after_warmup(schedule, step, steps_per_epoch, rising, total_steps)
 
 
-def _after_warmup(schedule: Schedule, step: int, steps_per_epoch: int, rising: float, total_steps: int) -> float:
+def _after_warmup(schedule: Schedule, step: int, steps_per_epoch: int, rising: int, total_steps: int) -> float:
     if schedule.name == "steps":
-        passed = sum(step >= boundary * steps_per_epoch for boundary in schedule.boundaries)
+        passed = sum(step >= round(boundary * steps_per_epoch) for boundary in schedule.boundaries)
         return schedule.factors[passed - 1] if passed else 1.0
     if schedule.name == "constant":
         return 1.0
-    done = (step - rising) / max(1.0, total_steps - rising)
+    done = (step - rising) / max(1, total_steps - rising)
     left = (1 + math.cos(math.pi * done)) / 2 if schedule.name == "cosine" else 1 - done
     return schedule.final + (1 - schedule.final) * left
 

@@ -37,17 +37,20 @@ def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
             known[component] = f"{base}_{count}" if count else base
         return known[component]
 
-    names = []
-    for variable in variables:
+    def relative(path: str) -> str:
         parent = ""
-        for component in variable.path.split("/"):
+        for component in path.split("/"):
             parent = f"{parent}/{rename(parent, component)}"
-        names.append(parent[1:])
-    return _unique(names)
+        return parent[1:]
+
+    for variable in model.variables:  # count in the order of the layers, whichever of them are asked for or frozen
+        relative(variable.path)
+    return _unique([relative(variable.path) for variable in variables])
 
 
 def _is_automatic(layer: keras.Layer) -> bool:
-    base = re.sub(r"(?<!^)(?=[A-Z][a-z])|(?<=[a-z0-9])(?=[A-Z])", "_", type(layer).__name__).lower()
+    """Whether the name is the one that Keras makes of the class: Conv2D -> conv2d, BatchNormalization -> batch_normalization."""
+    base = re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)).lower()
     return re.fullmatch(rf"{re.escape(base)}(_\d+)?", layer.name) is not None
 
 
@@ -206,6 +209,12 @@ class Weights:
 
 
 def _slot_names(model: keras.Model, slots: list[Any]) -> list[str]:
-    """optimizer/<number of slot kind>/<weight name>: Keras lays slots out in the order of the weights, kind by kind."""
-    names = relative_names(model, list(model.trainable_variables))
-    return _unique([f"optimizer/{names[i % len(names)]}" for i in range(len(slots))])
+    """optimizer/<weight name>/<kind of slot>: Keras names a slot after the path of its weight, dense_7_kernel_momentum."""
+    weights = model.trainable_variables
+    paths = {v.path.replace("/", "_"): name for v, name in zip(weights, relative_names(model, weights), strict=True)}
+    names = []
+    for slot in slots:
+        path = max((path for path in paths if slot.name.startswith(f"{path}_")), key=len, default="")
+        own = f"{paths[path]}/{slot.name[len(path) + 1 :]}" if path else re.sub(r"_\d+$", "", slot.name)
+        names.append(f"optimizer/{own}")
+    return _unique(names)

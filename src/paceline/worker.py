@@ -61,6 +61,7 @@ def main() -> int:
         else:
             run_worker(job, send, stop)
     except UserError as error:
+        traceback.print_exc()  # into the log
         send({"kind": "error", "text": str(error)})
         return 2
     except Exception as error:
@@ -87,7 +88,7 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
     run = RunFolder(job.run.run_dir)
     if job.cluster.is_chief:
         run.lock()
-        if (result := _finished(run, job)) and job.cluster.num_workers == 1:
+        if (result := _finished(run, job)) and (job.place.on == "local" or job.cluster.num_workers == 1):
             send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
             return
     strategy = devices.build_strategy(job)  # before anything else touches TensorFlow; waits for the others
@@ -126,14 +127,15 @@ def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: 
         board,
         actions.Report(send),
         save,
-        *(load_function(spec) for spec in job.run.actions),
+        *(actions.UserAction(spec, load_function(spec)) for spec in job.run.actions),
         *_stops(job),
     ]
     try:
         metrics = _train(core, engine, list_of_actions, state.step)
     except actions.StopRequested as request:
         metrics = dict(request.metrics)
-        save.save(request.step, metrics)
+        if request.step > state.step:
+            save.save(request.step, metrics)
     finally:
         board.close()
     result = _result(core, engine.state(), metrics, speed.images_per_second())
@@ -160,6 +162,8 @@ def _stops(job: Job) -> list[loop.Action]:
 
 
 def _train(core: Core, engine: CollectiveEngine, list_of_actions: list[loop.Action], first_step: int) -> loop.Metrics:
+    if core.plan.stops_at(first_step) and first_step < core.plan.total_steps:
+        raise actions.StopRequested(first_step)  # an earlier command got here: stop again, and not a step later
     metrics = loop.train(engine, core.plan, list_of_actions, first_step)
     if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
         metrics |= engine.evaluate(final=True)
@@ -246,6 +250,7 @@ class _Speed:
 def build(job: Job) -> Core:
     """Data, model and pure functions of a job."""
     from paceline.data import build_source, hold_out
+    from paceline.data.batches import image_shape
     from paceline.models import build_model
     from paceline.training.replica import build_core
     from paceline.weights import build_template
@@ -260,7 +265,7 @@ def build(job: Job) -> Core:
         raise UserError(
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; give that or more"
         )
-    model = build_model(experiment, source.image_shape, num_classes)
+    model = build_model(experiment, image_shape(experiment.data, source), num_classes)
     return build_core(experiment, plan, source, splits, build_template(model), num_classes)
 
 

@@ -22,7 +22,9 @@ SOURCES = {
     "arrays": "paceline.data.arrays:build_arrays",
     "cifar10": "paceline.data.cifar:build_cifar10",
     "cifar100": "paceline.data.cifar:build_cifar100",
+    "pictures": "paceline.data.pictures:build_pictures",
     "shapes": "paceline.data.shapes:build_shapes",
+    "tfrecord": "paceline.data.tfrecord:build_tfrecord",
 }
 
 HOLD_OUT_KEY = (20_151_210, 1_512_033)

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from paceline.experiment import Data
 
+NUM_BITS = 5
+"""Random numbers of an example: row, column, flip, two of cutout."""
+
 
 def random_bits(seed: int, epoch: tf.Tensor, indices: tf.Tensor, count: int) -> tf.Tensor:
     """`count` random numbers below 2**31 for each example: int64 [n, count], the splitmix64 hash of (seed, epoch, index, number).
@@ -18,6 +21,14 @@ def random_bits(seed: int, epoch: tf.Tensor, indices: tf.Tensor, count: int) -> 
     key = _mix(tf.cast(epoch, tf.uint64) + _mix(tf.constant(seed % 2**63, tf.uint64)))
     lanes = tf.cast(indices, tf.uint64)[:, None] * tf.constant(count, tf.uint64) + tf.cast(tf.range(count), tf.uint64)
     return tf.cast(tf.bitwise.right_shift(_mix(lanes + key), tf.constant(33, tf.uint64)), tf.int64)
+
+
+def alternate_flips(data: Data, bits: tf.Tensor, seed: int, epoch: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """The same numbers, but the one of the flip is odd in every second epoch: at random which, for each example."""
+    if not data.alternate_flip:
+        return bits
+    first = random_bits(seed, tf.zeros_like(epoch), indices, 1)
+    return tf.concat([bits[:, :2], first + epoch, bits[:, 3:]], axis=1)
 
 
 def _mix(x: tf.Tensor) -> tf.Tensor:

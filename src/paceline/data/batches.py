@@ -25,9 +25,7 @@ class Batch(NamedTuple):
 def image_shape(data: Data, source: Source) -> tuple[int, int, int]:
     """What the model sees of this source."""
     if source.image_shape is None and not data.image_size:
-        raise UserError(
-            "data.image-size is 0, and these pictures come in any size; give the model's, such as --data.image-size 224"
-        )
+        raise UserError("data.image-size is 0, and these pictures come in any size; give one, such as --data.image-size 224")
     if source.image_shape is None and data.padding:
         raise UserError(f"data.padding is {data.padding}; pictures of any size are cropped by data.crop instead: use 0")
     if source.image_shape is None:
@@ -45,9 +43,10 @@ def build_train_batches(experiment: Experiment, train: Split, num_classes: int) 
         with tf.device("CPU:0"):
             indices = order.slice_indices(step, replica, train.size, experiment.replicas, size, experiment.seed)
             raw, labels = train.read(indices)
-            bits = augment.random_bits(
-                experiment.seed, step // steps_per_epoch, indices, encoded.NUM_BITS if _is_encoded(raw) else 5
-            )
+            num_bits = encoded.NUM_BITS if _is_encoded(raw) else augment.NUM_BITS
+            epoch = step // steps_per_epoch
+            bits = augment.random_bits(experiment.seed, epoch, indices, num_bits)
+            bits = augment.alternate_flips(data, bits, experiment.seed, epoch, indices)
             pictures = _train_pictures(data, raw, bits, indices)
             images = augment.cutout(data, augment.scale(data, pictures), bits)
             targets = tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes

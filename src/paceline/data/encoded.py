@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from paceline.data import augment
 from paceline.data.headers import Headers, is_known_format, read_headers
 from paceline.experiment import Data
 
-TRIES = 10  # boxes drawn for a random area before the largest central one is taken
-NUM_BITS = 5 + 2 * TRIES
-"""Random numbers of an example: row, column, flip, two of cutout (as in `augment`), then those of the size of its box."""
+TRIES = 10  # boxes drawn for a random area before the largest that fits is taken
+NUM_BITS = augment.NUM_BITS + 2 * TRIES
+"""Random numbers of an example: those of `augment`, then those of the size of its box."""
 
 _WIDEST = 4 / 3  # aspect of a random area: from its reciprocal to this
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make a picture smaller by these at less than no cost
@@ -35,10 +36,11 @@ class Box(NamedTuple):
 def train_pictures(data: Data, encoded: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Random crops of strings [n], flipped where the experiment asks for it; `bits` is int64 [n, NUM_BITS]."""
     headers = _checked(encoded, indices)
-    choose = (
-        partial(area_box, area_min=data.crop_area_min) if data.crop == "area" else partial(short_side_box, size=data.image_size)
-    )
-    box = choose(*_upright_size(headers), bits)
+    crops = {
+        "area": partial(area_box, area_min=data.crop_area_min),
+        "short-side": partial(short_side_box, size=data.image_size),
+    }
+    box = crops[data.crop](*_upright_size(headers), bits)
     mirror = bits[:, 2] % 2 == 1 if data.flip else tf.zeros_like(headers.is_jpeg)
     return _decode(encoded, headers, box, mirror, data.image_size)
 
@@ -56,7 +58,7 @@ def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: flo
     Only + - x / and the square root of doubles: these round alike on every machine, which exp and log do not.
     """
     tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
-    share, slant = _unit(bits[:, 5 : 5 + TRIES]), _unit(bits[:, 5 + TRIES : 5 + 2 * TRIES])
+    share, slant = (_unit(part) for part in tf.split(bits[:, augment.NUM_BITS :], 2, axis=1))
     area = (area_min + share * (1.0 - area_min)) * tall * wide
     stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (_WIDEST - 1.0)
     aspect = tf.where(slant < 0.5, stretch, 1.0 / stretch)  # as often wide as tall
@@ -71,7 +73,7 @@ def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: flo
 def short_side_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, size: int) -> Box:
     """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to 512/224 times `size`."""
     shortest, longest = short_side(size), 2 * short_side(size)
-    side = _side(height, width, size, shortest + bits[:, 5] % (longest - shortest + 1))
+    side = _side(height, width, size, shortest + bits[:, augment.NUM_BITS] % (longest - shortest + 1))
     return _placed(height, width, side, side, bits)
 
 
@@ -99,24 +101,26 @@ def _unit(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
-    """The headers of pictures that can be decoded; anything else ends the step with the number of the example."""
+    """The headers, sizes complete; what is not a picture ends the step with the number of the example."""
     headers = read_headers(encoded)
     unknown = tf.minimum(headers.height, headers.width) == 0
     bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
-    message = "is not a whole JPEG, PNG, GIF, BMP or WebP picture; `paceline data check` names all that are not. Example:"
-    check = tf.debugging.Assert(~tf.reduce_any(bad), ["an example", message, tf.boolean_mask(indices, bad)[:1]])
+    message = "is not a whole JPEG, PNG, GIF, BMP or WebP picture; `paceline data check` finds all such examples"
+    check = tf.debugging.Assert(~tf.reduce_any(bad), ["example", tf.boolean_mask(indices, bad)[:1], message])
     with tf.control_dependencies([check] if check is not None else []):
-        headers = Headers(*(tf.identity(part) for part in headers))
+        unknown = tf.identity(unknown)
 
-    def decoded_size(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        string, known, *size = one
-        return tf.cond(known, lambda: tf.stack(size), lambda: tf.shape(_decode_any(string), tf.int64)[:2])
+    def size_of(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        string, size, is_unknown = one
+        return tf.cond(is_unknown, lambda: tf.shape(_decode_any(string), tf.int64)[:2], lambda: size)
 
-    def decoded_sizes() -> tf.Tensor:
-        parts = (encoded, ~unknown, headers.height, headers.width)
-        return tf.map_fn(decoded_size, parts, fn_output_signature=tf.TensorSpec([2], tf.int64), parallel_iterations=_PARALLEL)
-
-    sizes = tf.cond(tf.reduce_any(unknown), decoded_sizes, lambda: tf.stack([headers.height, headers.width], axis=1))
+    sizes = tf.stack([headers.height, headers.width], axis=1)
+    signature = tf.TensorSpec([2], tf.int64)
+    sizes = tf.cond(
+        tf.reduce_any(unknown),
+        lambda: tf.map_fn(size_of, (encoded, sizes, unknown), fn_output_signature=signature, parallel_iterations=_PARALLEL),
+        lambda: sizes,
+    )
     return headers._replace(height=sizes[:, 0], width=sizes[:, 1])
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.cifar import find_layout
+from paceline.data.pictures import looks_like_pictures
+from paceline.data.shards import find_shards
 from paceline.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,9 +26,12 @@ def detect(folder: str | Path) -> str:
         raise UserError(f"there is no folder {place}")
     found = [name for name in ("cifar10", "cifar100") if find_layout(name, place)]
     found += ["arrays"] if (place / "train_images.npy").is_file() else []
+    found += ["tfrecord"] if find_shards(str(place)) else []
+    found += ["pictures"] if not found and looks_like_pictures(place) else []
     if not found:
         raise UserError(
-            f"{place} holds no data set that Paceline knows: cifar10, cifar100 (binary or Python files), arrays (.npy)"
+            f"{place} holds no data set that Paceline knows: cifar10, cifar100 (binary or Python files), arrays (.npy), "
+            "tfrecord (train-00000-of-00008 ...), pictures (train/<class>/*.jpg)"
         )
     if len(found) > 1:
         raise UserError(f"{place} holds several data sets: {', '.join(found)}; give the folder of one of them")

@@ -17,7 +17,7 @@ from paceline.schedule import rates
 from paceline.training.checkpoint import State
 from paceline.training.evaluate import num_batches, summarise
 from paceline.training.loop import Metrics
-from paceline.training.replica import EVAL_BATCH_SIZE, TAIL, Core
+from paceline.training.replica import TAIL, Core
 from paceline.training.tree import opaque, tree_sum
 from paceline.training.update import Vectors
 
@@ -78,7 +78,7 @@ class CollectiveEngine:
         names = [name for name in self._core.splits if final or name == "validation" or "validation" not in self._core.splits]
         metrics: Metrics = {}
         for name in names:
-            count = num_batches(self._core.splits[name].size, EVAL_BATCH_SIZE)
+            count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
             per_turn = self._strategy.num_replicas_in_sync * self._side_by_side
             turns = range(0, count, per_turn)
             rows = np.concatenate([self._evaluate[name](tf.constant(first, tf.int64)).numpy() for first in turns])

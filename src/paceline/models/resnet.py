@@ -43,11 +43,10 @@ def _complete(model: Model) -> tuple[Model, tuple[int, ...]]:
     """The model with what its layout and depth decide filled in, and the number of blocks of each stage."""
     if model.layout == "imagenet":
         block, stages = IMAGENET_STAGES[model.depth]
-        width, shortcut = model.width or 64, model.shortcut or "B-norm"
-    else:
-        block, stages = model.block, ((model.depth - 2) // (6 if model.block == "basic" else 9),) * 3
-        width, shortcut = model.width or 16, model.shortcut or "A"
-    return dataclasses.replace(model, block=block, width=width, shortcut=shortcut), stages
+        own = dataclasses.replace(model, block=block, width=model.width or 64, shortcut=model.shortcut or "B-norm")
+        return own, stages
+    blocks = (model.depth - 2) // (6 if model.block == "basic" else 9)
+    return dataclasses.replace(model, width=model.width or 16, shortcut=model.shortcut or "A"), (blocks,) * 3
 
 
 def _stem(model: Model, x: keras.KerasTensor) -> keras.KerasTensor:

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from dataclasses import replace
 from typing import Any
 
 from paceline.cluster import Cluster
+from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places import Listen
-from paceline.places.processes import Group, Interrupted, WorkerFailed, forwarded_signals
+from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 from paceline.runs import RunFolder
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
     run = RunFolder(job.run.run_dir)
-    run.path.mkdir(parents=True, exist_ok=True)
+    new = not run.path.exists()
+    run.make()
+    try:
+        return _supervise(job, run, listen)
+    except UserError:
+        if new and not run.exists():  # nothing began, so nothing is left behind
+            shutil.rmtree(run.path)
+        raise
+
+
+def _supervise(job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
+    """Start the group until it has come to its end, or fails once too often without a new checkpoint."""
     workers, failures = job.place.workers, 0
     while True:
-        jobs = _jobs(job, workers)
-        logs = [run.worker_log(index) for index in range(workers)]
-        group = Group(jobs, logs)
+        group = Group(_jobs(job, workers), [run.worker_log(index) for index in range(workers)])
         try:
-            with group, forwarded_signals(group) as received:
-                outcome = group.run(listen)
-            return _outcome(outcome, received)
+            with group, forwarded_signals(group):
+                return group.run(listen)
         except WorkerFailed as failure:
-            if received:
-                raise
-            failures = 1 if group.saved_steps else failures + 1
+            failures = 1 if group.saved else failures + 1
             if failures > job.place.max_restarts:
                 if not job.place.min_workers or workers // 2 < job.place.min_workers:
                     raise
                 workers, failures = workers // 2, 0
             listen({"kind": "warning", "text": f"{failure}; starting {workers} again from the last checkpoint"})
-
-
-def _outcome(outcome: dict[str, Any], received: list[int]) -> dict[str, Any]:
-    stopped = outcome.get("kind") == "result" and not outcome["finished"]
-    if received and stopped:
-        raise Interrupted(received[0])
-    return outcome
 
 
 def _jobs(job: Job, workers: int) -> list[Job]:

@@ -37,7 +37,7 @@ class WorkerFailed(Exception):
 
 
 class Interrupted(Exception):
-    """A signal ended the run; everything was saved."""
+    """A signal ended the run. The first one lets it save; a second one, or one before training began, ends it at once."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -51,107 +51,117 @@ class Group:
     """
 
     def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None]) -> None:
-        self._jobs, self._logs = jobs, logs
+        self._jobs, self._logs, self._place = jobs, logs, jobs[0].place
         self._processes: list[subprocess.Popen[bytes]] = []
         self._messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self._heard: list[float] = []
-        self.saved_steps = 0
+        self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
+        self._received, self._started, self._outcome = list[int](), False, dict[str, Any]()
+        self._objection: Exception | None = None
+        self.saved = False
 
     def __enter__(self) -> Group:
         for index, (job, log) in enumerate(zip(self._jobs, self._logs, strict=True)):
             process, reader = _start(job, log)
             self._processes.append(process)
             threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
+        self._progress = time.monotonic()
+        self._heard = [self._progress] * len(self._processes)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
+        self._signal(signal.SIGKILL)
         for process in self._processes:
             process.wait()
-            if process.stdin:
-                process.stdin.close()
+            assert process.stdin
+            process.stdin.close()
 
-    def signal(self, number: int) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(number)
+    def interrupt(self, number: int) -> None:
+        """A person or a platform wants the run to stop: let it save; asked a second time, end it."""
+        self._received.append(number)
+        self._signal(signal.SIGTERM if len(self._received) == 1 else signal.SIGKILL)
 
     def run(self, listen: Listen, while_waiting: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Pass on what workers tell until every one has ended well; raise what went wrong first. `while_waiting` is called now and
         then before they have met."""
-        place, running = self._jobs[0].place, len(self._processes)
-        self._heard = [time.monotonic()] * running
-        progress, limit, outcome = time.monotonic(), place.start_timeout, dict[str, Any]()
-        objection: Exception | None = None
-        started, asked = False, time.monotonic()
-        while running:
-            if not started and time.monotonic() - asked > WAITING_EVERY_S:
+        try:
+            self._listen_to_all(listen, while_waiting)
+        except WorkerFailed:
+            if self._received:
+                raise Interrupted(self._received[0]) from None
+            raise
+        if self._objection and not isinstance(self._objection, StopIteration):
+            raise self._objection
+        if self._received and not self._outcome.get("finished"):
+            raise Interrupted(self._received[0])
+        return self._outcome
+
+    def _listen_to_all(self, listen: Listen, while_waiting: Callable[[], None]) -> None:
+        running, asked = len(self._processes), time.monotonic()
+        while running and not self._outcome.get("already"):
+            if not self._started and time.monotonic() - asked > WAITING_EVERY_S:
                 while_waiting()
                 asked = time.monotonic()
             try:
                 index, message = self._messages.get(timeout=1.0)
             except queue.Empty:
-                self._check_progress(progress, limit)
+                self._check_progress()
                 continue
             self._heard[index] = time.monotonic()
             if message is None:
                 running -= 1
-                self._check_end(index, outcome)
-                continue
-            kind = message["kind"]
-            if kind == "alive":
-                self._check_progress(progress, limit)
-                continue
-            progress = time.monotonic()
-            started = started or kind == "start"
-            if kind in ("block", "beat"):
-                limit = place.stall_timeout
-            if kind == "error":
-                raise UserError(message["text"])
-            if kind == "crash":
-                raise WorkerFailed(index, message["text"], self._logs[index])
-            if kind in ("result", "description"):
-                outcome = message
-            if kind == "saved":
-                self.saved_steps += 1
-            if kind != "beat" and (index == 0 or kind != "start"):
-                objection = self._tell(listen, message, objection)
-        if objection and not isinstance(objection, StopIteration):
-            raise objection
-        return outcome
+                self._check_end(index)
+            elif message["kind"] == "alive":
+                self._check_progress()
+            else:
+                self._take(index, message, listen)
 
-    def _tell(self, listen: Listen, message: dict[str, Any], objection: Exception | None) -> Exception | None:
-        try:
-            listen(message)
-        except Exception as error:  # a listener's own; the workers save what they have before anyone hears of it
-            self.signal(signal.SIGTERM)
-            return objection or error
-        return objection
+    def _take(self, index: int, message: dict[str, Any], listen: Listen) -> None:
+        """Every message but a sign of life means progress."""
+        self._progress, kind = time.monotonic(), message["kind"]
+        self._started = self._started or kind == "start"
+        self.saved = self.saved or kind == "saved"
+        if kind in ("block", "beat"):
+            self._limit = self._place.stall_timeout
+        if kind in ("result", "description"):
+            self._outcome = message
+        self._raise_error(index, message)
+        if kind != "beat" and (index == 0 or kind != "start"):
+            try:
+                listen(message)
+            except Exception as error:  # a listener's own; the workers save what they have before anyone hears of it
+                self._objection = self._objection or error
+                self._signal(signal.SIGTERM)
 
-    def _check_end(self, index: int, outcome: dict[str, Any]) -> None:
+    def _raise_error(self, index: int, message: dict[str, Any]) -> None:
+        if message["kind"] == "error":
+            raise UserError(message["text"])
+        if message["kind"] == "crash":
+            raise WorkerFailed(index, message["text"], self._logs[index])
+
+    def _check_end(self, index: int) -> None:
         code = self._processes[index].wait()
         if code == 0:
             return
-        time.sleep(0.2)  # its last words may still be in the queue: an error that explains the end comes first
+        time.sleep(0.2)  # an error of another worker, which explains this end, may still be on its way
         while not self._messages.empty():
             other, message = self._messages.get()
-            if message and message["kind"] == "error":
-                raise UserError(message["text"])
-            if message and message["kind"] == "crash":
-                raise WorkerFailed(other, message["text"], self._logs[other])
+            if message:
+                self._raise_error(other, message)
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         raise WorkerFailed(index, reason, self._logs[index])
 
-    def _check_progress(self, progress: float, limit: float) -> None:
+    def _check_progress(self) -> None:
         now = time.monotonic()
-        if now - progress < limit:
+        if now - self._progress < self._limit:
             return
-        silent = [index for index, heard in enumerate(self._heard) if now - heard > min(SILENT_S, limit / 2)]
-        what = "is stopped or starved" if silent else "makes no progress"
-        index = silent[0] if silent else 0
-        raise WorkerFailed(index, f"it {what}: nothing for {limit:.0f} s", self._logs[index])
+        silent = [index for index, heard in enumerate(self._heard) if now - heard > min(SILENT_S, self._limit / 2)]
+        index, what = (silent[0], "is stopped or starved") if silent else (0, "makes no progress")
+        raise WorkerFailed(index, f"it {what}: nothing for {self._limit:.0f} s", self._logs[index])
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
 
     def _read(self, index: int, reader: int) -> None:
         with os.fdopen(reader) as lines:
@@ -181,20 +191,17 @@ def _start(job: Job, log: Path | None) -> tuple[subprocess.Popen[bytes], int]:
 
 
 @contextmanager
-def forwarded_signals(group: Group) -> Iterator[list[int]]:
-    """Turn Ctrl-C and SIGTERM into one SIGTERM for the workers, which save and end; a second one ends them at once."""
-    received: list[int] = []
-
-    def handle(number: int, _: object) -> None:
-        received.append(number)
-        group.signal(signal.SIGTERM if len(received) == 1 else signal.SIGKILL)
-
+def forwarded_signals(group: Group) -> Iterator[None]:
+    """Ctrl-C and SIGTERM interrupt the group instead of this process."""
     try:
-        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        old = {
+            number: signal.signal(number, lambda number, _: group.interrupt(number))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
     except ValueError:  # not the main thread: a notebook or a service has its own signals
         old = {}
     try:
-        yield received
+        yield
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

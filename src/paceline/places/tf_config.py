@@ -11,7 +11,7 @@ from paceline.cluster import parse_tf_config
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places import Listen
-from paceline.places.processes import Group, Interrupted, WorkerFailed, forwarded_signals
+from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
@@ -35,16 +35,13 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
             listen({"kind": "warning", "text": f"waiting for {', '.join(absent)}"})
 
     try:
-        with group, forwarded_signals(group) as received:
-            outcome = group.run(listen, while_waiting)
+        with group, forwarded_signals(group):
+            return group.run(listen, while_waiting)
     except WorkerFailed as failure:
         gone = [address for address in missing() if address != cluster.addresses[cluster.index]]
         raise WorkerFailed(
             cluster.index, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
         ) from failure
-    if received and not outcome.get("finished"):
-        raise Interrupted(received[0])
-    return outcome
 
 
 def _answers(address: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import math
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,25 @@ class StopOnNonFiniteLoss:
                     f"the loss of step {at} is {loss}: training has diverged; lower --schedule.rate, raise --schedule.warmup "
                     "or set --optimizer.clip-norm (nothing of this was saved)"
                 )
+
+
+class UserAction:
+    """A person's own action; its error is told with its name and place. `StopRequested` passes."""
+
+    def __init__(self, spec: str, function: Action) -> None:
+        self._spec, self._function = spec, function
+
+    def __call__(self, step: int, metrics: Metrics) -> None:
+        try:
+            self._function(step, metrics)
+        except StopRequested:
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            reason = (str(error).splitlines() or [""])[0]
+            raise TrainingFailed(
+                f"the action {self._spec} failed at step {step}: {type(error).__name__}: {reason} ({place.filename}:{place.lineno})"
+            ) from error
 
 
 class StopAt:

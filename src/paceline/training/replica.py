@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from paceline.data.batches import Batch, build_eval_batches, build_train_batches
+from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
 from paceline.data.source import Source, Split
 from paceline.experiment import Experiment
 from paceline.plan import Plan
@@ -24,7 +24,6 @@ from paceline.weights import Template
 
 SIGNALS = ("stop", "seconds")  # what workers tell each other: someone wants to stop; how long a step took
 TAIL = ("loss", "correct", "count", *SIGNALS)  # what stands behind gradients and statistics in a replica's vector
-EVAL_BATCH_SIZE = 250
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class Core:
     """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats | tail]"""
     apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
+    eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
     """By split: (params, stats, batch number) -> sums [loss, correct, correct among five, count]"""
 
@@ -65,8 +65,10 @@ def build_core(
     train, held_out = splits["train"], {name: split for name, split in splits.items() if name != "train"}
     parts = {"params": template.params, **dict.fromkeys(slot_names(experiment.optimizer), template.params)}
     layout = Layout({**parts, "stats": template.stats})
+    height, width, _ = image_shape(experiment.data, source)
+    eval_batch_size = 250 if height * width <= 64 * 64 else 50  # fixed, because the batch size changes the last bits of a logit
     evaluate = {
-        name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, EVAL_BATCH_SIZE))
+        name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, eval_batch_size))
         for name, split in held_out.items()
     }
     return Core(
@@ -80,6 +82,7 @@ def build_core(
         batch=opaque(build_train_batches(experiment, train, num_classes)),
         replica_step=_build_replica_step(experiment, template),
         apply=_build_apply(experiment, layout),
+        eval_batch_size=eval_batch_size,
         evaluate_batch=evaluate,
     )
 

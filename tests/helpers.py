@@ -1,0 +1,258 @@
+"""The real program in real processes: started, waited for, interrupted, and shown to leave nothing behind. Not a test itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+# of one program; generous, because other tests share the cores
+TIMEOUT_S = float(os.environ.get("PACELINE_TEST_TIMEOUT_S", "120"))
+MARK = "PACELINE_TEST_MARK"  # environment variable by which all processes of a program are found
+
+OWN_CODE = '''
+"""Actions, a model and a data source of a user's own."""
+import os
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+HERE = Path(__file__).parent
+
+
+def wait_for_a_signal(step, metrics):
+    """Stand still after the first block until a SIGTERM has come; whatever it does besides goes on."""
+    if (HERE / "reached").exists():
+        return
+    handler, received = signal.getsignal(signal.SIGTERM), []
+    signal.signal(signal.SIGTERM, lambda *signal: (received.append(signal), handler(*signal)))
+    (HERE / "reached").write_text(str(step))
+    while not received:
+        time.sleep(0.02)
+
+
+def kill_before_the_next_rename(step, metrics):
+    """The next checkpoint is written and on disk, but not yet under its name, when the process is gone."""
+    rename = os.replace
+
+    def die(source, target):
+        if "checkpoints" in str(target):
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    os.replace = die
+
+
+def kill_in_the_middle_of_the_next_write(step, metrics):
+    """Half of the next checkpoint is in its file when the process is gone."""
+    from paceline.training import checkpoint
+
+    replacing = checkpoint.replacing
+
+    @contextmanager
+    def dying(path):
+        with replacing(path) as file:
+            yield SimpleNamespace(write=lambda content: write_half(file, content))
+
+    def write_half(file, content):
+        file.write(content[: len(content) // 2])
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint.replacing = dying
+
+
+def kill_at_the_end(step, metrics):
+    if step == 24:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_down(step, metrics):
+    with open(HERE / "written-down.txt", "a") as file:
+        print(step, round(metrics["loss"], 4), file=file)
+
+
+def forget(step, metrics):
+    return {}["nothing here"]
+
+
+def build_model(image_shape, num_classes, softmax=False):
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input(image_shape),
+            keras.layers.Conv2D(4, 3, strides=4, use_bias=False),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Flatten(),
+            keras.layers.Dense(num_classes, activation="softmax" if softmax else None),
+        ]
+    )
+
+
+def build_model_with_probabilities(image_shape, num_classes):
+    return build_model(image_shape, num_classes, softmax=True)
+
+
+def build_model_of_wrong_shape(image_shape, num_classes):
+    return build_model(image_shape, num_classes + 1)
+
+
+def build_data(data):
+    import numpy as np
+    from paceline.data import Source
+    from paceline.data.arrays import in_memory
+
+    labels = np.arange(96, dtype=np.int32) % 3
+    images = np.repeat(labels * 80, 8 * 8 * 3).reshape(96, 8, 8, 3).astype(np.uint8)
+    return Source(in_memory(images, labels), in_memory(images[:7], labels[:7]), ("dark", "grey", "bright"), (8, 8, 3))
+'''
+
+
+def write_own_code(folder: Path) -> Path:
+    file = folder / "own.py"
+    file.write_text(OWN_CODE)
+    return file
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last_line(self) -> dict[str, str]:
+        """The last line of `train`, name by name."""
+        return dict(word.split("=", 1) for word in self.out.splitlines()[-1].split("  "))
+
+
+class Program:
+    """A running `paceline`, in a process group of its own."""
+
+    def __init__(self, arguments: list[str], cwd: Path) -> None:
+        self._mark = uuid.uuid4().hex
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "paceline", *arguments],
+            cwd=cwd,
+            env=_clean_environment() | {MARK: self._mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> Ended:
+        out, err = self._process.communicate(timeout=timeout_s)
+        return Ended(self._process.returncode, out, err)
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def processes(self) -> list[int]:
+        """The program and all that it started; those that ended already are not among them."""
+        return [pid for pid in _all_pids() if f"{MARK}={self._mark}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")]
+
+    def worker(self) -> int:
+        (pid,) = [pid for pid in self.processes() if b"paceline.worker" in _read(f"/proc/{pid}/cmdline")]
+        return pid
+
+    def wait_until_gone(self, timeout_s: float) -> None:
+        wait_until(lambda: not self.processes(), timeout_s, "processes are left")
+
+
+@contextmanager
+def program(*arguments: str, cwd: Path) -> Iterator[Program]:
+    """Start `paceline ...`; afterwards none of its processes may be left, and none is."""
+    running = Program(list(arguments), cwd)
+    try:
+        yield running
+        running.wait_until_gone(10.0)
+    finally:
+        for pid in running.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S) -> Ended:
+    with program(*arguments, cwd=cwd) as running:
+        return running.wait(timeout_s)
+
+
+def wait_until(happened: Callable[[], Any], timeout_s: float = TIMEOUT_S, complaint: str = "it never happened") -> None:
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.05)
+
+
+def once_per_session(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that is made by the first process of pytest-xdist that asks for it; the others wait. Copy it to change it."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, done = root / name, root / f"{name}.done"
+    with open(root / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "result.json").read_text())
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses_of(run: Path) -> list[tuple[int, float]]:
+    """Step and loss of every step, as TensorBoard shows them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
+    sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+    events = EventAccumulator(str(run / "events"), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars("loss")]
+
+
+def _clean_environment() -> dict[str, str]:
+    """As a user has it: pytest's own settings for TensorFlow and for its workers are not the program's."""
+    ours = ("TF_", "PYTEST_", "COV_", "COLUMNS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # it has ended meanwhile
+        return b""

@@ -1,0 +1,271 @@
+"""The collective engine in one process: the same bits on one device and on many, and evaluation that counts everything once."""
+
+from dataclasses import replace
+from functools import cache
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_source, build_tiny_core, number, with_optimizer
+
+from paceline.engines.collective import CollectiveEngine
+from paceline.experiment import Sync
+from paceline.schedule import rates
+from paceline.training.checkpoint import State
+
+STEPS = 7  # over two epochs of 3 steps, and two rounds of 3 with a short one
+METHODS = ("gradients", "weights")
+
+
+def experiment_of(replicas, method="gradients", **changes):
+    return replace(EXPERIMENT, replicas=replicas, sync=Sync(method, 3), steps=STEPS, **changes)
+
+
+@cache
+def core_of(replicas, method="gradients", **changes):
+    return build_tiny_core(experiment_of(replicas, method, **changes), build_small_model())
+
+
+def build_engine(core, devices=(), side_by_side=1):
+    strategy = tf.distribute.MirroredStrategy(devices) if devices else tf.distribute.OneDeviceStrategy("/cpu:0")
+    engine = CollectiveEngine(core, strategy, side_by_side)
+    engine.load(core.initial_state())
+    return engine
+
+
+@cache
+def alone(replicas, method="gradients", stops=(STEPS,), side_by_side=1):
+    """Digest and losses of one process on one device."""
+    return train(build_engine(core_of(replicas, method), side_by_side=side_by_side), stops)
+
+
+def train(engine, stops=(STEPS,)):
+    start, losses = engine.state().step, []
+    for stop in stops:
+        losses += engine.advance(start, stop)["per_step"]["loss"]
+        start = stop
+    return engine.state().sha256(), losses
+
+
+# --- the engine against the three lines of the design, one after another, with NumPy's tree
+
+
+def mean_by_numpy(vectors):
+    if len(vectors) == 1:
+        return vectors[0]
+    half = len(vectors) // 2
+
+    def total(part):
+        return part[0] if len(part) == 1 else np.add(total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32)
+
+    return np.add(total(vectors[:half]), total(vectors[half:]), dtype=np.float32) / np.float32(len(vectors))
+
+
+def replica_vector(core, vectors, step, replica):
+    batch = core.batch(number(step), number(replica))
+    params, stats = tf.constant(vectors["params"]), tf.constant(vectors["stats"])
+    where = number(step), number(replica), tf.constant(0.0)
+    return core.replica_step(params, stats, batch.images, batch.targets, batch.labels, *where).numpy()
+
+
+def apply(core, vectors, mean, step):
+    row = rates(core.experiment, step, step + 1, core.plan.steps_per_epoch, core.plan.total_steps)[0]
+    tensors = {name: tf.constant(v) for name, v in vectors.items()}
+    new = core.apply(tensors, tf.constant(mean), tf.constant(row, tf.float32))
+    return {name: new[name].numpy() for name in vectors}
+
+
+def by_hand_with_gradients(core):
+    vectors = core.initial_state().vectors
+    for step in range(STEPS):
+        each = [replica_vector(core, vectors, step, replica) for replica in range(core.experiment.replicas)]
+        vectors = apply(core, vectors, mean_by_numpy(each), step)
+    return State(STEPS, vectors).sha256()
+
+
+def by_hand_with_weights(core):
+    vectors = core.initial_state().vectors
+    for first in range(0, STEPS, 3):
+        ends = []
+        for replica in range(core.experiment.replicas):
+            own = vectors
+            for step in range(first, min(first + 3, STEPS)):
+                own = apply(core, own, replica_vector(core, own, step, replica), step)
+            ends.append(own)
+        vectors = {name: mean_by_numpy([own[name] for own in ends]) for name in vectors}
+    return State(STEPS, vectors).sha256()
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize(("method", "by_hand"), [("gradients", by_hand_with_gradients), ("weights", by_hand_with_weights)])
+def test_the_engine_does_what_the_design_says_bit_for_bit(replicas, method, by_hand):
+    assert alone(replicas, method)[0] == by_hand(core_of(replicas, method))
+
+
+def test_what_is_compared_here_can_differ():
+    digests = {alone(replicas, method)[0] for replicas in (2, 4, 8) for method in METHODS}
+    assert len(digests) == 6
+    assert core_of(2).initial_state().sha256() not in digests
+
+
+# --- devices, blocks, lanes
+
+
+@pytest.mark.parametrize(("replicas", "num_devices"), [(2, 2), (4, 2), (4, 4), (8, 2), (8, 4), (8, 8)])
+@pytest.mark.parametrize("method", METHODS)
+def test_one_process_equals_mirrored_devices_bit_for_bit(devices, replicas, num_devices, method):
+    mirrored = train(build_engine(core_of(replicas, method), devices[:num_devices]))
+    assert mirrored == alone(replicas, method)
+
+
+def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(devices):
+    core = build_tiny_core(with_optimizer(clip_norm=1.0, ema=0.9))
+    assert train(build_engine(core, devices[:2]), (2,)) == train(build_engine(core, side_by_side=4), (2,))
+
+
+def test_every_device_ends_with_the_same_state(devices):
+    engine = build_engine(core_of(4), devices[:4])
+    train(engine)
+    for variable in engine._vectors.values():
+        first, *others = [copy.numpy() for copy in engine._strategy.experimental_local_results(variable)]
+        assert len(others) == 3
+        for other in others:
+            np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("stops", [(3, 7), (1, 2, 6, 7)])
+def test_where_blocks_end_does_not_change_the_bits(stops):
+    assert alone(4, "gradients", stops) == alone(4)
+
+
+def test_where_blocks_of_rounds_end_does_not_change_the_bits():
+    assert alone(4, "weights", (3, 6, 7)) == alone(4, "weights", (6, 7)) == alone(4, "weights")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("side_by_side", [2, 4])
+def test_how_many_replicas_run_at_a_time_does_not_change_the_bits(method, side_by_side):
+    assert alone(4, method, side_by_side=side_by_side) == alone(4, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_taken_out_and_loaded_elsewhere_goes_on_with_the_same_bits(method):
+    first = build_engine(core_of(4, method))
+    digest, losses = train(first, (3,))
+    state = first.state()
+    assert state.step == 3
+    assert list(state.vectors) == list(core_of(4, method).layout.parts)
+    second = build_engine(core_of(4, method), side_by_side=2)
+    second.load(state)
+    assert second.state().sha256() == digest
+    end, later = train(second, (7,))
+    assert (end, losses + later) == alone(4, method)
+    assert first.state().sha256() == digest, "a state that was taken out belongs to who took it"
+
+
+def test_without_exactness_it_runs_and_nearly_agrees(devices):
+    core = core_of(4, exact=False)
+    engine = build_engine(core, devices[:4])
+    train(engine)
+    exact = build_engine(core_of(4))
+    train(exact)
+    for name, vector in exact.state().vectors.items():
+        np.testing.assert_allclose(engine.state().vectors[name], vector, rtol=1e-3, atol=1e-5)
+
+
+# --- what a block reports
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_block_reports_each_of_its_steps(method):
+    core = core_of(4, method)
+    metrics = build_engine(core).advance(0, STEPS)
+    per_step = metrics["per_step"]
+    assert [len(values) for values in per_step.values()] == [STEPS] * 3
+    vectors = core.initial_state().vectors
+    tails = np.array([replica_vector(core, vectors, 0, replica)[-4:] for replica in range(4)])
+    assert per_step["loss"][0] == pytest.approx(tails[:, 0].mean())
+    assert per_step["accuracy"][0] == pytest.approx(tails[:, 1].sum() / 16)
+    plan = core.plan
+    wanted = [row[0] for row in rates(core.experiment, 0, STEPS, plan.steps_per_epoch, plan.total_steps)]
+    assert per_step["learning_rate"] == pytest.approx(wanted)
+    assert metrics["loss"] == pytest.approx(np.mean(per_step["loss"]))
+    assert metrics["epoch"] == pytest.approx(STEPS / 3)
+    assert all(0 < loss < 20 for loss in per_step["loss"])
+    assert metrics["images_per_second"] == pytest.approx(16 / metrics["seconds_per_step"])
+
+
+def test_training_learns():
+    core = build_tiny_core(replace(EXPERIMENT, epochs=20), build_small_model(), build_source(train=64))
+    losses = train(build_engine(core), (80,))[1]
+    assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
+
+
+# --- evaluation
+
+
+def dense_model(seed=0):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dense(CLASSES)])
+
+
+def by_keras(core, params, split="test"):
+    """Accuracy, loss and top five of every example of a split, once."""
+    images, labels = core.splits[split].read(tf.range(core.splits[split].size, dtype=tf.int64))
+    data = core.experiment.data
+    x = ((images.numpy().astype(float) - data.mean) / data.std).reshape(len(images), -1)
+    kernel, bias = params[:-CLASSES].astype(float).reshape(-1, CLASSES), params[-CLASSES:]
+    logits, labels = x @ kernel + bias, labels.numpy()
+    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+    place = (logits > logits[np.arange(len(labels)), labels][:, None]).sum(1)
+    return {"accuracy": (place == 0).mean(), "loss": loss.mean(), "top5": (place < 5).mean(), "count": len(labels)}
+
+
+@pytest.mark.parametrize("size", [1, 250, 503])
+def test_evaluation_counts_every_example_once_on_any_number_of_devices(devices, size):
+    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=size))
+    first, *others = [
+        build_engine(core, devices[:count] if count > 1 else (), side_by_side).evaluate(final=True)
+        for count, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
+    ]
+    assert first["test_count"] == size
+    assert others == [first] * 3
+    wanted = by_keras(core, core.initial_state().vectors["params"])
+    assert {f"test_{name}": value for name, value in wanted.items()} == pytest.approx(first, rel=1e-5)
+
+
+def test_the_moving_average_is_evaluated_where_there_is_one():
+    core = build_tiny_core(with_optimizer(ema=0.9), dense_model(), build_source(test=100))
+    state = core.initial_state()
+    np.testing.assert_array_equal(state.vectors["ema"], state.vectors["params"])
+    other = core.initial_state().vectors["params"][::-1].copy()
+    engine = build_engine(core)
+    engine.load(State(0, state.vectors | {"ema": other}))
+    average, plain = by_keras(core, other), by_keras(core, state.vectors["params"])
+    assert abs(average["loss"] - plain["loss"]) > 0.01
+    assert engine.evaluate(final=True)["test_loss"] == pytest.approx(average["loss"], rel=1e-5)
+
+
+def test_the_test_set_is_looked_at_only_in_the_end_where_there_is_a_validation_split():
+    engine = build_engine(build_tiny_core(EXPERIMENT, dense_model(), validation=30))
+    assert {name.split("_")[0] for name in engine.evaluate(final=False)} == {"validation"}
+    both = engine.evaluate(final=True)
+    assert (both["validation_count"], both["test_count"]) == (30, 13)
+
+
+def test_evaluation_changes_nothing():
+    engine = build_engine(core_of(4))
+    train(engine, (3,))
+    before = engine.state().sha256()
+    assert engine.evaluate(final=True) == engine.evaluate(final=True)
+    assert engine.state().sha256() == before
+
+
+def test_the_statistics_of_training_are_used_in_evaluation():
+    core = core_of(4)
+    engine = build_engine(core)
+    state = core.initial_state()
+    before = engine.evaluate(final=True)["test_loss"]
+    engine.load(State(0, state.vectors | {"stats": state.vectors["stats"] + 3}))
+    assert abs(engine.evaluate(final=True)["test_loss"] - before) > 1e-3

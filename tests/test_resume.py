@@ -1,0 +1,222 @@
+"""Resuming gives the same bits as not stopping: the real program, stopped in every way that a program can be stopped."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from helpers import (
+    Ended,
+    Program,
+    losses_of,
+    metrics_of,
+    once_per_session,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+    write_own_code,
+)
+
+LAST_STEP = 24  # of the recipe smoke: 3 epochs of 8 steps, a save every 4, an evaluation every 8
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody stopped."""
+
+    def make(folder: Path) -> None:
+        assert train(folder / "run").code == 0
+
+    return once_per_session(tmp_path_factory, "uninterrupted", make) / "run"
+
+
+@pytest.fixture(scope="session")
+def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was stopped in the middle of an epoch, with checkpoints of steps 4 and 5."""
+
+    def make(folder: Path) -> None:
+        assert train(folder / "run", "--stop-at", "5").code == 0
+
+    return once_per_session(tmp_path_factory, "stopped-at-5", make) / "run"
+
+
+@pytest.fixture
+def run(stopped_at_5: Path, tmp_path: Path) -> Path:
+    """A copy of the stopped run, to go on with."""
+    write_own_code(tmp_path)
+    return Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
+
+
+def train(run: Path, *flags: str) -> Ended:
+    return paceline("train", "smoke", "--run-dir", str(run), *flags, cwd=run.parent)
+
+
+@contextmanager
+def training_that_waits(run: Path) -> Iterator[Program]:
+    """Go on with the stopped run, and stand still after one more step, which is in the metrics but not saved."""
+    waits = ("--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", "--run-dir", str(run), *waits, cwd=run.parent) as running:
+        wait_until(lambda: (run.parent / "reached").exists() or not running.is_running())
+        assert running.is_running(), running.wait()
+        assert (run.parent / "reached").read_text() == "6"
+        yield running
+
+
+def steps_on_disk(run: Path) -> list[int]:
+    return sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*.safetensors"))
+
+
+def assert_stopped(run: Path, step: int) -> None:
+    result = result_of(run)
+    assert (result["step"], result["finished"]) == (step, False)
+    assert steps_on_disk(run)[-1] == step
+
+
+def assert_same(run: Path, other: Path, flags: tuple[str, ...] = ()) -> Ended:
+    """Going on with `run` ends where `other` ended, and leaves the same record of the way there."""
+    ended = train(run, *flags)
+    assert ended.code == 0, ended.err
+    assert result_of(run)["state_sha256"] == result_of(other)["state_sha256"] == ended.last_line["state_sha256"]
+    for name in ("step", "finished", "test_accuracy", "test_loss"):
+        assert result_of(run)[name] == result_of(other)[name]
+    assert result_of(run)["finished"]
+    assert losses_of(run) == losses_of(other)
+    assert [step for step, _ in losses_of(run)] == list(range(1, LAST_STEP + 1))
+    steps = [record["step"] for record in metrics_of(run)]
+    assert steps == sorted(set(steps))
+    assert evaluations(run) == evaluations(other)
+    assert not list((run / "checkpoints").glob(".*")), "an unfinished file is left"
+    return ended
+
+
+def evaluations(run: Path) -> list[tuple[int, float, float]]:
+    return [(r["step"], r["test_accuracy"], r["test_loss"]) for r in metrics_of(run) if "test_loss" in r]
+
+
+def test_a_run_stopped_at_the_end_of_an_epoch(uninterrupted: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "run", "--stop-at", "8").code == 0
+    assert_stopped(tmp_path / "run", 8)
+    assert_same(tmp_path / "run", uninterrupted)
+
+
+def test_a_run_stopped_in_the_middle_of_an_epoch(uninterrupted: Path, run: Path) -> None:
+    assert_stopped(run, 5)
+    assert "resuming at step 5 of 24" in assert_same(run, uninterrupted).out
+
+
+def test_a_run_stopped_twice(uninterrupted: Path, run: Path) -> None:
+    assert train(run, "--stop-at", "13").code == 0
+    assert_stopped(run, 13)
+    assert_same(run, uninterrupted)
+
+
+def test_a_run_told_to_stop_where_it_already_is_goes_no_step_further(run: Path) -> None:
+    digest = result_of(run)["state_sha256"]
+    assert train(run, "--stop-at", "5").code == 0
+    assert_stopped(run, 5)
+    assert result_of(run)["state_sha256"] == digest
+
+
+@pytest.mark.parametrize(
+    ("send", "code", "name"),
+    [
+        pytest.param(lambda pid: os.kill(pid, signal.SIGTERM), 143, "SIGTERM", id="SIGTERM"),
+        pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), 130, "SIGINT", id="Ctrl-C"),
+    ],
+)
+def test_a_run_stopped_by_a_signal_saves_first(
+    uninterrupted: Path, run: Path, send: Callable[[int], None], code: int, name: str
+) -> None:
+    with training_that_waits(run) as running:
+        send(running.pid)
+        ended = running.wait()
+    assert ended.code == code
+    assert ended.err == f"stopped by {name}; the same command goes on from here\n"
+    assert_stopped(run, 6)
+    assert_same(run, uninterrupted)
+
+
+def test_a_run_whose_worker_is_killed(uninterrupted: Path, run: Path) -> None:
+    with training_that_waits(run) as running:
+        os.kill(running.worker(), signal.SIGKILL)
+        ended = running.wait()
+    assert ended.code == 1
+    assert ended.err == f"paceline: worker 0 failed: killed by SIGKILL; its log is {run / 'worker-0.log'}\n"
+    assert steps_on_disk(run)[-1] == 5
+    assert metrics_of(run)[-1]["step"] == 6, "there was work after the last checkpoint, which is done again"
+    assert_same(run, uninterrupted)
+
+
+def test_a_run_whose_parent_is_killed_ends_at_once_and_resumes(uninterrupted: Path, run: Path) -> None:
+    with training_that_waits(run) as running:
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait_until_gone(5.0)
+    assert_same(run, uninterrupted)
+
+
+@pytest.mark.parametrize("action", ["kill_in_the_middle_of_the_next_write", "kill_before_the_next_rename"])
+def test_a_run_killed_in_the_middle_of_a_save(uninterrupted: Path, run: Path, action: str) -> None:
+    ended = train(run, "--actions", f"own.py:{action}")
+    assert ended.code == 1
+    assert "killed by SIGKILL" in ended.err
+    assert steps_on_disk(run) == [4, 5]
+    (unfinished,) = (run / "checkpoints").glob(".step-00000008*")
+    assert unfinished.stat().st_size > 0
+    assert_same(run, uninterrupted)
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_result(uninterrupted: Path, run: Path) -> None:
+    assert train(run, "--actions", "own.py:kill_at_the_end").code == 1
+    assert steps_on_disk(run)[-1] == LAST_STEP
+    assert_same(run, uninterrupted)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(uninterrupted: Path, run: Path) -> None:
+    newest = run / "checkpoints/step-00000005.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-1000] ^= 1
+    newest.write_bytes(content)
+    out = assert_same(run, uninterrupted).out
+    assert f"warning: {newest} is damaged" in out
+    assert "resuming at step 4 of 24" in out
+
+
+def test_a_run_that_averages_weights_stops_at_the_end_of_a_round(tmp_path: Path) -> None:
+    flags = ("--sync.method", "weights", "--sync.every", "3")
+    assert train(tmp_path / "uninterrupted", *flags).code == 0
+    assert train(tmp_path / "run", *flags, "--stop-at", "5").code == 0
+    assert_stopped(tmp_path / "run", 6)
+    assert_same(tmp_path / "run", tmp_path / "uninterrupted", flags)
+
+
+def test_a_finished_run_says_so_quickly_and_changes_nothing(uninterrupted: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (run / "worker-0.log").unlink()
+    before = contents(run)
+    began_s = cpu_seconds_of_children()
+    ended = train(run)
+    assert cpu_seconds_of_children() - began_s < 3.0, "not wall time, because other tests share the cores"
+    assert ended.code == 0
+    assert ended.last_line["already"] == "true"
+    assert ended.last_line["state_sha256"] == result_of(run)["state_sha256"]
+    assert (run / "worker-0.log").read_text() == "", "TensorFlow writes to the log when it is imported"
+    (run / "worker-0.log").unlink()
+    assert contents(run) == before
+
+
+def cpu_seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file but the lock, which has the number of the process that looked."""
+    return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "lock"}
