@@ -304,7 +304,8 @@ def test_a_second_signal_ends_a_worker_that_does_not_listen(here: Path, own_code
 
 def test_a_signal_before_training_began_is_no_failure(here: Path) -> None:
     with program("train", "smoke", "--run-dir", "run", cwd=here) as running:
-        wait_until(lambda: (here / "run/worker-0.log").exists())
+        wait_until(lambda: len(running.processes()) == 2)
+        time.sleep(0.1)
         os.kill(running.pid, signal.SIGTERM)
         ended = running.wait()
     assert ended.code == 143, ended

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_source, build_tiny_core, number, with_optimizer
 
 from paceline.engines.collective import CollectiveEngine
 from paceline.experiment import Sync
 from paceline.schedule import rates
 from paceline.training.checkpoint import State
+from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_source, build_tiny_core, number, with_optimizer
 
 STEPS = 7  # over two epochs of 3 steps, and two rounds of 3 with a short one
 METHODS = ("gradients", "weights")
@@ -57,7 +57,11 @@ def mean_by_numpy(vectors):
     half = len(vectors) // 2
 
     def total(part):
-        return part[0] if len(part) == 1 else np.add(total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32)
+        return (
+            part[0]
+            if len(part) == 1
+            else np.add(total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32)
+        )
 
     return np.add(total(vectors[:half]), total(vectors[half:]), dtype=np.float32) / np.float32(len(vectors))
 

@@ -12,12 +12,27 @@ import paceline
 
 SOURCE = Path(paceline.__file__).parent
 HEAVY = ("tensorflow", "keras", "ray", "pyspark", "torch")
-DRIVER_SIDE = ["cli", "experiment", "recipes", "schedule", "plan", "runs", "job", "places", "places.local", "errors", "plugins", "data"]
+DRIVER_SIDE = [
+    "cli",
+    "experiment",
+    "recipes",
+    "schedule",
+    "plan",
+    "runs",
+    "job",
+    "places",
+    "places.local",
+    "errors",
+    "plugins",
+    "data",
+]
 
 
 def imported_by(statement):
     """Which heavy libraries, and which parts of Paceline, a fresh process has loaded after `statement`."""
-    program = f"import sys\n{statement}\nprint(*(name for name in sys.modules if name.split('.')[0] in {(*HEAVY, 'paceline')!r}))"
+    program = (
+        f"import sys\n{statement}\nprint(*(name for name in sys.modules if name.split('.')[0] in {(*HEAVY, 'paceline')!r}))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     return set(done.stdout.split())
 
@@ -51,15 +66,26 @@ def imports_of(file):
 @pytest.mark.parametrize("library", ["ray", "pyspark"])
 def test_a_places_library_is_imported_only_in_its_own_files(library):
     own = {"ray": {"places/ray.py", "engines/object_store.py"}, "pyspark": {"places/spark.py"}}[library]
-    users = {str(f.relative_to(SOURCE)) for f in SOURCE.rglob("*.py") for name in imports_of(f) if name.split(".")[0] == library}
+    users = {
+        str(f.relative_to(SOURCE)) for f in SOURCE.rglob("*.py") for name in imports_of(f) if name.split(".")[0] == library
+    }
     assert users <= own
 
 
 def test_the_core_knows_nothing_of_places_and_run_folders():
-    for file in ["training/replica.py", "training/tree.py", "training/update.py", "weights.py", "data/order.py", "data/augment.py"]:
+    for file in [
+        "training/replica.py",
+        "training/tree.py",
+        "training/update.py",
+        "weights.py",
+        "data/order.py",
+        "data/augment.py",
+    ]:
         names = set(imports_of(SOURCE / file))
         assert names, file
-        assert not {n for n in names if n.startswith(("paceline.places", "paceline.job", "paceline.runs", "paceline.worker"))}, file
+        assert not {
+            n for n in names if n.startswith(("paceline.places", "paceline.job", "paceline.runs", "paceline.worker"))
+        }, file
 
 
 def test_there_is_no_drawer_for_odds_and_ends():

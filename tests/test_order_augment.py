@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import number
 
 from paceline.data import augment
 from paceline.data.arrays import in_memory
 from paceline.data.batches import build_eval_batches, build_train_batches
 from paceline.data.order import slice_indices
 from paceline.experiment import Data, Experiment, Optimizer
+from tiny import number
 
 # To renew a golden value after a wanted change of the order or the augmentation (it changes every result of the program: say so
 # in CHANGELOG.md), run this file and copy the digest from the failure.
@@ -186,7 +186,7 @@ def test_golden_digests_pin_order_and_augmentation():
 
 @pytest.mark.parametrize("side", [1, 4, 5])
 def test_cutout_blanks_one_square_around_a_random_pixel(side):
-    batch, raw, chosen = train_batch(replace(UNIT, cutout=side))
+    batch, _, chosen = train_batch(replace(UNIT, cutout=side))
     plain, _, _ = train_batch(UNIT)
     numbers = bits_by_numpy(5, 0, chosen)
     for picture, without, own in zip(batch.images.numpy(), plain.images.numpy(), numbers, strict=True):
@@ -220,7 +220,9 @@ def test_mixup_blends_opposite_examples_and_their_labels_with_one_share():
 
 def test_mixup_differs_by_step_and_replica_and_repeats_exactly():
     data = replace(UNIT, mixup=1.0)
-    digests = [sha256(train_batch(data, step, replica)[0].targets.numpy()) for step, replica in [(0, 0), (0, 0), (0, 1), (1, 0)]]
+    digests = [
+        sha256(train_batch(data, step, replica)[0].targets.numpy()) for step, replica in [(0, 0), (0, 0), (0, 1), (1, 0)]
+    ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
 
@@ -246,7 +248,9 @@ def test_scalings_agree_with_numpy():
 
 def test_standardising_a_flat_picture_gives_zeros_not_nan():
     flat = np.full((4, 8, 8, 3), 77, np.uint8)
-    batch = build_eval_batches(Experiment(data=Data(scaling="standardise")), in_memory(flat, np.zeros(4, int)), 10, 4)(number(0))
+    batch = build_eval_batches(Experiment(data=Data(scaling="standardise")), in_memory(flat, np.zeros(4, int)), 10, 4)(
+        number(0)
+    )
     np.testing.assert_array_equal(batch.images.numpy(), np.zeros_like(flat))
 
 
@@ -257,7 +261,9 @@ def test_grey_pictures_are_scaled_by_the_first_channels_numbers():
 
 def test_evaluation_batches_are_scaled_not_augmented_and_padded_with_weight_zero():
     images = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), np.uint8)
-    experiment = Experiment(data=replace(UNIT, padding=4, flip=True, cutout=4, mixup=1.0), optimizer=Optimizer(label_smoothing=0.1))
+    experiment = Experiment(
+        data=replace(UNIT, padding=4, flip=True, cutout=4, mixup=1.0), optimizer=Optimizer(label_smoothing=0.1)
+    )
     batch_of = build_eval_batches(experiment, in_memory(images, np.arange(7)), 10, 4)
     first, second, beyond = (batch_of(number(n)) for n in range(3))
     np.testing.assert_array_equal(to_pixels(first.images), images[:4])

@@ -1,18 +1,19 @@
 """What one replica computes: its gradients against independent computations, and models of every kind a person may bring."""
 
+import itertools
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_tiny_core, number, with_optimizer
 
 from paceline.errors import UserError
 from paceline.experiment import Experiment
 from paceline.models import build_model
 from paceline.training.replica import TAIL
 from paceline.weights import build_template
+from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_tiny_core, number, with_optimizer
 
 
 class OwnLayer(keras.layers.Layer):
@@ -135,7 +136,7 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
     core = build_tiny_core(EXPERIMENT, build_small_model())
     old = core.initial_state().vectors["stats"]
     new = [call(core, replica=replica)[1] for replica in range(4)]
-    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(new, new[1:], strict=False))
+    assert all(np.abs(a - b).max() > 1e-4 for a, b in itertools.pairwise(new))
     batches = [(n.astype(float) - 0.9 * old) / 0.1 for n in new]
     np.testing.assert_allclose(np.mean(new, axis=0), 0.9 * old + 0.1 * np.mean(batches, axis=0), rtol=1e-5)
     mean = np.concatenate([np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(4)]).astype(np.float32)
@@ -182,7 +183,9 @@ def test_dropout_is_off_in_evaluation():
     rows = []
     for each in (core, plain):
         vectors = each.initial_state().vectors
-        rows.append(each.evaluate_batch["test"](tf.constant(vectors["params"]), tf.constant(vectors["stats"]), number(0)).numpy())
+        rows.append(
+            each.evaluate_batch["test"](tf.constant(vectors["params"]), tf.constant(vectors["stats"]), number(0)).numpy()
+        )
     np.testing.assert_array_equal(*rows)
 
 

@@ -54,7 +54,9 @@ def test_rates_are_those_of_the_table(schedule, step, expected):
     assert learning_rate(schedule, step, 10, 100, 128) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize(("scale_to_batch", "batch", "expected"), [(0, 1024, 0.1), (128, 128, 0.1), (128, 1024, 0.8), (256, 64, 0.025)])
+@pytest.mark.parametrize(
+    ("scale_to_batch", "batch", "expected"), [(0, 1024, 0.1), (128, 128, 0.1), (128, 1024, 0.8), (256, 64, 0.025)]
+)
 def test_the_rate_grows_linearly_with_the_batch_when_asked(scale_to_batch, batch, expected):
     schedule = Schedule(name="constant", rate=0.1, scale_to_batch=scale_to_batch)
     assert learning_rate(schedule, 7, 10, 100, batch) == pytest.approx(expected)
@@ -144,7 +146,11 @@ def plans(draw):
 @given(plans(), st.integers(1, 80))
 def test_walking_from_stop_to_stop_passes_no_due_step(plan, block_steps):
     stops = walk(plan, block_steps)
-    due = {step for step in range(1, plan.total_steps + 1) if plan.evaluates_at(step) or plan.saves_at(step) and not plan.stops_at(step)}
+    due = {
+        step
+        for step in range(1, plan.total_steps + 1)
+        if plan.evaluates_at(step) or (plan.saves_at(step) and not plan.stops_at(step))
+    }
     if plan.stop_at:
         due.add(next(step for step in range(1, plan.total_steps + 1) if plan.stops_at(step) or step == plan.total_steps))
     assert due <= set(stops)
@@ -158,7 +164,11 @@ def test_walking_from_stop_to_stop_passes_no_due_step(plan, block_steps):
 def test_a_resumed_walk_visits_the_due_steps_that_were_left(plan, data):
     whole = walk(plan)
     first = data.draw(st.sampled_from(whole[:-1] or [0]))
-    due = [step for step in whole if step > first and (plan.evaluates_at(step) or plan.saves_at(step) and not plan.stops_at(step))]
+    due = [
+        step
+        for step in whole
+        if step > first and (plan.evaluates_at(step) or (plan.saves_at(step) and not plan.stops_at(step)))
+    ]
     assert set(due) <= set(walk(plan, data.draw(st.integers(1, 80)), first))
 
 

@@ -236,7 +236,7 @@ def test_decay_reaches_the_weights_it_is_meant_for(decay, mask):
     np.testing.assert_array_equal(decay_mask(optimizer, PARTS), (0.25 * mask).astype(np.float32))
     for name in ("sgd", "adamw"):
         zeros, ones = tf.zeros([SIZE]), tf.ones([SIZE])
-        vectors = {"params": ones} | {slot: zeros for slot in slot_names(replace(optimizer, name=name))}
+        vectors = {"params": ones} | dict.fromkeys(slot_names(replace(optimizer, name=name)), zeros)
         new = build_update(replace(optimizer, name=name), PARTS)(vectors, zeros, tf.constant([0.1, 0.1, 0.001]))
         np.testing.assert_allclose(new["params"].numpy(), 1 - 0.1 * 0.25 * mask, rtol=1e-6)
 

@@ -30,7 +30,9 @@ EXPERIMENT = Experiment(
 )
 
 
-def pictures(count: int, shape: tuple[int, int, int] = SHAPE, classes: int = CLASSES, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def pictures(
+    count: int, shape: tuple[int, int, int] = SHAPE, classes: int = CLASSES, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """Noise, brighter where the label is higher, so that there is something to learn."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, count).astype(np.int32)

@@ -192,7 +192,7 @@ class Weights:
             variable.assign(piece)
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        return {name: np.array(variable) for name, variable in zip(self._parts, self._variables, strict=True)}
+        return {name: variable.numpy().copy() for name, variable in zip(self._parts, self._variables, strict=True)}
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """All weights by name; nothing is changed when a name or shape is wrong."""
@@ -201,11 +201,14 @@ class Weights:
             raise UserError(
                 f"set_weights: {odd!r} is {'unknown to the model' if odd in weights else 'missing'}; names must be those of get_weights"
             )
+        arrays = {name: np.asarray(weights[name]) for name in self._parts}
         for name, shape in self._parts.items():
-            if np.shape(weights[name]) != shape:
-                raise UserError(f"set_weights: {name!r} has shape {np.shape(weights[name])}; the model has {shape}")
-        for name, variable in zip(self._parts, self._variables, strict=True):
-            variable.assign(weights[name])
+            if arrays[name].shape != shape:
+                raise UserError(f"set_weights: {name!r} has shape {arrays[name].shape}; the model has {shape}")
+            if arrays[name].dtype.kind in "OSUmM":
+                raise UserError(f"set_weights: {name!r} is not made of numbers: its type is {arrays[name].dtype}")
+        for array, variable in zip(arrays.values(), self._variables, strict=True):
+            variable.assign(array)
 
 
 def _slot_names(model: keras.Model, slots: list[Any]) -> list[str]:

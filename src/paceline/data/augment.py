@@ -68,9 +68,9 @@ def scale(data: Data, pictures: tf.Tensor) -> tf.Tensor:
         return x / 128.0 - 1.0
     _, height, width, channels = pictures.shape
     # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a multiple of the time
-    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(tf.constant(data.mean[:channels]), [width])
+    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(tf.constant(data.mean[:channels], tf.float32), [width])
     if data.scaling == "mean_std":
-        rows /= tf.tile(tf.constant(data.std[:channels]), [width])
+        rows /= tf.tile(tf.constant(data.std[:channels], tf.float32), [width])
     return tf.reshape(rows, [-1, height, width, channels])
 
 
