@@ -108,6 +108,9 @@ def _refusal(explanation: str) -> str:
         return f"{wrong[2]} is {wrong[1]}; it must be one of {wrong[3]}"
     if wrong := re.match(r"Missing value for argument '(\S+)'. Expected (\d+) values$", first):
         return f"{wrong[1]} needs {'a value' if wrong[2] == '1' else f'{wrong[2]} values'}"
+    if first.startswith("Missing from "):
+        names = re.findall(r"(?:: |\(required\) )([A-Z]+) ", first)
+        return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
     return first
 
 
@@ -194,29 +197,10 @@ def recipes(arguments: list[str]) -> None:
 
 
 def data(arguments: list[str]) -> int:
-    """Fetch data sets and look at them: paceline data fetch cifar10 [DIR] · paceline data info DIR"""
-    usage = "use: paceline data fetch cifar10|cifar100 [DIR], or: paceline data info DIR"
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage)
-        return 0
-    if arguments[0] == "fetch" and 2 <= len(arguments) <= 3:
-        from paceline.data.fetch import fetch
+    """Fetch, look at, convert and check data sets: paceline data fetch|info|convert|check"""
+    from paceline.cli_data import data
 
-        print(f"ready: --data.dir {fetch(arguments[1], arguments[2] if len(arguments) == 3 else 'data')}")
-        return 0
-    if arguments[0] == "info" and len(arguments) == 2:
-        return _data_info(arguments[1])
-    raise UserError(f"cannot understand `paceline data {' '.join(arguments)}`; {usage}")
-
-
-def _data_info(folder: str) -> int:
-    from paceline.data import build_source
-    from paceline.data.info import describe_source, description_lines, detect
-    from paceline.experiment import Data
-
-    source = detect(folder)  # before TensorFlow is loaded: most mistakes are found here
-    print("\n".join(description_lines(describe_source(build_source(Data(source=source, dir=folder))))))
-    return 0
+    return data(arguments)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes}

@@ -60,15 +60,23 @@ def main() -> int:
             send({"kind": "description", "text": describe(job)})
         else:
             run_worker(job, send, stop)
-    except UserError as error:
-        traceback.print_exc()  # into the log
-        send({"kind": "error", "text": str(error)})
-        return 2
     except Exception as error:
-        traceback.print_exc()
+        traceback.print_exc()  # into the log
+        if known := _known(error):
+            send({"kind": "error", "text": str(known)})
+            return 2
         send({"kind": "crash", "text": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"})
         return 1
     return 0
+
+
+def _known(error: Exception) -> UserError | None:
+    """What a person can put right, also where TensorFlow was the one to notice."""
+    if isinstance(error, UserError) or "tensorflow" not in sys.modules:
+        return error if isinstance(error, UserError) else None
+    from paceline.data.tfrecord import explain
+
+    return explain(error)
 
 
 def _end_with_parent() -> None:

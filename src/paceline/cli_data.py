@@ -1,0 +1,111 @@
+"""`paceline data ...`: fetch, look at, convert and check data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from paceline.errors import UserError, did_you_mean
+from paceline.experiment import Data
+
+
+def data(arguments: list[str]) -> int:
+    """Fetch, look at, convert and check data sets: paceline data fetch|info|convert|check"""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("\n".join(f"  paceline data {name:<8} {command.__doc__}" for name, command in _COMMANDS.items()))
+        return 0
+    if arguments[0] not in _COMMANDS:
+        raise UserError(f"unknown command {' '.join(['data', arguments[0]])!r}; {did_you_mean(arguments[0], list(_COMMANDS))}")
+    return _COMMANDS[arguments[0]](arguments[1:])
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """cifar10 or cifar100."""
+    dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = "data"
+    """Where to put it."""
+
+
+def _fetch(arguments: list[str]) -> int:
+    """Download a data set: paceline data fetch cifar10|cifar100 [DIR]"""
+    from paceline.cli import parse
+    from paceline.data.fetch import fetch
+
+    flags = parse(_Fetch, "paceline data fetch", arguments, _Fetch(tyro.MISSING))
+    print(f"ready: --data.dir {fetch(flags.name, flags.dir)}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Look:
+    dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Folder of the data set."""
+    data: Annotated[Data, tyro.conf.arg(name="data")]
+
+
+def _info(arguments: list[str]) -> int:
+    """Count what is in a folder, by split and class: paceline data info DIR"""
+    from dataclasses import replace
+
+    from paceline.cli import parse
+    from paceline.data.info import describe_source, description_lines, detect
+
+    flags = parse(_Look, "paceline data info", arguments, _Look(tyro.MISSING, Data()))
+    source = detect(flags.dir)  # before TensorFlow is loaded: most mistakes are found here
+    from paceline.data import build_source
+
+    print("\n".join(description_lines(describe_source(build_source(replace(flags.data, source=source, dir=flags.dir))))))
+    return 0
+
+
+@dataclass(frozen=True)
+class _Convert:
+    src: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+    """CIFAR as downloaded, or a folder of pictures: train/<class>/*.jpg and val/..., or one folder of classes with --split."""
+    out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """Folder for the TFRecords; a conversion that was cut off goes on."""
+    split: float = 0.0
+    """Share of one folder of classes that becomes the validation split."""
+    shards: int = 0
+    """Training shards; 0 chooses by size, 1024 for ImageNet."""
+    validation_shards: int = 0
+    """Validation shards; 0 chooses by size, 128 for ImageNet."""
+    processes: int = 0
+    """0 for as many as there are cores."""
+    labels_file: str = ""
+    """For ImageNet's flat validation folder: lines of a file name and its class."""
+    names_file: str = ""
+    """Lines of a class and what it is called."""
+    first_label: int = -1
+    """0 or 1; -1 is 1 for ImageNet and 0 for everything else."""
+
+
+def _convert(arguments: list[str]) -> int:
+    """Pictures or CIFAR to sharded TFRecords: paceline data convert SRC OUT"""
+    from dataclasses import asdict
+
+    from paceline.cli import parse
+    from paceline.data.convert import convert
+
+    flags = asdict(parse(_Convert, "paceline data convert", arguments, _Convert(tyro.MISSING, tyro.MISSING)))
+    convert(flags.pop("src"), out := flags.pop("out"), **flags)
+    print(f"ready: --data.source tfrecord --data.dir {out}")
+    return 0
+
+
+def _check(arguments: list[str]) -> int:
+    """Read every example: paceline data check DIR; exit code 1 when something is wrong"""
+    from paceline.cli import parse
+    from paceline.data.check import check
+
+    flags = parse(_Look, "paceline data check", arguments, _Look(tyro.MISSING, Data()))
+    report = check(flags.dir, flags.data)
+    print("\n".join(report.lines()))
+    return 1 if report.problems else 0
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {"fetch": _fetch, "info": _info, "convert": _convert, "check": _check}
