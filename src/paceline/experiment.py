@@ -32,7 +32,7 @@ class Data:
     """What is learned from, and how pictures are prepared."""
 
     source: str = "shapes"
-    """Name of the data set: shapes, cifar10, cifar100, arrays, tfrecord, pictures."""
+    """Name of the data set: shapes, cifar10, cifar100, arrays, tfrecord, pictures; auto looks into the folder."""
     dir: str = ""
     """Folder of the data set, for sources that read files."""
     build: str = ""
@@ -112,12 +112,14 @@ class Model:
     """Added to variances by BatchNorm."""
     leakiness: float = 0.0
     """Slope of the activation below zero."""
-    initializer: Literal["he_fan_out", "he_normal", "glorot_uniform"] = "he_fan_out"
+    initializer: Literal["he_fan_out", "he_normal", "lecun_normal", "glorot_uniform"] = "he_fan_out"
     """How convolution kernels begin."""
     num_classes: int = 0
     """Outputs; 0 takes the number of classes of the data."""
     outputs: Literal["logits", "probabilities"] = "logits"
     """What the model returns."""
+    init_from: str = ""
+    """Start from the weights of this run folder or .keras file; layers whose shape differs, like the head, start new."""
 
 
 @dataclass(frozen=True)

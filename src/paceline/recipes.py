@@ -9,6 +9,7 @@ from paceline.errors import UserError, did_you_mean
 from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 
 _CIFAR10 = Data(source="cifar10", padding=4, flip=True)
+_IMAGENET = Data(source="tfrecord", image_size=224, flip=True, mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
 
 
 def shapes() -> Experiment:
@@ -163,6 +164,69 @@ def official_resnet56() -> Experiment:
     )
 
 
+def imagenet_resnet50() -> Experiment:
+    """ResNet-50 v1.5 on ImageNet: warm-up of 5 epochs, a tenth of the rate at epochs 30, 60 and 80, 90 epochs; others report 0.76.
+
+    Not trained to its end by us: it needs GPUs. `--optimizer.label-smoothing 0.1` is often used with it, `--model.depth 101` works.
+
+    paceline train imagenet-resnet50 --data.dir DIR --data.first-label 1
+    """
+    return Experiment(
+        data=_IMAGENET,
+        model=Model(layout="imagenet", depth=50, version="v1.5"),
+        optimizer=Optimizer(weight_decay=1e-4),
+        schedule=Schedule(rate=0.1, scale_to_batch=256, warmup=5, boundaries=(30, 60, 80), factors=(0.1, 0.01, 0.001)),
+        global_batch_size=256,
+        replicas=8,
+        epochs=90,
+    )
+
+
+def uai_resnet50() -> Experiment:
+    """The ImageNet example of UCloud's UAI platform (2019): pre-activation ResNet-50, short side 256 to 512, 100 epochs.
+
+    Put right: BatchNorm's moving statistics are updated (they never were, so it evaluated with mean 0 and variance 1), workers share
+    out the data, and a cluster of a master and a worker trains on both. Its 1001st output, which no label uses, is left out.
+    Not trained to its end by us.
+
+    paceline train uai-resnet50 --data.dir DIR --data.first-label 1
+    """
+    return Experiment(
+        data=replace(_IMAGENET, crop="short-side", mean=(123.68, 116.78, 103.94), std=(255.0, 255.0, 255.0)),
+        model=Model(
+            layout="imagenet",
+            depth=50,
+            version="v2",
+            shortcut="B",
+            norm_momentum=0.997,
+            norm_epsilon=1e-5,
+            initializer="lecun_normal",
+        ),
+        optimizer=Optimizer(weight_decay=1e-4, decay="all"),
+        schedule=Schedule(rate=0.1, boundaries=(30, 60, 80, 90), factors=(0.1, 0.01, 1e-3, 1e-4)),
+        global_batch_size=128,
+        replicas=4,
+        epochs=100,
+    )
+
+
+def my_images() -> Experiment:
+    """A folder of your own pictures, converted or not: train/<class>/*.jpg and val/<class>/*.jpg, or one folder of classes.
+
+    ResNet-18 at 128 pixels; `--data.split 0.1` holds a tenth of one folder out, `--model.init-from RUN` starts from earlier weights.
+
+    paceline train my-images --data.dir DIR
+    """
+    return Experiment(
+        data=replace(_IMAGENET, source="auto", image_size=128, crop_area_min=0.25),
+        model=Model(layout="imagenet", depth=18),
+        optimizer=Optimizer(nesterov=True, weight_decay=5e-4, label_smoothing=0.1),
+        schedule=Schedule(name="one-cycle", rate=0.05, warmup=5),
+        global_batch_size=32,
+        epochs=30,
+    )
+
+
 RECIPES: dict[str, Callable[[], Experiment]] = {
     "shapes": shapes,
     "smoke": smoke,
@@ -175,6 +239,9 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "ray-resnet32": ray_resnet32,
     "estimator-resnet44": estimator_resnet44,
     "official-resnet56": official_resnet56,
+    "imagenet-resnet50": imagenet_resnet50,
+    "uai-resnet50": uai_resnet50,
+    "my-images": my_images,
 }
 
 

@@ -121,7 +121,7 @@ def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: 
         experiment_digest=job.experiment.digest(),
         warn=lambda text: send({"kind": "warning", "text": text}),
     )
-    state = share_state(core, engine, _first_state(core, checkpoints, run.checkpoints))
+    state = share_state(core, engine, _first_state(job, core, checkpoints, run.checkpoints, send))
     run.truncate_metrics(state.step)
     send({"kind": "start", **_numbers(core, state), "line": derived(job, core), "run_dir": str(run.path)})
     speed, board = _Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, state.step)
@@ -196,11 +196,18 @@ def _finished(run: RunFolder, job: Job) -> dict[str, Any] | None:
     return result if same and result and result["finished"] else None
 
 
-def _first_state(core: Core, checkpoints: Checkpoints, folder: Path) -> State:
+def _first_state(job: Job, core: Core, checkpoints: Checkpoints, folder: Path, send: Send) -> State:
+    """The newest checkpoint, or where the experiment starts."""
     state = checkpoints.latest()
     if state is None and checkpoints.steps():
         raise UserError(f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir")
-    return state or core.initial_state()
+    if state or not job.experiment.model.init_from:
+        return state or core.initial_state()
+    from paceline.models.start import start_from
+
+    state, new = start_from(job.experiment.model.init_from, core.template, core.initial_state())
+    send({"kind": "warning", "text": f"started from {job.experiment.model.init_from}; new are {', '.join(new) or 'none'}"})
+    return state
 
 
 def share_state(core: Core, engine: CollectiveEngine, own: State) -> State:

@@ -43,9 +43,14 @@ def build_source(data: Data) -> Source:
         source = load_function(data.build)(data)
         _check_source(source, data.build)
         return source
-    if data.source not in SOURCES:
-        raise UserError(f"there is no data source {data.source!r}; {did_you_mean(data.source, sorted(SOURCES))}")
-    module, _, function = SOURCES[data.source].partition(":")
+    name = data.source
+    if name == "auto":
+        from paceline.data.info import detect
+
+        name = detect(data.dir)
+    if name not in SOURCES:
+        raise UserError(f"there is no data source {name!r}; {did_you_mean(name, [*sorted(SOURCES), 'auto'])}")
+    module, _, function = SOURCES[name].partition(":")
     return getattr(importlib.import_module(module), function)(data)
 
 

@@ -17,6 +17,7 @@ from paceline.models.norm import FusedBatchNormalization
 _INITIALIZERS = {
     "he_fan_out": lambda: keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
     "he_normal": lambda: keras.initializers.HeNormal(),
+    "lecun_normal": lambda: keras.initializers.LecunNormal(),
     "glorot_uniform": lambda: keras.initializers.GlorotUniform(),
 }
 

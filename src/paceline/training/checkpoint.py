@@ -198,6 +198,21 @@ class Checkpoints:
         return state
 
 
+def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The variables of the newest whole checkpoint by name, from the first of `vectors` that has them; for another model's start."""
+    for path in sorted(Path(folder).glob("step-*.safetensors"), reverse=True):
+        found: dict[str, np.ndarray] = {}
+        try:
+            with _opened(path) as file:
+                for vector in reversed(vectors):
+                    names = [name for name in file.keys() if name.startswith(f"{vector}/")]  # noqa: SIM118
+                    found |= {name.removeprefix(f"{vector}/"): file.get_tensor(name) for name in names}
+        except _Damaged:
+            continue
+        return found
+    raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
+
+
 def _tensors(state: State, layout: Layout) -> dict[str, np.ndarray]:
     """Every variable as a view into its vector."""
     sizes = {name: vector.size for name, vector in state.vectors.items()}

@@ -1,0 +1,59 @@
+"""Where training starts from: weights of an earlier run or of a .keras file, with what does not fit (the head) left new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from paceline.errors import UserError
+from paceline.models.norm import FusedBatchNormalization
+from paceline.runs import RunFolder
+from paceline.training.checkpoint import State, newest_variables
+from paceline.weights import Part, Template, relative_names
+
+
+def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:
+    """The state with every variable of `spec`, a run folder or a .keras file, that has the same name and shape; and the rest's names."""
+    known = _from_keras(spec) if spec.endswith(".keras") else _from_run(spec)
+    params, new_params = _fill(template.params, state.vectors["params"], known)
+    stats, new_stats = _fill(template.stats, state.vectors["stats"], known)
+    new = new_params + new_stats
+    if len(new) > len(template.params + template.stats) // 2:
+        raise UserError(
+            f"model.init-from {spec} fits only {len(template.params + template.stats) - len(new)} of "
+            f"{len(template.params + template.stats)} variables, {new[0]} for one does not; it must be of the same kind of model"
+        )
+    vectors = {**state.vectors, "params": params, "stats": stats}
+    return State(state.step, vectors | ({"ema": params.copy()} if "ema" in vectors else {})), new
+
+
+def _fill(part: Part, vector: np.ndarray, known: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    pieces, new, place = [], [], 0
+    for name, shape in part:
+        size = int(np.prod(shape))
+        fits = name in known and known[name].shape == tuple(shape)
+        pieces.append(known[name].ravel() if fits else vector[place : place + size])
+        new += [] if fits else [name]
+        place += size
+    return np.concatenate([*pieces, np.zeros(0)]).astype(np.float32), new
+
+
+def _from_run(spec: str) -> dict[str, np.ndarray]:
+    run = RunFolder(spec)
+    if not run.exists():
+        raise UserError(f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a .keras file")
+    return newest_variables(run.checkpoints, ("ema", "params", "stats"))
+
+
+def _from_keras(spec: str) -> dict[str, np.ndarray]:
+    if not Path(spec).is_file():
+        raise UserError(f"model.init-from: there is no file {spec}")
+    try:
+        model = keras.models.load_model(
+            spec, custom_objects={"FusedBatchNormalization": FusedBatchNormalization}, compile=False, safe_mode=True
+        )
+    except (ValueError, OSError, TypeError) as error:
+        raise UserError(f"model.init-from: {spec} cannot be read: {str(error).splitlines()[0]}") from error
+    return dict(zip(relative_names(model, model.weights), (np.array(v) for v in model.weights), strict=True))
