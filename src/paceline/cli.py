@@ -9,6 +9,7 @@ import inspect
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import sys
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # a training has its own way to stop
+        return 130
     except BrokenPipeError:
         return 1
 
@@ -215,6 +218,8 @@ def _data_info(folder: str) -> int:
     from paceline.experiment import Data
 
     source = detect(folder)  # before TensorFlow is loaded: most mistakes are found here
+    # it only reads labels, and has nothing to tell of devices and kernels
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     print("\n".join(description_lines(describe_source(build_source(Data(source=source, dir=folder))))))
     return 0
 

@@ -74,6 +74,8 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
         send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
         return
     core = build(job)
+    for spec in job.run.actions:
+        load_function(spec)  # a mistake is told before anything begins
     for line in run.open(job.experiment, facts(core)):
         send({"kind": "warning", "text": f"a library changed since this run began, bits may differ: {line}"})
     checkpoints = Checkpoints(
@@ -103,9 +105,7 @@ def _finished(run: RunFolder, job: Job) -> dict[str, Any] | None:
 def _first_state(core: Core, checkpoints: Checkpoints, folder: Path) -> State:
     state = checkpoints.latest()
     if state is None and checkpoints.steps():
-        raise UserError(
-            f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir"
-        )
+        raise UserError(f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir")
     return state or core.initial_state()
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,14 +35,17 @@ class Interrupted(Exception):
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run one worker to its end. Raises UserError, WorkerFailed or Interrupted."""
     if job.place.workers > 1:
-        raise UserError(f"workers is {job.place.workers}; this version runs 1, which computes all {job.experiment.replicas} replicas")
+        raise UserError(
+            f"workers is {job.place.workers}; this version runs 1, which computes all {job.experiment.replicas} replicas"
+        )
     run = RunFolder(job.run.run_dir)
     new = not run.path.exists()
     run.make()
     log = run.worker_log(job.worker)
     outcome: dict[str, Any] = {}
     objection: Exception | None = None
-    with open(log, "ab") as log_file, _worker(job, log_file) as (process, messages), _forward_signals(process) as received:
+    with _Signals() as signals, open(log, "ab") as log_file, _worker(job, log_file) as (process, messages):
+        signals.pass_on_to(process)
         for line in messages:
             message = json.loads(line)
             message.pop("worker")
@@ -59,8 +63,8 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         if new and not run.exists():  # nothing began, so nothing is left behind
             shutil.rmtree(run.path)
         raise UserError(outcome["text"])
-    if received and not outcome.get("finished") and code in (0, -signal.SIGTERM, -signal.SIGKILL):
-        raise Interrupted(received[0])
+    if signals.received and not outcome.get("finished") and code in (0, -signal.SIGTERM, -signal.SIGKILL):
+        raise Interrupted(signals.received[0])
     if code != 0 or not outcome:
         reason = outcome.get("text") or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
         raise WorkerFailed(f"worker {job.worker} failed: {reason}; its log is {log}")
@@ -94,21 +98,32 @@ def _worker(job: Job, log_file: Any) -> Iterator[tuple[subprocess.Popen[bytes], 
         process.stdin.close()
 
 
-@contextmanager
-def _forward_signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Turn Ctrl-C and SIGTERM into one SIGTERM for the worker, which saves and ends; a second one ends it at once."""
-    received: list[int] = []
+class _Signals:
+    """Turns Ctrl-C and SIGTERM into one SIGTERM for the worker, which saves and ends; a second one ends it at once.
 
-    def handle(number: int, _: object) -> None:
-        received.append(number)
-        process.send_signal(signal.SIGTERM if len(received) == 1 else signal.SIGKILL)
+    They are caught from before the worker starts, so that none comes between.
+    """
 
-    try:
-        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: a notebook or a service has its own signals
-        old = {}
-    try:
-        yield received
-    finally:
-        for number, handler in old.items():
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():  # a notebook or a service has its own signals
+            self._old = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._old.items():
             signal.signal(number, handler)
+
+    def pass_on_to(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        if self.received:
+            process.terminate()
+
+    def _handle(self, number: int, _: object) -> None:
+        self.received.append(number)
+        if self._process:
+            self._process.send_signal(signal.SIGTERM if len(self.received) == 1 else signal.SIGKILL)
