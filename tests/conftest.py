@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -26,10 +32,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def devices() -> list[str]:
-    """Names of eight logical CPU devices, for `tf.distribute.MirroredStrategy`."""
+def mirrored() -> Callable[[int], tf.distribute.Strategy]:
+    """Number of logical CPU devices -> a MirroredStrategy over them, one for all tests."""
     import tensorflow as tf
 
     names = [device.name for device in tf.config.list_logical_devices("CPU")]
     assert len(names) == NUM_DEVICES, "TensorFlow was used before the tests began: a test module does work when it is imported"
-    return names
+
+    @cache
+    def build(count: int) -> tf.distribute.Strategy:
+        # TensorFlow expects one strategy per process and would give the groups of devices of the next one the same keys.
+        tf.distribute.MirroredStrategy._collective_key_base = 1000 * count
+        return tf.distribute.MirroredStrategy(names[:count])
+
+    return build

@@ -222,6 +222,24 @@ def once_per_session(tmp_path_factory: pytest.TempPathFactory, name: str, make: 
     return folder
 
 
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke` that nobody stopped."""
+
+    def make(folder: Path) -> None:
+        assert paceline("train", "smoke", "--run-dir", "run", cwd=folder).code == 0
+
+    return once_per_session(tmp_path_factory, "uninterrupted", make) / "run"
+
+
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one that was stopped in the middle of its first epoch, with checkpoints of steps 4 and 5."""
+
+    def make(folder: Path) -> None:
+        assert paceline("train", "smoke", "--run-dir", "run", "--stop-at", "5", cwd=folder).code == 0
+
+    return once_per_session(tmp_path_factory, "stopped-at-5", make) / "run"
+
+
 def result_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "result.json").read_text())
 

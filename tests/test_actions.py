@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -117,13 +116,11 @@ def test_no_step_is_saved_twice(trained: Trained) -> None:
     assert len(trained.sent) == 1
 
 
-def test_a_request_stops_after_the_block() -> None:
-    event = threading.Event()
-    action = StopOnRequest(event)
-    action(1, BLOCK)
-    event.set()
+def test_a_request_that_all_workers_know_of_stops_after_the_block() -> None:
+    action = StopOnRequest()
+    action(1, BLOCK | {"stop_requested": False})
     with pytest.raises(StopRequested, match="after step 2"):
-        action(2, BLOCK)
+        action(2, BLOCK | {"stop_requested": True})
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), np.float32("nan")])

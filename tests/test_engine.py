@@ -12,6 +12,7 @@ from paceline.engines.collective import CollectiveEngine
 from paceline.experiment import Sync
 from paceline.schedule import rates
 from paceline.training.checkpoint import State
+from paceline.training.replica import TAIL
 from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_source, build_tiny_core, number, with_optimizer
 
 STEPS = 7  # over two epochs of 3 steps, and two rounds of 3 with a short one
@@ -27,17 +28,24 @@ def core_of(replicas, method="gradients", **changes):
     return build_tiny_core(experiment_of(replicas, method, **changes), build_small_model())
 
 
-def build_engine(core, devices=(), side_by_side=1):
-    strategy = tf.distribute.MirroredStrategy(devices) if devices else tf.distribute.OneDeviceStrategy("/cpu:0")
-    engine = CollectiveEngine(core, strategy, side_by_side)
+def build_engine(core, strategy=None, side_by_side=1):
+    engine = CollectiveEngine(core, strategy or tf.distribute.OneDeviceStrategy("/cpu:0"), side_by_side)
     engine.load(core.initial_state())
     return engine
 
 
 @cache
+def engine_of(replicas, method="gradients", side_by_side=1):
+    """One process on one device; compiled once for all tests that train with it from a state of their own."""
+    return build_engine(core_of(replicas, method), side_by_side=side_by_side)
+
+
+@cache
 def alone(replicas, method="gradients", stops=(STEPS,), side_by_side=1):
     """Digest and losses of one process on one device."""
-    return train(build_engine(core_of(replicas, method), side_by_side=side_by_side), stops)
+    engine = engine_of(replicas, method, side_by_side)
+    engine.load(core_of(replicas, method).initial_state())
+    return train(engine, stops)
 
 
 def train(engine, stops=(STEPS,)):
@@ -69,7 +77,7 @@ def mean_by_numpy(vectors):
 def replica_vector(core, vectors, step, replica):
     batch = core.batch(number(step), number(replica))
     params, stats = tf.constant(vectors["params"]), tf.constant(vectors["stats"])
-    where = number(step), number(replica), tf.constant(0.0)
+    where = number(step), number(replica), tf.zeros([2])
     return core.replica_step(params, stats, batch.images, batch.targets, batch.labels, *where).numpy()
 
 
@@ -116,26 +124,22 @@ def test_what_is_compared_here_can_differ():
 # --- devices, blocks, lanes
 
 
-@pytest.mark.parametrize(("replicas", "num_devices"), [(2, 2), (4, 2), (4, 4), (8, 2), (8, 4), (8, 8)])
-@pytest.mark.parametrize("method", METHODS)
-def test_one_process_equals_mirrored_devices_bit_for_bit(devices, replicas, num_devices, method):
-    mirrored = train(build_engine(core_of(replicas, method), devices[:num_devices]))
-    assert mirrored == alone(replicas, method)
-
-
-def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(devices):
-    core = build_tiny_core(with_optimizer(clip_norm=1.0, ema=0.9))
-    assert train(build_engine(core, devices[:2]), (2,)) == train(build_engine(core, side_by_side=4), (2,))
-
-
-def test_every_device_ends_with_the_same_state(devices):
-    engine = build_engine(core_of(4), devices[:4])
-    train(engine)
+@pytest.mark.parametrize(
+    ("method", "replicas", "num_devices"),
+    [(method, *case) for method in METHODS for case in [(2, 2), (4, 2), (4, 4), (8, 2)]] + [("gradients", 8, 8)],
+)
+def test_one_process_equals_mirrored_devices_bit_for_bit(mirrored, method, replicas, num_devices):
+    engine = build_engine(core_of(replicas, method), mirrored(num_devices))
+    assert train(engine) == alone(replicas, method)
     for variable in engine._vectors.values():
-        first, *others = [copy.numpy() for copy in engine._strategy.experimental_local_results(variable)]
-        assert len(others) == 3
-        for other in others:
-            np.testing.assert_array_equal(other, first)
+        first, *others = [copy.numpy() for copy in mirrored(num_devices).experimental_local_results(variable)]
+        assert len(others) == num_devices - 1
+        assert all(np.array_equal(other, first) for other in others), "every device ends with the same state"
+
+
+def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(mirrored):
+    core = build_tiny_core(with_optimizer(clip_norm=1.0, ema=0.9))
+    assert train(build_engine(core, mirrored(2)), (2,)) == train(build_engine(core, side_by_side=4), (2,))
 
 
 @pytest.mark.parametrize("stops", [(3, 7), (1, 2, 6, 7)])
@@ -155,24 +159,24 @@ def test_how_many_replicas_run_at_a_time_does_not_change_the_bits(method, side_b
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_state_taken_out_and_loaded_elsewhere_goes_on_with_the_same_bits(method):
-    first = build_engine(core_of(4, method))
+    core, first, second = core_of(4, method), engine_of(4, method), engine_of(4, method, 2)
+    first.load(core.initial_state())
     digest, losses = train(first, (3,))
     state = first.state()
     assert state.step == 3
-    assert list(state.vectors) == list(core_of(4, method).layout.parts)
-    second = build_engine(core_of(4, method), side_by_side=2)
+    assert list(state.vectors) == list(core.layout.parts)
     second.load(state)
     assert second.state().sha256() == digest
     end, later = train(second, (7,))
     assert (end, losses + later) == alone(4, method)
-    assert first.state().sha256() == digest, "a state that was taken out belongs to who took it"
+    assert state.sha256() == digest, "a state that was taken out belongs to who took it"
 
 
-def test_without_exactness_it_runs_and_nearly_agrees(devices):
+def test_without_exactness_it_runs_and_nearly_agrees(mirrored):
     core = core_of(4, exact=False)
-    engine = build_engine(core, devices[:4])
+    engine, exact = build_engine(core, mirrored(4)), engine_of(4)
+    exact.load(core.initial_state())
     train(engine)
-    exact = build_engine(core_of(4))
     train(exact)
     for name, vector in exact.state().vectors.items():
         np.testing.assert_allclose(engine.state().vectors[name], vector, rtol=1e-3, atol=1e-5)
@@ -184,11 +188,13 @@ def test_without_exactness_it_runs_and_nearly_agrees(devices):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_block_reports_each_of_its_steps(method):
     core = core_of(4, method)
-    metrics = build_engine(core).advance(0, STEPS)
+    engine = engine_of(4, method)
+    engine.load(core.initial_state())
+    metrics = engine.advance(0, STEPS)
     per_step = metrics["per_step"]
     assert [len(values) for values in per_step.values()] == [STEPS] * 3
     vectors = core.initial_state().vectors
-    tails = np.array([replica_vector(core, vectors, 0, replica)[-4:] for replica in range(4)])
+    tails = np.array([replica_vector(core, vectors, 0, replica)[-len(TAIL) :] for replica in range(4)])
     assert per_step["loss"][0] == pytest.approx(tails[:, 0].mean())
     assert per_step["accuracy"][0] == pytest.approx(tails[:, 1].sum() / 16)
     plan = core.plan
@@ -226,17 +232,23 @@ def by_keras(core, params, split="test"):
     return {"accuracy": (place == 0).mean(), "loss": loss.mean(), "top5": (place < 5).mean(), "count": len(labels)}
 
 
-@pytest.mark.parametrize("size", [1, 250, 503])
-def test_evaluation_counts_every_example_once_on_any_number_of_devices(devices, size):
-    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=size))
+def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored):
+    """Three batches for up to eight lanes, and a split of one example."""
+    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=503), validation=1)
     first, *others = [
-        build_engine(core, devices[:count] if count > 1 else (), side_by_side).evaluate(final=True)
-        for count, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
+        build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side).evaluate(final=True)
+        for devices, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
     ]
-    assert first["test_count"] == size
+    assert (first["test_count"], first["validation_count"]) == (503, 1)
     assert others == [first] * 3
-    wanted = by_keras(core, core.initial_state().vectors["params"])
-    assert {f"test_{name}": value for name, value in wanted.items()} == pytest.approx(first, rel=1e-5)
+    for split in ("test", "validation"):
+        for name, value in by_keras(core, core.initial_state().vectors["params"], split).items():
+            assert first[f"{split}_{name}"] == pytest.approx(value, rel=1e-5), (split, name)
+
+
+def test_a_split_that_fills_its_last_batch_is_counted_once():
+    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=250))
+    assert build_engine(core).evaluate(final=True)["test_count"] == 250
 
 
 def test_the_moving_average_is_evaluated_where_there_is_one():
@@ -259,7 +271,8 @@ def test_the_test_set_is_looked_at_only_in_the_end_where_there_is_a_validation_s
 
 
 def test_evaluation_changes_nothing():
-    engine = build_engine(core_of(4))
+    engine = engine_of(4)
+    engine.load(core_of(4).initial_state())
     train(engine, (3,))
     before = engine.state().sha256()
     assert engine.evaluate(final=True) == engine.evaluate(final=True)
@@ -267,9 +280,8 @@ def test_evaluation_changes_nothing():
 
 
 def test_the_statistics_of_training_are_used_in_evaluation():
-    core = core_of(4)
-    engine = build_engine(core)
-    state = core.initial_state()
+    engine, state = engine_of(4), core_of(4).initial_state()
+    engine.load(state)
     before = engine.evaluate(final=True)["test_loss"]
     engine.load(State(0, state.vectors | {"stats": state.vectors["stats"] + 3}))
     assert abs(engine.evaluate(final=True)["test_loss"] - before) > 1e-3

@@ -36,7 +36,7 @@ def test_recipes_are_different_experiments():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seed": 1}, {"replicas": 4}, {"epochs": 2.5}, {"exact": False}, {"precision": "bfloat16"}, {"global_batch_size": 64}],
+    [{"seed": 1}, {"replicas": 2}, {"epochs": 2.5}, {"exact": False}, {"precision": "bfloat16"}, {"global_batch_size": 64}],
 )
 def test_whatever_decides_the_numbers_changes_the_digest(changes):
     smoke = get_recipe("smoke")
@@ -52,8 +52,8 @@ def test_a_recipe_says_what_it_is_and_its_command(name):
 
 
 def test_an_unknown_recipe_is_a_clear_error_with_the_nearest_name():
-    with pytest.raises(UserError, match=r"unknown recipe 'cifar10-resnet21'; did you mean 'cifar10-resnet20'\?"):
-        get_recipe("cifar10-resnet21")
+    with pytest.raises(UserError, match=r"unknown recipe 'cifar10-fasd'; did you mean 'cifar10-fast'\?"):
+        get_recipe("cifar10-fasd")
 
 
 def with_marks(name):

@@ -58,7 +58,7 @@ def call(core, step=0, replica=0, state=None, stop=0.0):
         batch.labels,
         number(step),
         number(replica),
-        tf.constant(stop),
+        tf.constant([stop, 0.0]),
     ).numpy()
     sizes = core.layout.sizes()
     gradient, stats, tail = np.split(vector, [sizes["params"], sizes["params"] + sizes["stats"]])
@@ -154,7 +154,7 @@ def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
         core = build_tiny_core(replace(EXPERIMENT, seed=seed), dense_model(keras.layers.Dropout(0.5)))
         images, targets, labels = tf.ones([4, *SHAPE]), tf.one_hot([1, 2, 3, 4], CLASSES), tf.constant([1, 2, 3, 4])
         state = core.initial_state().vectors
-        where = number(step), number(replica), tf.constant(0.0)
+        where = number(step), number(replica), tf.zeros([2])
         return core.replica_step(*(tf.constant(state[n]) for n in ("params", "stats")), images, targets, labels, *where).numpy()
 
     first = gradient()

@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # a training has its own way to stop
+        return 130
     except BrokenPipeError:
         return 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -56,6 +57,8 @@ def _info(arguments: list[str]) -> int:
 
     flags = parse(_Look, "paceline data info", arguments, _Look(tyro.MISSING, Data()))
     source = detect(flags.dir)  # before TensorFlow is loaded: most mistakes are found here
+    # it only reads labels, and has nothing to tell of devices and kernels
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     from paceline.data import build_source
 
     print("\n".join(description_lines(describe_source(build_source(replace(flags.data, source=source, dir=flags.dir))))))

@@ -112,6 +112,9 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
 
 def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: Send) -> None:
     """The chief's part: it alone reads and writes the run folder."""
+    user_actions = [
+        actions.UserAction(spec, load_function(spec)) for spec in job.run.actions
+    ]  # a mistake is told before it begins
     for line in run.open(job.experiment, facts(core)):
         send({"kind": "warning", "text": f"a library changed since this run began, bits may differ: {line}"})
     checkpoints = Checkpoints(
@@ -135,7 +138,7 @@ def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: 
         board,
         actions.Report(send),
         save,
-        *(actions.UserAction(spec, load_function(spec)) for spec in job.run.actions),
+        *user_actions,
         *_stops(job),
     ]
     try:

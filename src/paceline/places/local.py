@@ -34,7 +34,7 @@ def _supervise(job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
     while True:
         group = Group(_jobs(job, workers), [run.worker_log(index) for index in range(workers)])
         try:
-            with group, forwarded_signals(group):
+            with forwarded_signals(group), group:
                 return group.run(listen)
         except WorkerFailed as failure:
             failures = 1 if group.saved else failures + 1

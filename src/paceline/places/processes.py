@@ -66,6 +66,8 @@ class Group:
             threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
         self._progress = time.monotonic()
         self._heard = [self._progress] * len(self._processes)
+        if self._received:
+            self._signal(signal.SIGTERM)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -192,14 +194,12 @@ def _start(job: Job, log: Path | None) -> tuple[subprocess.Popen[bytes], int]:
 
 @contextmanager
 def forwarded_signals(group: Group) -> Iterator[None]:
-    """Ctrl-C and SIGTERM interrupt the group instead of this process."""
-    try:
-        old = {
-            number: signal.signal(number, lambda number, _: group.interrupt(number))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-    except ValueError:  # not the main thread: a notebook or a service has its own signals
-        old = {}
+    """Ctrl-C and SIGTERM interrupt the group instead of this process; from before its start, so that none comes between."""
+    if threading.current_thread() is not threading.main_thread():  # a notebook or a service has its own signals
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    old = {number: signal.signal(number, lambda number, _: group.interrupt(number)) for number in numbers}
     try:
         yield
     finally:

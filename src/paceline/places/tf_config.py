@@ -35,7 +35,7 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
             listen({"kind": "warning", "text": f"waiting for {', '.join(absent)}"})
 
     try:
-        with group, forwarded_signals(group):
+        with forwarded_signals(group), group:
             return group.run(listen, while_waiting)
     except WorkerFailed as failure:
         gone = [address for address in missing() if address != cluster.addresses[cluster.index]]

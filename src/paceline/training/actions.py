@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.runs import RunFolder
+from paceline.runs import RunFolder, explained
 from paceline.training.checkpoint import Checkpoints, State
 
 Metrics = Mapping[str, Any]
@@ -170,6 +170,10 @@ class TensorBoard:
         self._writer: Any = None
 
     def __call__(self, step: int, metrics: Metrics) -> None:
+        with explained("write", self._folder):
+            self._write_block(step, metrics)
+
+    def _write_block(self, step: int, metrics: Metrics) -> None:
         single = steps_of_block(step, metrics)
         for at, values in single:
             self._write(at, [{"tag": name, "simple_value": value} for name, value in values.items()])
@@ -185,13 +189,15 @@ class TensorBoard:
         grid = picture_grid(pictures)
         height, width, channels = grid.shape
         image = {"height": height, "width": width, "colorspace": channels, "encoded_image_string": _png(grid)}
-        self._write(self._first_step if step is None else step, [{"tag": tag, "image": image}])
-        self._writer.flush()
+        with explained("write", self._folder):
+            self._write(self._first_step if step is None else step, [{"tag": tag, "image": image}])
+            self._writer.flush()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with explained("write", self._folder):
+                writer.close()
 
     def _write(self, step: int, values: list[dict[str, Any]]) -> None:
         if self._writer is None:
