@@ -175,8 +175,12 @@ class Program:
         """The program and all that it started; those that ended already are not among them."""
         return [pid for pid in _all_pids() if f"{MARK}={self._mark}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")]
 
+    def workers(self) -> list[int]:
+        """In the order in which they were started."""
+        return sorted(pid for pid in self.processes() if b"paceline.worker" in _read(f"/proc/{pid}/cmdline"))
+
     def worker(self) -> int:
-        (pid,) = [pid for pid in self.processes() if b"paceline.worker" in _read(f"/proc/{pid}/cmdline")]
+        (pid,) = self.workers()
         return pid
 
     def wait_until_gone(self, timeout_s: float) -> None:

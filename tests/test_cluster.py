@@ -1,0 +1,89 @@
+"""TF_CONFIG of every kind that platforms write, and of kinds that nobody should."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.cluster import Cluster, parse_tf_config
+from paceline.errors import UserError
+
+CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"
+
+
+def parse(cluster: Any, role: Any = "worker", index: Any = 0, **more: Any) -> tuple[Cluster, str]:
+    return parse_tf_config(json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, **more}))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "role", "index", "addresses", "own"),
+    [
+        ({"worker": [ONE, TWO]}, "worker", 0, (ONE, TWO), 0),
+        ({"worker": [ONE, TWO]}, "worker", "1", (ONE, TWO), 1),
+        ({"chief": [CHIEF], "worker": [ONE]}, "chief", 0, (CHIEF, ONE), 0),
+        ({"chief": [CHIEF], "worker": [ONE, TWO]}, "worker", 1, (CHIEF, ONE, TWO), 2),
+        ({"master": [CHIEF], "worker": [ONE]}, "worker", 0, (CHIEF, ONE), 1),
+        ({"master": [CHIEF]}, "master", 0, (CHIEF,), 0),
+        ({"worker": [ONE], "ps": []}, "worker", 0, (ONE,), 0),
+        ({"chief": [CHIEF], "worker": [ONE], "evaluator": [TWO]}, "worker", 0, (CHIEF, ONE), 1),
+    ],
+)
+def test_roles_and_order(cluster: Any, role: str, index: Any, addresses: tuple[str, ...], own: int) -> None:
+    parsed, run_dir = parse(cluster, role, index)
+    assert (parsed.addresses, parsed.index, parsed.role, run_dir) == (addresses, own, "worker", "")
+    assert parsed.is_chief == (own == 0)
+
+
+def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
+    for cluster in ({"worker": [ONE]}, {"worker": [ONE], "evaluator": [TWO]}):
+        parsed, _ = parse(cluster, "evaluator")
+        assert (parsed.role, parsed.addresses, parsed.is_chief) == ("evaluator", (ONE,), False)
+
+
+def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:
+    _, run_dir = parse({"worker": [ONE]}, environment="cloud", model_dir="/shared/run")
+    assert run_dir == "/shared/run"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "has no 'cluster'"),
+        ('{"cluster": {"worker": ["a:1"]}}', "has no 'task'"),
+        ('{"cluster": [], "task": {}}', "has no 'cluster'"),
+    ],
+)
+def test_what_is_no_tf_config_at_all(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_tf_config(text)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "role", "index", "message"),
+    [
+        ({"worker": []}, "worker", 0, "no chief and no worker"),
+        ({"worker": ["a"]}, "worker", 0, "'a'; it must be host:port"),
+        ({"worker": ["a:0"]}, "worker", 0, "must be host:port"),
+        ({"worker": ["a:99999"]}, "worker", 0, "must be host:port"),
+        ({"worker": [1]}, "worker", 0, "must be host:port"),
+        ({"worker": "a:1"}, "worker", 0, "must be a list"),
+        ({"worker": [ONE, ONE]}, "worker", 0, "names an address twice"),
+        ({"worker": [ONE]}, "worker", 1, "task is worker 1, but its cluster has 1"),
+        ({"worker": [ONE]}, "chief", 0, "task is chief 0, but its cluster has 0"),
+        ({"worker": [ONE]}, "worker", -1, "task index is -1"),
+        ({"worker": [ONE]}, "worker", True, "task index is True"),
+        ({"worker": [ONE]}, "boss", 0, "task type is 'boss'"),
+        ({"workers": [ONE]}, "worker", 0, "unknown role 'workers'"),
+        ({"chief": [CHIEF], "master": [ONE]}, "chief", 0, "both chief and master"),
+        ({"chief": [CHIEF, ONE]}, "chief", 0, "2 chiefs"),
+        ({"worker": [ONE], "ps": [TWO]}, "worker", 0, "parameter servers are not supported yet"),
+    ],
+)
+def test_a_malformed_cluster_is_one_clear_line(cluster: Any, role: Any, index: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        parse(cluster, role, index)
+    assert "\n" not in str(error.value)
