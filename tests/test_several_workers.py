@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,36 @@ def test_a_killed_worker_is_named_and_the_run_goes_on_to_the_same_bits(uninterru
     assert ended.code == 0
     assert "worker 1 failed: killed by SIGKILL" in ended.out
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_a_master_and_a_worker_of_a_tf_config_both_train_and_give_the_same_bits(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        master, worker = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two))
+    config = {"cluster": {"master": [master], "worker": [worker]}, "model_dir": "run"}
+
+    def task(role: str) -> None:
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config | {"task": {"type": role, "index": 0}}))
+
+    task("worker")  # tasks may start in any order
+    with program("train", "smoke", cwd=tmp_path) as follower:
+        task("master")
+        chief = paceline("train", "smoke", cwd=tmp_path)
+        followed = follower.wait()
+    assert (chief.code, followed.code) == (0, 0), (chief, followed)
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert "2 workers" in chief.out
+
+
+def test_a_task_that_never_appears_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as own, socket.socket() as absent:
+        for each in (own, absent):
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (own, absent)]
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}))
+    ended = paceline("train", "smoke", "--run-dir", "run", "--start-timeout", "25", cwd=tmp_path)
+    assert ended.code == 1
+    assert f"no answer from {addresses[1]}" in ended.err
