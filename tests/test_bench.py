@@ -15,6 +15,8 @@ from benchmarks.__main__ import parse
 from benchmarks.flops import forward_multiply_adds, resnet_products, training_flops
 from benchmarks.harness import Contender, ContenderFailed, Measured, Turn, alternate
 from benchmarks.images import cifar10_folder, load_training_images
+from benchmarks.index_probe import SHARDS, make, write_shards
+from benchmarks.pictures import draw_pictures, picture_folder
 from benchmarks.suites import SUITES, load
 from benchmarks.summary import Figure, Quartiles, SuiteResult, Target, best, quartiles, ratio, rows
 from rich.console import Console
@@ -149,7 +151,8 @@ def test_a_ratio_is_the_median_of_ratios_within_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comparison", "value", "reached"), [(">=", 1.15, True), (">=", 1.16, False), ("<", 1.15, False), ("<", 1.16, True)]
+    ("comparison", "value", "reached"),
+    [(">=", 1.15, True), (">=", 1.16, False), ("<", 1.15, False), ("<", 1.16, True), ("<=", 1.15, True), ("<=", 1.14, False)],
 )
 def test_a_target_is_judged_by_the_median(comparison: str, value: float, reached: bool) -> None:
     assert Figure("speed", Quartiles(0, 1.15, 9), "x", Target(comparison, value)).reached is reached  # type: ignore[arg-type]
@@ -200,3 +203,46 @@ def test_without_cifar10_files_of_the_same_format_are_made_and_said_to_be_random
 def test_a_contender_whose_turns_do_not_grow_with_its_steps_is_refused() -> None:
     with pytest.raises(ContenderFailed, match="contender cheat"):
         alternate([fake("cheat", SERVE + "serve(lambda steps: steps)")], rounds=1, turn_seconds=1)
+
+
+def test_without_real_pictures_jpegs_are_drawn_and_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PACELINE_PICTURES", str(tmp_path))
+    with picture_folder(12) as (folder, note):
+        assert "12 drawn ones" in note
+        found = sorted(Path(folder, "train").rglob("*.jpg"))
+        assert len(found) == 12
+        assert all(path.read_bytes().startswith(b"\xff\xd8\xff") for path in found)
+        assert 20_000 < sum(path.stat().st_size for path in found) / 12 < 200_000
+    assert not Path(folder).exists()
+
+
+def test_pictures_given_are_taken_in_turn_and_again_and_converting_counts_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    originals = draw_pictures(tmp_path / "imagenet-samples", 3)
+    (tmp_path / "imagenette-mini").mkdir()
+    (tmp_path / "imagenette-mini" / "a.JPEG").write_bytes(originals[0].read_bytes())
+    monkeypatch.setenv("PACELINE_PICTURES", str(tmp_path))
+    with picture_folder(20) as (folder, note):
+        assert "3 of imagenet-samples and 1 of imagenette-mini" in note
+        links = sorted(Path(folder, "train").rglob("*.jpg"), key=lambda path: path.name)
+        assert [link.resolve().name for link in links[:6]] == [
+            "00000.jpg",
+            "a.JPEG",
+            "00001.jpg",
+            "a.JPEG",
+            "00002.jpg",
+            "a.JPEG",
+        ]
+        contenders = [
+            Contender(kind, (sys.executable, "-m", "benchmarks.contender_convert", kind, folder))
+            for kind in ("paceline", "pil")
+        ]
+        results = alternate(contenders, rounds=1, turn_seconds=0.01)
+    assert [each.turns[0].images / each.steps_per_turn for each in results.values()] == [30, 30]
+    assert results["paceline"].turns[0].cpu_s > 0
+
+
+def test_the_shards_of_the_index_suite_have_as_many_records_as_said(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", 3000)
+    assert make(str(tmp_path / "shards"))["records"] == 3000 + SHARDS["validation"]

@@ -58,7 +58,7 @@ def test_an_unknown_recipe_is_a_clear_error_with_the_nearest_name():
 
 def with_marks(name):
     """Graphs of deep models take long to build."""
-    return pytest.param(name, marks=pytest.mark.long if get_recipe(name).model.depth >= 44 else ())
+    return pytest.param(name, marks=pytest.mark.long if get_recipe(name).model.depth >= 50 else ())
 
 
 @pytest.mark.parametrize("name", [with_marks(name) for name in ALL])

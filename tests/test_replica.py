@@ -139,10 +139,12 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
     assert all(np.abs(a - b).max() > 1e-4 for a, b in itertools.pairwise(new))
     batches = [(n.astype(float) - 0.9 * old) / 0.1 for n in new]
     np.testing.assert_allclose(np.mean(new, axis=0), 0.9 * old + 0.1 * np.mean(batches, axis=0), rtol=1e-5)
-    mean = np.concatenate([np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(4)]).astype(np.float32)
+    mean = np.concatenate([np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(len(TAIL))]).astype(
+        np.float32
+    )
     vectors = {name: tf.constant(v) for name, v in core.initial_state().vectors.items()}
     after = core.apply(vectors, tf.constant(mean), tf.constant([0.1, 1.0, 1.0]))
-    np.testing.assert_array_equal(after["stats"].numpy(), mean[core.layout.sizes()["params"] : -4])
+    np.testing.assert_array_equal(after["stats"].numpy(), mean[core.layout.sizes()["params"] : -len(TAIL)])
 
 
 def test_a_request_to_stop_travels_in_the_tail():
@@ -158,7 +160,9 @@ def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
         return core.replica_step(*(tf.constant(state[n]) for n in ("params", "stats")), images, targets, labels, *where).numpy()
 
     first = gradient()
-    assert (first[: -4 - CLASSES].reshape(-1, CLASSES) == 0).all(1).mean() > 0.01  # pixels that all four examples dropped
+    assert (first[: -len(TAIL) - CLASSES].reshape(-1, CLASSES) == 0).all(
+        1
+    ).mean() > 0.01  # pixels that all four examples dropped
     np.testing.assert_array_equal(gradient(), first)
     for other in (gradient(step=1), gradient(replica=1), gradient(step=1, replica=1), gradient(seed=12)):
         assert (other != first).mean() > 0.2
@@ -273,3 +277,13 @@ def test_bfloat16_layers_keep_a_float32_state():
     assert tail["loss"] == pytest.approx(exact_tail["loss"], rel=0.05)
     cosine = rough @ gradient / np.linalg.norm(rough) / np.linalg.norm(gradient)
     assert 0.9 < cosine < 0.99999
+
+
+def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
+    losses = []
+    for policy, strength in [("mixed_bfloat16", 0.1), ("mixed_bfloat16", 0.0), ("float32", 0.1)]:
+        layer = keras.layers.Dense(6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength))
+        losses.append(call(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2]["loss"])
+    regularised, plain, exact = losses
+    assert regularised > plain + 0.01
+    assert regularised == pytest.approx(exact, rel=0.1)

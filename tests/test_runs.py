@@ -76,7 +76,7 @@ def test_another_experiment_is_told_what_differs(run: RunFolder) -> None:
 
 def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
     other = Experiment(seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False)
-    with pytest.raises(UserError, match="and 2 more") as error:
+    with pytest.raises(UserError, match="and 1 more") as error:
         run.open(other, FACTS)
     one_line(error)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
@@ -271,6 +272,7 @@ def _validate(e: Experiment) -> None:
         f"use {max(1, e.global_batch_size // e.replicas) * e.replicas} or other --replicas",
     )
     need(e.threads_per_replica >= 1, f"threads-per-replica is {e.threads_per_replica}; it must be 1 or more")
+    need(math.isfinite(e.epochs), f"epochs is {e.epochs}; it must be a finite number")
     need(e.epochs > 0 or e.steps > 0, "nothing to train: give --epochs or --steps above 0")
     need(e.steps >= 0, f"steps is {e.steps}; it must be 0 (use epochs) or more")
     need(e.evaluate_every >= 0 and e.save_every >= 0, "evaluate-every and save-every are epochs, 0 or more")

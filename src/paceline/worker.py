@@ -6,6 +6,7 @@ parent does. TensorFlow is imported late, because its settings must be made befo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -147,6 +148,10 @@ def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: 
         metrics = dict(request.metrics)
         if request.step > state.step:
             save.save(request.step, metrics)
+    except Exception as error:
+        with contextlib.suppress(UserError):  # where even this cannot be written, the error itself says why
+            run.write_result({"step": engine.state().step, "finished": False, "error": str(error)})
+        raise
     finally:
         board.close()
     result = _result(core, engine.state(), metrics, speed.images_per_second())

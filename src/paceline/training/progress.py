@@ -87,12 +87,14 @@ class Progress:
             self._only_start_timed = False
         self._times.append((now, self._step))
         first_s, first_step = self._times[0]
-        if self._step > first_step:
+        if self._step > first_step and not self._only_start_timed:
             # One number, because the thread that draws reads it while this one works.
             self._expected_end_s = now + (now - first_s) / (self._step - first_step) * (self._total_steps - self._step)
 
     def _on_evaluation(self, message: dict[str, Any]) -> None:
-        measures = {name: value for name, value in message.items() if name not in ("kind", "step")}
+        measures = {
+            name: value for name, value in message.items() if name not in ("kind", "step") and not name.endswith("_count")
+        }
         self._evaluation = "  ".join(f"{name.replace('_', ' ')} {_number(value, 4)}" for name, value in measures.items())
         self._evaluation += f"  (step {message['step']:,})"
         if self._live is None:
@@ -106,7 +108,10 @@ class Progress:
 
     def _on_result(self, message: dict[str, Any]) -> None:
         self._stop_live()
-        self._print("  ".join(f"{name}={_result_value(value)}" for name, value in message.items() if name != "kind"))
+        if message.get("already"):
+            self._print("this run is finished; another --run-dir, or other settings, start a new one")
+        shown = {name: value for name, value in message.items() if name not in ("kind", "already")}
+        self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown.items()))
 
     def _stop_live(self) -> None:
         if self._live is not None:

@@ -104,7 +104,8 @@ def _build_replica_step(experiment: Experiment, template: Template) -> Callable[
         with tf.GradientTape() as tape:
             tape.watch(params)
             outputs, new_stats, extra = template.call(params, stats, images, training=True, key=tf.stack([step, replica, seed]))
-            loss = tf.add_n([tf.reduce_mean(_cross_entropy(experiment, outputs, targets)), *extra])
+            cross_entropy = tf.reduce_mean(_cross_entropy(experiment, outputs, targets))
+            loss = tf.add_n([cross_entropy, *(tf.cast(loss, tf.float32) for loss in extra)])
         gradient = tape.gradient(loss, params)
         count = tf.cast(tf.shape(labels)[0], tf.float32)
         tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count])
