@@ -233,7 +233,6 @@ def test_the_estimators_boundaries_count_epochs_of_45_000_examples():
     assert plan.total_steps == 80_000
 
 
-@pytest.mark.xfail(strict=True, reason="the digest is of the JSON text, where 164 and 164.0 differ: experiment.py")
 def test_a_flag_that_repeats_the_recipes_own_number_names_the_same_run():
     """The command line makes floats of what recipes write as whole numbers."""
     recipe = get_recipe("cifar10-resnet20")

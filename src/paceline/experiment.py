@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from paceline.errors import UserError, did_you_mean
 
@@ -219,28 +218,54 @@ class Experiment:
         return self.global_batch_size // self.replicas
 
     def to_json(self) -> dict[str, Any]:
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        return _to_json(self)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Experiment:
         return from_json(Experiment, values)
 
     def digest(self) -> str:
-        """The hash that names the run folder."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+        """The hash that names the run folder: of what differs from the defaults, so that a new field leaves old names alone."""
+        return hashlib.sha256(
+            "\n".join(differences(Experiment().to_json(), self.to_json(), everything=True)).encode()
+        ).hexdigest()[:8]
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two experiments in JSON, as lines `field: old -> new`. Where the data lie does not count: what they
-    are is compared by the run folder."""
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "", everything: bool = False) -> list[str]:
+    """What differs between two experiments in JSON, as lines `field: old -> new`. Where the data lie does not count, unless
+    everything does: what they are is compared by the run folder."""
     lines = []
     for key in sorted(old.keys() | new.keys()):
         name, a, b = prefix + key, old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            lines += differences(a, b, name + ".")
-        elif a != b and name != "data.dir":
+            lines += differences(a, b, name + ".", everything)
+        elif a != b and (everything or name != "data.dir"):
             lines.append(f"{name}: {a!r} -> {b!r}")
     return lines
+
+
+def _to_json(value: Any) -> Any:
+    """Plain containers; a whole number in a field of floats is the float that it stands for."""
+    if not dataclasses.is_dataclass(value):
+        return list(value) if isinstance(value, tuple) else value
+    hints, plain = get_type_hints(type(value)), {}
+    for item in dataclasses.fields(value):
+        own, hint = _to_json(getattr(value, item.name)), hints[item.name]
+        if hint is float or (get_origin(hint) is tuple and float in get_args(hint)):
+            own = [float(each) for each in own] if isinstance(own, list) else float(own)
+        plain[item.name] = own
+    return plain
+
+
+def _check_choices(value: Any, prefix: str = "") -> None:
+    """The command line checks choices by itself; this is for experiments made in Python or read from JSON."""
+    hints = get_type_hints(type(value))
+    for item in dataclasses.fields(value):
+        own, name = getattr(value, item.name), prefix + item.name
+        if dataclasses.is_dataclass(own):
+            _check_choices(own, f"{name}.")
+        elif get_origin(hints[item.name]) is Literal and own not in get_args(hints[item.name]):
+            raise UserError(f"{name} is {own!r}; it must be one of {', '.join(map(repr, get_args(hints[item.name])))}")
 
 
 def from_json(kind: type, values: dict[str, Any], prefix: str = "") -> Any:
