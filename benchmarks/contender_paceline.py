@@ -1,6 +1,8 @@
 """Paceline itself: the collective engine on the cores of this machine, as `paceline train` would run it in one process.
 
-python -m benchmarks.contender_paceline DEPTH DATA_FOLDER
+    python -m benchmarks.contender_paceline DEPTH DATA_FOLDER
+
+Depth 50 is ResNet-50 for pictures of 224 pixels from a folder of arrays; all others are CIFAR ResNets.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks.protocol import serve
+from paceline.devices import build_strategy
 from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule
 from paceline.job import Job
 from paceline.training.loop import Engine
@@ -17,6 +20,16 @@ from paceline.worker import build_engine as build_engine_of_job
 
 def build_experiment(depth: int, folder: str) -> Experiment:
     """The training that all contenders do; more epochs than any benchmark sees."""
+    if depth == 50:
+        return Experiment(
+            data=Data(source="arrays", dir=folder),
+            model=Model(layout="imagenet", depth=50, version="v1.5", num_classes=1000),
+            optimizer=Optimizer(nesterov=True, weight_decay=1e-4),
+            schedule=Schedule(name="constant", rate=0.01),
+            epochs=10_000,
+            global_batch_size=16,
+            replicas=2,
+        )
     return Experiment(
         data=Data(source="cifar10", dir=folder, padding=4, flip=True),
         model=Model(depth=depth),
@@ -31,8 +44,9 @@ def build_experiment(depth: int, folder: str) -> Experiment:
 def build_engine(experiment: Experiment) -> Engine:
     """What a worker would build for this experiment, with the state of step 0."""
     job = Job(experiment)
+    strategy = build_strategy(job)
     core = build(job)
-    engine = build_engine_of_job(job, core)
+    engine = build_engine_of_job(job, core, strategy, lambda: False)
     engine.load(core.initial_state())
     return engine
 

@@ -11,37 +11,50 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
+from paceline.devices import build_strategy
+from paceline.experiment import Experiment
 from paceline.job import Job
 from paceline.worker import build
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from paceline.data.batches import Batch
     from paceline.training.replica import Core
 
+Touch = Callable[["Batch"], "tf.Tensor"]
+"""A number that needs the batch, so that preparing it is not optimised away."""
 
-def build_reading(core: Core) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """(start, stop) -> a number that needs every pixel of the steps in between, so that nothing is optimised away."""
+
+def every_pixel(batch: Batch) -> tf.Tensor:
+    import tensorflow as tf
+
+    return tf.reduce_sum(batch.images) + tf.reduce_sum(batch.targets)
+
+
+def build_reading(core: Core, touch: Touch = every_pixel) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """(start, stop) -> a number that needs every batch of the steps in between."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
     def read(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         def body(step: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             batches = [core.batch(step, tf.constant(replica, tf.int64)) for replica in range(core.experiment.replicas)]
-            return step + 1, total + tf.add_n([tf.reduce_sum(batch.images) + tf.reduce_sum(batch.targets) for batch in batches])
+            return step + 1, total + tf.add_n([touch(batch) for batch in batches])
 
         return tf.while_loop(lambda step, _: step < stop, body, [start, tf.constant(0.0)], parallel_iterations=2)[1]
 
     return read
 
 
-def main() -> None:
-    experiment = build_experiment(int(sys.argv[1]), sys.argv[2])
-    core = build(Job(experiment))
-    # `build` makes TensorFlow's settings, so the import comes after it.
+def serve_input(experiment: Experiment, touch: Touch = every_pixel) -> None:
+    job = Job(experiment)
+    build_strategy(job)
+    core = build(job)
+    # `build_strategy` makes TensorFlow's settings, so the import comes after it.
     import tensorflow as tf
 
-    read, step = build_reading(core), 0
+    read, step = build_reading(core, touch), 0
 
     def prepare(steps: int) -> float:
         nonlocal step
@@ -53,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_input(build_experiment(int(sys.argv[1]), sys.argv[2]))

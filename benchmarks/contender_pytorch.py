@@ -4,6 +4,7 @@
 
 `threads` is one process with all threads, `ddp` one process per core with one thread each; `compile` adds torch.compile.
 All use channels-last, in-place ReLU, the fused SGD and an input pipeline of a few tensor operations per batch.
+Depth 50 is ResNet-50 for pictures of 224 pixels from a folder of arrays; all others are CIFAR ResNets.
 """
 
 from __future__ import annotations
@@ -13,17 +14,29 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.distributed
 from torch import nn
 from torch.nn import functional
 
+from benchmarks import pytorch_resnet50
 from benchmarks.images import MEAN, STD, load_training_images
 from benchmarks.protocol import Channel, Clock, serve
 
-GLOBAL_BATCH_SIZE = 128
 PADDING = 4
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a depth stands for; `batches` takes folder, batch size, rank and number of ranks."""
+
+    network: Callable[[], nn.Module]
+    batches: Callable[[str, int, int, int], Batches]
+    global_batch_size: int
+    rate: float
 
 
 class Block(nn.Module):
@@ -64,7 +77,7 @@ class ResNet(nn.Module):
         return self.classes(self.blocks(hidden).mean((2, 3)))
 
 
-def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) -> Batches:
     """Endless shuffled batches: zero padding, random crop, flip, mean and deviation. A flip is a crop read from right to left;
     to select pixels by one flat index takes a quarter of the time of indexing with three."""
     pictures, labels = (torch.from_numpy(array) for array in load_training_images(folder))
@@ -84,12 +97,16 @@ def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) ->
             yield torch.addcmul(shift, crops.float(), factor).permute(0, 3, 1, 2), labels[chosen]
 
 
-def build_training(
-    depth: int, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], wrap: Callable[[nn.Module], nn.Module]
-) -> Callable[[int], None]:
+def training_of(depth: int) -> Training:
+    if depth == 50:
+        return Training(pytorch_resnet50.ResNet50, pytorch_resnet50.training_batches, 16, 0.01)
+    return Training(lambda: ResNet(depth), training_batches, 128, 0.1)
+
+
+def build_training(training: Training, batches: Batches, wrap: Callable[[nn.Module], nn.Module]) -> Callable[[int], None]:
     torch.manual_seed(0)
-    network = wrap(ResNet(depth).to(memory_format=torch.channels_last))
-    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True)
+    network = wrap(training.network().to(memory_format=torch.channels_last))
+    optimizer = torch.optim.SGD(network.parameters(), training.rate, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True)
 
     def train(steps: int) -> None:
         for _ in range(steps):
@@ -101,18 +118,18 @@ def build_training(
     return train
 
 
-def run_threads(depth: int, folder: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
+def run_threads(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    train = build_training(depth, training_batches(folder, GLOBAL_BATCH_SIZE, 0, 1), wrap)
+    train = build_training(training, training.batches(folder, training.global_batch_size, 0, 1), wrap)
 
     def turn(steps: int) -> float:
         train(steps)
-        return steps * GLOBAL_BATCH_SIZE
+        return steps * training.global_batch_size
 
     serve(turn)
 
 
-def run_rank(depth: int, folder: str, wrap: Callable[[nn.Module], nn.Module], rank: int, meeting_file: str) -> None:
+def run_rank(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Module], rank: int, meeting_file: str) -> None:
     """One process of DDP. Rank 0 speaks with the harness and tells the others how many steps a turn has; 0 ends them."""
     num_ranks = len(os.sched_getaffinity(0))
     torch.set_num_threads(1)
@@ -121,7 +138,8 @@ def run_rank(depth: int, folder: str, wrap: Callable[[nn.Module], nn.Module], ra
     def distribute(network: nn.Module) -> nn.Module:
         return wrap(nn.parallel.DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True))
 
-    train = build_training(depth, training_batches(folder, GLOBAL_BATCH_SIZE // num_ranks, rank, num_ranks), distribute)
+    batches = training.batches(folder, training.global_batch_size // num_ranks, rank, num_ranks)
+    train = build_training(training, batches, distribute)
     channel = Channel() if rank == 0 else None
     while True:
         steps = torch.tensor(channel.next_turn() or 0) if channel else torch.tensor(0)
@@ -133,33 +151,33 @@ def run_rank(depth: int, folder: str, wrap: Callable[[nn.Module], nn.Module], ra
         cpu_s = torch.tensor(clock.read()[1], dtype=torch.float64)
         torch.distributed.all_reduce(cpu_s)
         if channel:
-            channel.report(int(steps) * GLOBAL_BATCH_SIZE, clock.read()[0], float(cpu_s))
+            channel.report(int(steps) * training.global_batch_size, clock.read()[0], float(cpu_s))
     torch.distributed.destroy_process_group()
 
 
-def run_ddp(depth: int, folder: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
+def run_ddp(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
     """Be rank 0, and start the others with the same command."""
     with tempfile.TemporaryDirectory() as meeting_folder:
         meeting_file = f"{meeting_folder}/ranks"
         command = [sys.executable, "-m", "benchmarks.contender_pytorch", *sys.argv[1:4], meeting_file]
         ranks = range(1, len(os.sched_getaffinity(0)))
         others = [subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL) for rank in ranks]
-        run_rank(depth, folder, wrap, 0, meeting_file)
+        run_rank(training, folder, wrap, 0, meeting_file)
         for other in others:
             other.wait()
 
 
 def main() -> None:
-    variant, depth, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    variant, training, folder = sys.argv[1], training_of(int(sys.argv[2])), sys.argv[3]
     wrap = torch.compile if variant.endswith("compile") else lambda network: network
     if len(sys.argv) > 4:
-        run_rank(depth, folder, wrap, int(sys.argv[5]), sys.argv[4])
+        run_rank(training, folder, wrap, int(sys.argv[5]), sys.argv[4])
     elif variant.startswith("ddp"):
         # Without it gloo asks the name service for this host's address, which may not answer.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        run_ddp(depth, folder, wrap)
+        run_ddp(training, folder, wrap)
     else:
-        run_threads(depth, folder, wrap)
+        run_threads(training, folder, wrap)
 
 
 if __name__ == "__main__":

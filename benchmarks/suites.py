@@ -11,7 +11,11 @@ from benchmarks.summary import SuiteResult
 SUITES = {
     "resnet20": "benchmarks.suite_resnet:measure_resnet20",
     "resnet56": "benchmarks.suite_resnet:measure_resnet56",
+    "resnet50": "benchmarks.suite_resnet50:measure",
     "input": "benchmarks.suite_input:measure",
+    "pictures": "benchmarks.suite_pictures:measure",
+    "index": "benchmarks.suite_index:measure",
+    "convert": "benchmarks.suite_convert:measure",
     "startup": "benchmarks.suite_startup:measure",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,11 @@ class Quartiles:
 class Target:
     """What a figure has to reach, as given before it was measured."""
 
-    comparison: Literal[">=", "<"]
+    comparison: Literal[">=", "<", "<="]
     value: float
 
     def reached_by(self, value: float) -> bool:
-        return value >= self.value if self.comparison == ">=" else value < self.value
+        return {">=": operator.ge, "<": operator.lt, "<=": operator.le}[self.comparison](value, self.value)
 
 
 @dataclass(frozen=True)

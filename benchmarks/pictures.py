@@ -1,0 +1,73 @@
+"""The JPEG folder that the suites `pictures` and `convert` read: real pictures where they lie on this machine, else drawn ones."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import ROOT
+
+RECORDS = 2000
+BATCH_SIZE = 64
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+REAL = ("imagenet-samples", "imagenette-mini")
+_CLASSES = 10
+_DRAWN = 120
+_SIDES = ((500, 375), (500, 375), (500, 375), (375, 500), (500, 333), (333, 500), (640, 480), (300, 225))
+
+
+def find_pictures() -> dict[str, list[Path]]:
+    """JPEGs by folder: those named in REAL in PACELINE_PICTURES or ../shared/data, else all that PACELINE_PICTURES has."""
+    given = os.environ.get("PACELINE_PICTURES", "")
+    root = Path(given).expanduser() if given else ROOT.parent / "shared" / "data"
+    folders = [root / name for name in REAL if (root / name).is_dir()] or ([root] if given else [])
+    found = {folder.name: sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) for folder in folders}
+    return {name: pictures for name, pictures in found.items() if pictures}
+
+
+def draw_pictures(folder: Path, count: int) -> list[Path]:
+    """JPEGs in the sizes that ImageNet has, in pixels and about in bytes: soft patches of colour under fine noise."""
+    from PIL import Image
+
+    generator, paths = np.random.default_rng(0), []
+    folder.mkdir()
+    for number in range(count):
+        width, height = _SIDES[number % len(_SIDES)]
+        patches = Image.fromarray(generator.integers(0, 256, (12, 16, 3), np.uint8)).resize(
+            (width, height), Image.Resampling.BICUBIC
+        )
+        noise = generator.normal(0, 12, (height, width, 1))
+        picture = Image.fromarray(np.clip(np.asarray(patches) + noise, 0, 255).astype(np.uint8))
+        paths.append(folder / f"{number:05d}.jpg")
+        picture.save(paths[-1], quality=90)
+    return paths
+
+
+@contextmanager
+def picture_folder(records: int = RECORDS) -> Iterator[tuple[str, str]]:
+    """A folder train/<class>/*.jpg, val/<class>/*.jpg with `records` pictures to train on, and a note of what they are.
+
+    They are links to the originals: folder by folder in turn, each from its beginning again when it is used up.
+    """
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as temporary:
+        kinds = find_pictures()
+        what = " and ".join(f"{len(pictures)} of {name}" for name, pictures in kinds.items())
+        if not kinds:
+            kinds = {"drawn": draw_pictures(Path(temporary, "drawn"), min(_DRAWN, records))}
+            what = f"{len(kinds['drawn'])} drawn ones in ImageNet's sizes, for want of real ones; set PACELINE_PICTURES to their folder,"
+        root, lists, size = Path(temporary, "pictures"), list(kinds.values()), 0
+        for split, count in (("train", records), ("val", _CLASSES)):
+            for number in range(count):
+                originals = lists[number % len(lists)]
+                original = originals[number // len(lists) % len(originals)].resolve()
+                link = root / split / f"class-{number % _CLASSES}" / f"{number:05d}.jpg"
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(original)
+                size += original.stat().st_size
+        mean_kb = size / (records + _CLASSES) / 1000
+        yield str(root), f"pictures: {what} in turn, {records:,} records of {mean_kb:.0f} kB on average"

@@ -1,0 +1,52 @@
+"""Training speed of ResNet-50 at 224 pixels on the CPU: Paceline against PyTorch, channels-last."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import Contender, alternate
+from benchmarks.machine import torch_python
+from benchmarks.suites import Settings
+from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
+from paceline.data.arrays import save_arrays
+
+PYTORCH_TARGET = Target(">=", 1.0)
+PICTURES = 128
+VARIANTS = ("threads", "ddp")
+"""Without torch.compile, which takes minutes here."""
+
+
+def write_pictures(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    pictures = generator.integers(0, 256, (PICTURES, 224, 224, 3), np.uint8)
+    labels = generator.integers(0, 1000, PICTURES)
+    save_arrays(folder, (pictures, labels), (pictures[:16], labels[:16]))
+
+
+def contenders(folder: str) -> list[Contender]:
+    command, of_model = (torch_python(), "-m", "benchmarks.contender_pytorch"), ("50", folder)
+    return [
+        Contender("paceline", (sys.executable, "-m", "benchmarks.contender_paceline", *of_model)),
+        *(Contender(f"pytorch-{variant}", (*command, variant, *of_model)) for variant in VARIANTS),
+    ]
+
+
+def measure(settings: Settings) -> SuiteResult:
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
+        folder = Path(parent, "pictures")
+        write_pictures(folder)
+        measured = alternate(contenders(str(folder)), settings.rounds, settings.turn_seconds, tell=settings.tell)
+    pytorch = best(measured, "pytorch-")
+    cpu = ratio(measured[pytorch], measured["paceline"], lambda turn: turn.cpu_ms_per_image)
+    speed = ratio(measured["paceline"], measured[pytorch])
+    figures = [
+        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x", PYTORCH_TARGET),
+        Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
+    ]
+    notes = [f"data: {PICTURES} random pictures in memory, scaled by mean and deviation, the same for all; no JPEG is decoded"]
+    title = "ResNet-50 v1.5, 224x224, 1000 classes, global batch 16, float32"
+    return SuiteResult(title, figures, notes, pytorch, rows(measured, pytorch))
