@@ -48,7 +48,7 @@ def _normalise_rows(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: fl
     height, width, channels = x.shape[1:]
 
     @tf.custom_gradient
-    def normalise(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):  # type: ignore[no-untyped-def]
+    def normalise(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
         pixels = tf.reshape(x, [-1, channels])
         count = tf.cast(tf.shape(pixels)[0], tf.float32)
         ones = tf.ones([1, tf.shape(pixels)[0]])
