@@ -266,7 +266,7 @@ def losses_of(run: Path) -> list[tuple[int, float]]:
 def _clean_environment() -> dict[str, str]:
     """As a user has it: pytest's own settings for TensorFlow and for its workers are not the program's."""
     ours = ("TF_", "PYTEST_", "COV_", "COLUMNS")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {name: value for name, value in os.environ.items() if name == "TF_CONFIG" or not name.startswith(ours)}
 
 
 def _all_pids() -> list[int]:

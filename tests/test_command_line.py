@@ -114,7 +114,7 @@ def files_in(folder: Path) -> set[str]:
         ("train smoke --schedule.boundaries 1 2", ["schedule.boundaries", "schedule.factors", "one length"]),
         ("train smoke --keep 0", ["keep is 0", "1 or more"]),
         ("data info nowhere", ["there is no folder nowhere"]),
-        ("data fetsch cifar10", ["cannot understand `paceline data fetsch cifar10`", "paceline data fetch"]),
+        ("data fetsch cifar10", ["unknown command 'data fetsch'", "did you mean 'fetch'?"]),
         ("recipes all", ["cannot understand `paceline recipes all`"]),
     ],
 )

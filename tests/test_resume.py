@@ -163,7 +163,7 @@ def newest_size(run: Path) -> int:
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_result(uninterrupted: Path, run: Path) -> None:
-    assert train(run, "--actions", "own.py:kill_at_the_end").code == 1
+    assert train(run, "--actions", "own.py:kill_at_the_end", "--max-restarts", "0").code == 1
     assert steps_on_disk(run)[-1] == LAST_STEP
     assert_same(run, uninterrupted)
 

@@ -86,3 +86,12 @@ def test_a_task_that_never_appears_is_named(tmp_path: Path, monkeypatch: pytest.
     ended = paceline("train", "smoke", "--run-dir", "run", "--start-timeout", "25", cwd=tmp_path)
     assert ended.code == 1
     assert f"no answer from {addresses[1]}" in ended.err
+
+
+def test_an_evaluator_is_told_that_the_chief_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    ended = paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert "the chief evaluates" in ended.err
+    assert not (tmp_path / "run").exists()

@@ -105,13 +105,13 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
     engine = build_engine(job, core, strategy, stop.is_set)
     _compare_workers(job, core, engine)
     if job.cluster.is_chief:
-        _lead(job, core, engine, run, send)
+        _lead(job, core, engine, run, send, stop)
     else:
-        _follow(job, core, engine, send)
+        _follow(job, core, engine, send, stop)
     engine.gather(np.zeros(1, np.float32))  # nobody leaves before the chief has written everything
 
 
-def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: Send) -> None:
+def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: Send, stop: threading.Event) -> None:
     """The chief's part: it alone reads and writes the run folder."""
     user_actions = [
         actions.UserAction(spec, load_function(spec)) for spec in job.run.actions
@@ -140,7 +140,7 @@ def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: 
         actions.Report(send),
         save,
         *user_actions,
-        *_stops(job),
+        *_stops(job, stop),
     ]
     try:
         metrics = _train(core, engine, list_of_actions, state.step)
@@ -159,7 +159,7 @@ def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: 
     send({"kind": "result", **result, "run_dir": str(run.path)})
 
 
-def _follow(job: Job, core: Core, engine: CollectiveEngine, send: Send) -> None:
+def _follow(job: Job, core: Core, engine: CollectiveEngine, send: Send, stop: threading.Event) -> None:
     """Everyone else's part: the same loop, with nothing to write."""
     state = share_state(core, engine, core.initial_state())
     send({"kind": "start", **_numbers(core, state), "line": f"worker {job.cluster.index}: {derived(job, core)}"})
@@ -168,13 +168,14 @@ def _follow(job: Job, core: Core, engine: CollectiveEngine, send: Send) -> None:
         send({"kind": "beat", "step": step})
 
     try:
-        _train(core, engine, [actions.StopOnNonFiniteLoss(), beat, *_stops(job)], state.step)
+        _train(core, engine, [actions.StopOnNonFiniteLoss(), beat, *_stops(job, stop)], state.step)
     except actions.StopRequested as request:
         send({"kind": "beat", "step": request.step})  # the chief saves
 
 
-def _stops(job: Job) -> list[loop.Action]:
-    return [actions.StopOnRequest(), *([actions.StopAt(job.run.stop_at)] if job.run.stop_at else [])]
+def _stops(job: Job, stop: threading.Event) -> list[loop.Action]:
+    on_request = actions.StopOnRequest(stop.is_set) if job.cluster.num_workers == 1 else actions.StopOnRequest()
+    return [on_request, *([actions.StopAt(job.run.stop_at)] if job.run.stop_at else [])]
 
 
 def _train(core: Core, engine: CollectiveEngine, list_of_actions: list[loop.Action], first_step: int) -> loop.Metrics:

@@ -59,7 +59,7 @@ class CollectiveEngine:
         shared = self._seconds if self._alone else float(seconds[-1])
         return {
             "step": self._step,
-            "stop_requested": bool(stops[-1]) or (self._alone and self._wants_stop()),
+            "stop_requested": bool(stops[-1]),
             "epoch": self._step / plan.steps_per_epoch,
             "loss": float(loss.mean()),
             "accuracy": float((correct / count).mean()),

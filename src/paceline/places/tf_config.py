@@ -22,6 +22,10 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
             "--on tf_config needs the environment variable TF_CONFIG, which is not set; use --workers N on one machine"
         )
     cluster, model_dir = parse_tf_config(text)
+    if cluster.role == "evaluator":
+        raise UserError(
+            "TF_CONFIG's task is an evaluator, which is not supported yet; the chief evaluates: leave this task out"
+        )
     job = replace(job, place=replace(job.place, on="tf_config", workers=cluster.num_workers), cluster=cluster)
     if model_dir:
         job = replace(job, run=replace(job.run, run_dir=model_dir))

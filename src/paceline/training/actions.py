@@ -138,10 +138,13 @@ class StopAt:
 
 
 class StopOnRequest:
-    """Stops where all workers agreed to, because one of them was asked."""
+    """Stops where all workers agreed to, because one of them was asked. A worker that is alone need not ask the others: `asked`."""
+
+    def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
+        self._asked = asked
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        if metrics.get("stop_requested"):
+        if metrics.get("stop_requested") or self._asked():
             raise StopRequested(step, metrics)
 
 
