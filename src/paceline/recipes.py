@@ -21,8 +21,8 @@ def shapes() -> Experiment:
         data=Data(source="shapes", padding=2, flip=True, mean=(127.6,) * 3, std=(74.5,) * 3),
         model=Model(depth=8),
         optimizer=Optimizer(nesterov=True, weight_decay=5e-4),
-        schedule=Schedule(name="one-cycle", rate=0.2, warmup=1.0),
-        epochs=5,
+        schedule=Schedule(name="one-cycle", rate=0.2, warmup=1.5),
+        epochs=6,
     )
 
 
