@@ -113,9 +113,8 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
 
 def _lead(job: Job, core: Core, engine: CollectiveEngine, run: RunFolder, send: Send, stop: threading.Event) -> None:
     """The chief's part: it alone reads and writes the run folder."""
-    user_actions = [
-        actions.UserAction(spec, load_function(spec)) for spec in job.run.actions
-    ]  # a mistake is told before it begins
+    # loaded first, so that a mistake in them is told before anything begins
+    user_actions = [actions.UserAction(spec, load_function(spec)) for spec in job.run.actions]
     for line in run.open(job.experiment, facts(core)):
         send({"kind": "warning", "text": f"a library changed since this run began, bits may differ: {line}"})
     checkpoints = Checkpoints(

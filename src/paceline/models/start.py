@@ -33,8 +33,10 @@ def _fill(part: Part, vector: np.ndarray, known: dict[str, np.ndarray]) -> tuple
     pieces, new, place = [], [], 0
     for name, shape in part:
         size = int(np.prod(shape))
-        fits = name in known and known[name].shape == tuple(shape)
-        pieces.append(known[name].ravel() if fits else vector[place : place + size])
+        # a Sequential model that was built as one puts its own name first; loaded from a file, it does not
+        earlier = known.get(name, known.get(name.partition("/")[2]))
+        fits = earlier is not None and earlier.shape == tuple(shape)
+        pieces.append(earlier.ravel() if earlier is not None and fits else vector[place : place + size])
         new += [] if fits else [name]
         place += size
     return np.concatenate([*pieces, np.zeros(0)]).astype(np.float32), new
@@ -56,4 +58,4 @@ def _from_keras(spec: str) -> dict[str, np.ndarray]:
         )
     except (ValueError, OSError, TypeError) as error:
         raise UserError(f"model.init-from: {spec} cannot be read: {str(error).splitlines()[0]}") from error
-    return dict(zip(relative_names(model, model.weights), (np.array(v) for v in model.weights), strict=True))
+    return dict(zip(relative_names(model, model.weights), (v.numpy() for v in model.weights), strict=True))

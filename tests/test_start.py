@@ -1,0 +1,63 @@
+"""Starting from earlier weights, and flips that alternate."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paceline.data import augment
+from paceline.errors import UserError
+from paceline.experiment import Data
+from paceline.models.start import start_from
+from paceline.training.checkpoint import State
+from paceline.weights import build_template
+
+
+def a_model(classes: int, seed: int) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(), keras.layers.GlobalAveragePooling2D()]
+    return keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Dense(classes)])
+
+
+def test_weights_of_a_keras_file_are_taken_and_the_head_starts_new(tmp_path):
+    old, template = a_model(3, seed=1), build_template(a_model(5, seed=2))
+    old.save(tmp_path / "old.keras")
+    fresh = template.initial()
+    state, new = start_from(str(tmp_path / "old.keras"), template, State(0, fresh))
+    assert new == ["sequential/dense/kernel", "sequential/dense/bias"]
+    kernel = old.layers[0].kernel.numpy().ravel()
+    assert np.array_equal(state.vectors["params"][: kernel.size], kernel)
+    assert np.array_equal(state.vectors["params"][-25:], fresh["params"][-25:])
+
+
+def test_weights_of_another_kind_of_model_are_refused(tmp_path):
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="other")]).save(tmp_path / "old.keras")
+    template = build_template(a_model(5, seed=2))
+    with pytest.raises(UserError, match="same kind of model"):
+        start_from(str(tmp_path / "old.keras"), template, State(0, template.initial()))
+
+
+@pytest.mark.parametrize("spec", ["nowhere", "nowhere.keras"])
+def test_a_start_that_is_not_there_is_one_clear_line(tmp_path, spec):
+    template = build_template(a_model(5, seed=2))
+    with pytest.raises(UserError, match=r"model\.init-from") as error:
+        start_from(str(tmp_path / spec), template, State(0, template.initial()))
+    assert "\n" not in str(error.value)
+
+
+def test_alternating_flips_change_every_epoch_and_leave_the_other_choices_alone():
+    data, indices = Data(flip=True, alternate_flip=True), tf.range(1000, dtype=tf.int64)
+
+    def numbers(epoch):
+        bits = augment.random_bits(7, epoch, indices, augment.NUM_BITS)
+        return bits.numpy(), augment.alternate_flips(data, bits, 7, epoch, indices).numpy()
+
+    pairs = [numbers(tf.constant(epoch, tf.int64)) for epoch in range(3)]
+    first, second, third = (alternating[:, 2] % 2 for _, alternating in pairs)
+    assert np.all(first != second)
+    assert np.array_equal(first, third)
+    assert 400 < first.sum() < 600
+    for bits, alternating in pairs:
+        assert np.array_equal(np.delete(bits, 2, axis=1), np.delete(alternating, 2, axis=1))
