@@ -4,28 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test test-long check format setup bench clean
+.PHONY: train test test-long check format setup setup-all bench clean
 
 train: setup
 	$(BIN)/paceline train
 
-test: setup
+test: setup-all
 	$(BIN)/python -m pytest -n 2 -m "not long"
 
-test-long: setup
+test-long: setup-all
 	$(BIN)/python -m pytest -n 2
 
-check: setup
+check: setup-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup
+format: setup-all
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup
-	$(INSTALL) --editable ".[cpu,dev,bench]"
+bench: setup-all
+	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3,bench]"
 	$(BIN)/python -m benchmarks
 
 setup: $(VENV)/ready
@@ -35,7 +35,14 @@ EXTRA ?= cpu
 $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --editable ".[$(EXTRA),dev]"
+	$(INSTALL) --editable ".[$(EXTRA)]"
+	touch $@
+
+# What the tests need beside it: Ray, Spark, storage, and the tools.
+setup-all: $(VENV)/ready-all
+
+$(VENV)/ready-all: $(VENV)/ready
+	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3]"
 	touch $@
 
 clean:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import sys
 
 from benchmarks.protocol import serve
-from paceline.devices import build_strategy
+from paceline.devices import set_environment
 from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule
 from paceline.job import Job
 from paceline.training.loop import Engine
-from paceline.worker import build
-from paceline.worker import build_engine as build_engine_of_job
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
@@ -44,9 +42,10 @@ def build_experiment(depth: int, folder: str) -> Experiment:
 def build_engine(experiment: Experiment) -> Engine:
     """What a worker would build for this experiment, with the state of step 0."""
     job = Job(experiment)
-    strategy = build_strategy(job)
-    core = build(job)
-    engine = build_engine_of_job(job, core, strategy, lambda: False)
+    set_environment(job)
+    from paceline.engines.collective import open_engine
+
+    core, engine = open_engine(job, lambda: False)
     engine.load(core.initial_state())
     return engine
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
+from paceline.assemble import build
 from paceline.devices import build_strategy
 from paceline.experiment import Experiment
 from paceline.job import Job
-from paceline.worker import build
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from benchmarks.contender_paceline_input import serve_input
 from benchmarks.pictures import BATCH_SIZE, MEAN, STD
 from benchmarks.protocol import Channel, Clock
+from paceline.assemble import build
 from paceline.devices import build_strategy
 from paceline.experiment import Data, Experiment, Model, Schedule
 from paceline.job import Job
-from paceline.worker import build
 
 if TYPE_CHECKING:
     import tensorflow as tf

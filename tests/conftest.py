@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from helpers import stopped_run, uninterrupted_run
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -46,3 +49,15 @@ def mirrored() -> Callable[[int], tf.distribute.Strategy]:
         return tf.distribute.MirroredStrategy(names[:count])
 
     return build
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke` that nobody stopped."""
+    return uninterrupted_run(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke` that was stopped after step 5."""
+    return stopped_run(tmp_path_factory)

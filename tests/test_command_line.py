@@ -28,8 +28,6 @@ from helpers import (
     paceline,
     program,
     result_of,
-    stopped_run,
-    uninterrupted_run,
     wait_until,
     write_own_code,
 )
@@ -48,16 +46,6 @@ def here(tmp_path: Path) -> Path:
 @pytest.fixture
 def own_code(here: Path) -> Path:
     return write_own_code(here)
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return uninterrupted_run(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stopped_run(tmp_path_factory)
 
 
 def smoke(*flags: str, cwd: Path) -> Ended:

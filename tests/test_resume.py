@@ -20,23 +20,11 @@ from helpers import (
     paceline,
     program,
     result_of,
-    stopped_run,
-    uninterrupted_run,
     wait_until,
     write_own_code,
 )
 
 LAST_STEP = 24  # of the recipe smoke: 3 epochs of 8 steps, a save every 4, an evaluation every 8
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return uninterrupted_run(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stopped_run(tmp_path_factory)
 
 
 @pytest.fixture

@@ -10,14 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import paceline, program, result_of, uninterrupted_run, wait_until, write_own_code
+from helpers import paceline, program, result_of, wait_until, write_own_code
 
 WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return uninterrupted_run(tmp_path_factory)
 
 
 def digest_of(folder: Path, name: str, *flags: str) -> str:

@@ -3,7 +3,7 @@ settings must be made before it is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from paceline.runs import RunFolder, default_path
 if TYPE_CHECKING:
     import numpy as np
 
-Action = Callable[[int, Mapping[str, Any]], None]
+    from paceline.training.loop import Action
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,35 @@ from paceline.experiment import Experiment, from_json
 
 
 @dataclass(frozen=True)
+class Ray:
+    """Workers as actors of a Ray cluster."""
+
+    address: str = ""
+    """Of a running cluster, as ray.init takes it; empty is RAY_ADDRESS, or a cluster started here."""
+    exchange: Literal["object-store", "collective"] = "object-store"
+    """How vectors travel: through Ray's object store, or by TensorFlow's all-reduce between workers that Ray only places."""
+    cpus_per_worker: float = 1.0
+    """Cores that Ray reserves for a worker."""
+    gpus_per_worker: float = -1.0
+    """GPUs that Ray reserves for a worker; -1 is one where the cluster has GPUs."""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Workers as tasks of a barrier stage of a Spark cluster."""
+
+    master: str = ""
+    """URL of the cluster, as spark-submit takes it; empty is what Spark itself is configured for."""
+    conf: tuple[str, ...] = ()
+    """Further settings of Spark, each as KEY=VALUE."""
+
+
+@dataclass(frozen=True)
 class Place:
     """Where workers run. It never changes the numbers."""
 
-    on: Literal["auto", "local", "tf_config"] = "auto"
-    """Who starts the workers: this command (local), or a platform that sets TF_CONFIG for each task; auto looks for TF_CONFIG."""
+    on: Literal["auto", "local", "tf_config", "ray", "spark"] = "auto"
+    """Who starts the workers: this command (local), a platform that sets TF_CONFIG, Ray or Spark; auto looks for TF_CONFIG."""
     workers: int = 1
     """Processes that share the replicas: a power of two that divides them."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
@@ -29,6 +53,10 @@ class Place:
     """How often lost workers are started again without a new checkpoint in between (local)."""
     min_workers: int = 0
     """Go on with half as many workers, down to this number, when restarts don't help; 0 for no fewer (local)."""
+    ps: int = 0
+    """Parameter servers beside the workers, over which the state is spread; 0 is none (local)."""
+    ray: Ray = field(default_factory=Ray)
+    spark: Spark = field(default_factory=Spark)
 
 
 @dataclass(frozen=True)
@@ -70,6 +98,13 @@ class Job:
             raise UserError(
                 f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more"
             )
+
+    @property
+    def engine(self) -> str:
+        """The module of paceline.engines by which the workers advance the state together."""
+        if self.place.on == "ray" and self.place.ray.exchange == "object-store":
+            return "object_store"
+        return "collective"
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

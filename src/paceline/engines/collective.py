@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from paceline import devices
+from paceline.assemble import build
+from paceline.job import Job
+from paceline.meeting import compare_workers
 from paceline.schedule import rates
 from paceline.training.checkpoint import State
 from paceline.training.evaluate import num_batches, summarise
@@ -20,6 +24,15 @@ from paceline.training.loop import Metrics
 from paceline.training.replica import TAIL, Core
 from paceline.training.tree import opaque, tree_sum
 from paceline.training.update import Vectors
+
+
+def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, CollectiveEngine]:
+    """Meet the other workers, build the core, and see that everyone has the same."""
+    strategy = devices.build_strategy(job)
+    core = build(job)
+    engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop)
+    compare_workers(job, core, engine)
+    return core, engine
 
 
 class CollectiveEngine:
@@ -37,11 +50,19 @@ class CollectiveEngine:
         self._block = tf.function(self._build_block(), autograph=False, reduce_retracing=True)
         self._evaluate = {split: tf.function(self._build_evaluate(split), autograph=False) for split in core.splits}
 
-    def load(self, state: State) -> None:
+    def load(self, state: State) -> State:
+        state = state if self._alone else self._chiefs(state)
         self._step = state.step
         for name, variable in self._vectors.items():
             for copy in self._strategy.experimental_local_results(variable):
                 copy.assign(state.vectors[name])
+        return state
+
+    def _chiefs(self, own: State) -> State:
+        step = int(self.gather(np.array([own.step], np.int64))[0, 0])
+        joined, sizes = self.gather(np.concatenate(list(own.vectors.values())))[0], self._core.layout.sizes()
+        pieces = np.split(joined, np.cumsum(list(sizes.values()))[:-1])
+        return State(step, dict(zip(sizes, pieces, strict=True)))
 
     def state(self) -> State:
         local = {name: self._strategy.experimental_local_results(v)[0] for name, v in self._vectors.items()}
@@ -100,7 +121,7 @@ class CollectiveEngine:
         return self._strategy.run(on_device, args=(vector,))
 
     def close(self) -> None:
-        """Nothing to give back: devices belong to the process."""
+        self.gather(np.zeros(1, np.float32))  # nobody leaves before the chief, whose process the others need
 
     def _build_block(self) -> Callable[..., tf.Tensor]:
         weights = self._core.experiment.sync.method == "weights"

@@ -9,7 +9,12 @@ from typing import Any
 
 from paceline.job import Job
 
-PLACES = {"local": "paceline.places.local", "tf_config": "paceline.places.tf_config"}
+PLACES = {
+    "local": "paceline.places.local",
+    "tf_config": "paceline.places.tf_config",
+    "ray": "paceline.places.ray",
+    "spark": "paceline.places.spark",
+}
 
 Listen = Callable[[dict[str, Any]], None]
 

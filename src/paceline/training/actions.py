@@ -21,9 +21,7 @@ import numpy as np
 from paceline.errors import UserError
 from paceline.runs import RunFolder, explained
 from paceline.training.checkpoint import Checkpoints, State
-
-Metrics = Mapping[str, Any]
-Action = Callable[[int, Metrics], None]
+from paceline.training.loop import Action, Metrics
 
 
 class TrainingFailed(UserError):

@@ -9,7 +9,7 @@ from paceline.plan import Plan
 from paceline.training.checkpoint import State
 
 Metrics = dict[str, Any]
-Action = Callable[[int, Metrics], None]
+Action = Callable[[int, Metrics], None]  # called with the number of steps done
 
 BLOCK_SECONDS = 5.0
 
@@ -17,7 +17,9 @@ BLOCK_SECONDS = 5.0
 class Engine(Protocol):
     """How the workers of a place advance a state together."""
 
-    def load(self, state: State) -> None: ...
+    def load(self, state: State) -> State:
+        """Go on from this state; where several workers meet, all from the chief's, which is answered."""
+        ...
 
     def advance(self, start: int, stop: int) -> Metrics:
         """Train steps [start, stop), fewer when a worker wants to stop: mean metrics, `per_step` lists, the `step` reached, and
@@ -28,7 +30,9 @@ class Engine(Protocol):
 
     def evaluate(self, final: bool) -> Metrics: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let the workers go: the chief has written everything."""
+        ...
 
 
 def train(engine: Engine, plan: Plan, actions: Sequence[Action], first_step: int = 0) -> Metrics:
