@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -150,12 +151,14 @@ class Ended:
 class Program:
     """A running `paceline`, in a process group of its own."""
 
-    def __init__(self, arguments: list[str], cwd: Path) -> None:
+    def __init__(
+        self, arguments: list[str], cwd: Path, environment: dict[str, str] | None = None, inside: tuple[str, ...] = ()
+    ) -> None:
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "paceline", *arguments],
+            [*inside, sys.executable, "-m", "paceline", *arguments],
             cwd=cwd,
-            env=_clean_environment() | {MARK: self._mark},
+            env=_clean_environment() | (environment or {}) | {MARK: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -188,9 +191,11 @@ class Program:
 
 
 @contextmanager
-def program(*arguments: str, cwd: Path) -> Iterator[Program]:
-    """Start `paceline ...`; afterwards none of its processes may be left, and none is."""
-    running = Program(list(arguments), cwd)
+def program(
+    *arguments: str, cwd: Path, environment: dict[str, str] | None = None, inside: tuple[str, ...] = ()
+) -> Iterator[Program]:
+    """Start `paceline ...`, by the command `inside` where one is given; afterwards none of its processes may be left, and none is."""
+    running = Program(list(arguments), cwd, environment, inside)
     try:
         yield running
         running.wait_until_gone(10.0)
@@ -199,8 +204,10 @@ def program(*arguments: str, cwd: Path) -> Iterator[Program]:
             os.kill(pid, signal.SIGKILL)
 
 
-def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S) -> Ended:
-    with program(*arguments, cwd=cwd) as running:
+def paceline(
+    *arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, environment: dict[str, str] | None = None
+) -> Ended:
+    with program(*arguments, cwd=cwd, environment=environment) as running:
         return running.wait(timeout_s)
 
 
@@ -209,6 +216,20 @@ def wait_until(happened: Callable[[], Any], timeout_s: float = TIMEOUT_S, compla
     while not happened():
         assert time.monotonic() < deadline, complaint
         time.sleep(0.05)
+
+
+def free_addresses(count: int) -> list[str]:
+    """Of this machine; a moment ago nobody had them."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def tf_config(cluster: dict[str, list[str]], role: str, index: int = 0) -> dict[str, str]:
+    """The environment of one task."""
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, "model_dir": "run"})}
 
 
 def once_per_session(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Send = Callable[[dict[str, Any]], None]
 
 
-def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, stop: threading.Event) -> None:
-    """The chief's part: it alone reads and writes the run folder."""
+def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, stop: threading.Event) -> bool:
+    """The chief's part: it alone reads and writes the run folder. Answers whether a request stopped it."""
     # loaded first, so that a mistake in them is told before anything begins
     user_actions = [actions.UserAction(spec, load_function(spec)) for spec in job.run.actions]
     for line in run.open(job.experiment, assemble.facts(core)):
@@ -39,7 +39,7 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
     state = engine.load(_first_state(job, core, checkpoints, run.checkpoints, send))
     run.truncate_metrics(state.step)
     send({"kind": "start", **numbers(core, state), "line": assemble.derived(job, core), "run_dir": str(run.path)})
-    speed, board = _Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, state.step)
+    speed, board = Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, state.step)
     if not state.step:
         board.image_grid("input", assemble.example_pictures(core))
     save = actions.SaveCheckpoint(engine.state, checkpoints, core.plan.saves_at, send)
@@ -65,9 +65,10 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
         raise
     finally:
         board.close()
-    result = _result(core, engine.state(), metrics, speed.images_per_second())
-    run.write_result(result)
-    send({"kind": "result", **result, "run_dir": str(run.path)})
+    outcome = result(core, engine.state(), metrics, speed.images_per_second())
+    run.write_result(outcome)
+    send({"kind": "result", **outcome, "run_dir": str(run.path)})
+    return stop.is_set() or bool(metrics.get("stop_requested"))
 
 
 def stops(job: Job, stop: threading.Event) -> list[loop.Action]:
@@ -84,7 +85,7 @@ def train(core: Core, engine: loop.Engine, list_of_actions: list[loop.Action], f
     return metrics
 
 
-def _result(core: Core, state: State, metrics: loop.Metrics, images_per_second: float | None) -> dict[str, Any]:
+def result(core: Core, state: State, metrics: loop.Metrics, images_per_second: float | None) -> dict[str, Any]:
     return {
         "step": state.step,
         "finished": state.step == core.plan.total_steps,
@@ -120,7 +121,7 @@ def numbers(core: Core, state: State) -> dict[str, int]:
     return {"total_steps": core.plan.total_steps, "steps_per_epoch": core.plan.steps_per_epoch, "first_step": state.step}
 
 
-class _Speed:
+class Speed:
     """An action that measures training alone; the first block is left out, because it compiles."""
 
     def __init__(self, global_batch_size: int) -> None:

@@ -14,7 +14,7 @@ _ROLES = ("chief", "master", "worker", "evaluator", "ps")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Who takes part, chief first, and who this process is. No addresses: one process alone."""
+    """Who takes part, chief first, and who this process is. No addresses: one process alone, as an evaluator is."""
 
     addresses: tuple[str, ...] = ()
     index: int = 0
@@ -63,8 +63,10 @@ def _task(config: dict[str, Any], jobs: dict[str, tuple[str, ...]], addresses: t
         index = int(index)  # some platforms quote it
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise UserError(f"TF_CONFIG's task index is {index!r}; it must be a number from 0")
+    if role == "evaluator" and index:
+        raise UserError(f"TF_CONFIG's task is evaluator {index}; a run has one evaluator, number 0")
     if role == "evaluator":
-        return Cluster(addresses, index, "evaluator")
+        return Cluster(role="evaluator")
     if index >= len(jobs.get(role, ())):
         raise UserError(f"TF_CONFIG's task is {role} {index}, but its cluster has {len(jobs.get(role, ()))} of that role")
     return Cluster(addresses, index + (num_chiefs if role == "worker" else 0))

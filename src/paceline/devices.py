@@ -27,7 +27,7 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
 
     found = gpus(job)
     threads, workers = job.experiment.threads_per_replica, job.cluster.num_workers
-    if threads > 1 and job.experiment.replicas > workers and not found:
+    if threads > 1 and job.experiment.replicas > workers and not found and job.cluster.role == "worker":
         raise UserError(
             f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per process; "
             f"give --workers {job.experiment.replicas} (one replica each) or --threads-per-replica 1"

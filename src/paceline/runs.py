@@ -33,9 +33,11 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.events = self.path / "events"
+        self.evaluator_events = self.events / "evaluator"
         self.checkpoints = self.path / "checkpoints"
         self._config, self._metrics = self.path / "config.json", self.path / "metrics.jsonl"
         self._result, self._lock = self.path / "result.json", self.path / "lock"
+        self._evaluations = self.path / "evaluations.jsonl"
         self._lock_handle: int | None = None
 
     def __repr__(self) -> str:
@@ -116,9 +118,14 @@ class RunFolder:
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add one line; `record` has a `step`."""
-        line = json.dumps(_plain(record), allow_nan=False) + "\n"
-        with explained("write", self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
-            file.write(line)
+        _append_line(self._metrics, record)
+
+    def append_evaluation(self, record: dict[str, Any]) -> None:
+        """Add one line to the evaluator's own file; the chief's evaluations are in its metrics."""
+        _append_line(self._evaluations, record)
+
+    def read_evaluations(self) -> list[dict[str, Any]]:
+        return _records(_read_text(self._evaluations))
 
     def truncate_metrics(self, step: int) -> None:
         """Forget what lies beyond `step`, where training goes on, and a line that a crash cut short."""
@@ -223,6 +230,12 @@ def explained(doing: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"cannot {doing} {path}: {error.strerror or error}") from error
+
+
+def _append_line(path: Path, record: dict[str, Any]) -> None:
+    line = json.dumps(_plain(record), allow_nan=False) + "\n"
+    with explained("write", path), open(path, "a", encoding="utf-8") as file:
+        file.write(line)
 
 
 def _read_text(path: Path) -> str:

@@ -16,7 +16,7 @@ import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paceline import assemble, chief, devices
+from paceline import assemble, chief, devices, evaluator
 from paceline.chief import Send
 from paceline.errors import UserError
 from paceline.job import Job
@@ -32,7 +32,8 @@ ALIVE_EVERY_S = 1.0
 
 
 def main() -> int:
-    """The process that `python -m paceline.worker` is: 0 for a clean end, 2 for what a person can put right, 1 for the rest."""
+    """The process that `python -m paceline.worker` is: 0 for a clean end, 143 for one that was asked for by a SIGTERM to any of the
+    workers, 2 for what a person can put right, 1 for the rest."""
     job = Job.from_json(json.loads(sys.stdin.readline()))
     pipe, lock = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1), threading.Lock()
 
@@ -48,14 +49,15 @@ def main() -> int:
     try:
         if job.dry_run:
             send({"kind": "description", "text": assemble.describe(job)})
-        else:
-            run_worker(job, send, stop)
+        elif run_worker(job, send, stop):
+            return 128 + signal.SIGTERM
     except Exception as error:
         traceback.print_exc()  # into the log
         if known := _known(error):
             send({"kind": "error", "text": str(known)})
             return 2
-        send({"kind": "crash", "text": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"})
+        text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        send({"kind": "crash", "text": text, "lost": _lost_another(error)})
         return 1
     return 0
 
@@ -67,6 +69,17 @@ def _known(error: Exception) -> UserError | None:
     from paceline.data.tfrecord import explain
 
     return explain(error)
+
+
+def _lost_another(error: Exception) -> bool:
+    """Whether this is how TensorFlow tells that another worker is gone; the cause is then to be found there."""
+    if "tensorflow" not in sys.modules:
+        return False
+    from tensorflow import errors
+
+    return isinstance(
+        error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | errors.DeadlineExceededError
+    )
 
 
 def _end_with_parent() -> None:
@@ -81,35 +94,44 @@ def _tell_alive(send: Send) -> None:
         time.sleep(ALIVE_EVERY_S)
 
 
-def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
-    """Train, or go on with, the run of a job, together with the other workers of its cluster."""
+def run_worker(job: Job, send: Send, stop: threading.Event) -> bool:
+    """Train, or go on with, the run of a job, together with the other workers of its cluster. True where a SIGTERM ended it."""
+    if job.cluster.role == "evaluator":
+        return evaluator.watch(job, send, stop)
     run = RunFolder(job.run.run_dir)
     if job.cluster.is_chief:
         run.lock()
         if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or job.cluster.num_workers == 1):
             send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
-            return
+            return False
+
+    def wants_stop() -> bool:
+        """The engine asks before every block and every turn of an evaluation, and shows by it that it gets on."""
+        send({"kind": "working"})
+        return stop.is_set()
+
     devices.set_environment(job)  # before the engine's module imports TensorFlow
-    core, engine = import_module(f"paceline.engines.{job.engine}").open_engine(job, stop.is_set)
-    if job.cluster.is_chief:
-        chief.lead(job, core, engine, run, send, stop)
-    else:
-        _follow(job, core, engine, send, stop)
+    core, engine = import_module(f"paceline.engines.{job.engine}").open_engine(job, wants_stop)
+    stopped = chief.lead(job, core, engine, run, send, stop) if job.cluster.is_chief else _follow(job, core, engine, send, stop)
     engine.close()
+    return stopped
 
 
-def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Event) -> None:
-    """Everyone else's part: the same loop, with nothing to write."""
-    state = engine.load(core.initial_state())
+def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Event) -> bool:
+    """Everyone else's part: the same loop, with nothing to write. It ends with the chief's state, and tells its result too."""
+    state, speed = engine.load(core.initial_state()), chief.Speed(job.experiment.global_batch_size)
     send({"kind": "start", **chief.numbers(core, state), "line": f"worker {job.cluster.index}: {assemble.derived(job, core)}"})
 
     def beat(step: int, metrics: actions.Metrics) -> None:
         send({"kind": "beat", "step": step})
 
     try:
-        chief.train(core, engine, [actions.StopOnNonFiniteLoss(), beat, *chief.stops(job, stop)], state.step)
-    except actions.StopRequested as request:
-        send({"kind": "beat", "step": request.step})  # the chief saves
+        metrics = chief.train(core, engine, [actions.StopOnNonFiniteLoss(), speed, beat, *chief.stops(job, stop)], state.step)
+    except actions.StopRequested as request:  # the chief saves
+        metrics = request.metrics
+    outcome = chief.result(core, engine.state(), metrics, speed.images_per_second())
+    send({"kind": "result", **outcome, "run_dir": job.run.run_dir})
+    return stop.is_set() or bool(metrics.get("stop_requested"))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ from paceline.worker import MESSAGES
 WAITING_EVERY_S = 10.0
 SILENT_S = 10.0
 """A live process says so every second; one that is silent for longer is stopped or starved."""
+EXPLAIN_S = 3.0
+"""A worker that lost another often tells it before the end of that one is noticed: so long, its own account is not the last word."""
+ASKED = 128 + signal.SIGTERM
+"""The exit code of workers that saved and ended because one of them got a SIGTERM."""
 
 
 class WorkerFailed(Exception):
@@ -67,7 +71,7 @@ class Group:
         self._progress = time.monotonic()
         self._heard = [self._progress] * len(self._processes)
         if self._received:
-            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGKILL)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -78,9 +82,9 @@ class Group:
             process.stdin.close()
 
     def interrupt(self, number: int) -> None:
-        """A person or a platform wants the run to stop: let it save; asked a second time, end it."""
+        """A person or a platform wants the run to stop: let it save; asked a second time, or before training began, end it."""
         self._received.append(number)
-        self._signal(signal.SIGTERM if len(self._received) == 1 else signal.SIGKILL)
+        self._signal(signal.SIGTERM if self._started and len(self._received) == 1 else signal.SIGKILL)
 
     def run(self, listen: Listen, while_waiting: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Pass on what workers tell until every one has ended well; raise what went wrong first. `while_waiting` is called now and
@@ -93,8 +97,9 @@ class Group:
             raise
         if self._objection and not isinstance(self._objection, StopIteration):
             raise self._objection
-        if self._received and not self._outcome.get("finished"):
-            raise Interrupted(self._received[0])
+        asked = any(process.returncode == ASKED for process in self._processes)
+        if (self._received or asked) and not self._outcome.get("finished"):
+            raise Interrupted(next(iter(self._received), signal.SIGTERM))
         return self._outcome
 
     def _listen_to_all(self, listen: Listen, while_waiting: Callable[[], None]) -> None:
@@ -111,7 +116,8 @@ class Group:
             self._heard[index] = time.monotonic()
             if message is None:
                 running -= 1
-                self._check_end(index)
+                if self._processes[index].wait() not in (0, ASKED):
+                    raise self._failure(index, None)
             elif message["kind"] == "alive":
                 self._check_progress()
             else:
@@ -124,41 +130,57 @@ class Group:
         self.saved = self.saved or kind == "saved"
         if kind in ("block", "beat"):
             self._limit = self._place.stall_timeout
-        if kind in ("result", "description"):
+        if kind in ("error", "crash"):
+            raise self._failure(index, message)
+        if kind in ("result", "description") and index == 0:
             self._outcome = message
-        self._raise_error(index, message)
-        if kind != "beat" and (index == 0 or kind != "start"):
+        if kind not in ("beat", "working") and (index == 0 or kind not in ("start", "result")):
             try:
                 listen(message)
             except Exception as error:  # a listener's own; the workers save what they have before anyone hears of it
                 self._objection = self._objection or error
                 self._signal(signal.SIGTERM)
 
-    def _raise_error(self, index: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "error":
-            raise UserError(message["text"])
-        if message["kind"] == "crash":
-            raise WorkerFailed(index, message["text"], self._logs[index])
+    def _failure(self, index: int, message: dict[str, Any] | None) -> Exception:
+        """What to raise when a worker failed: the first failure that is not the mere loss of another worker."""
+        accounts, deadline = {index: message}, time.monotonic() + EXPLAIN_S
+        while not (causes := [each for each, account in accounts.items() if not (account or {}).get("lost")]):
+            if time.monotonic() > deadline:
+                silent = self._silent(EXPLAIN_S)
+                return self._stopped(silent[0], EXPLAIN_S) if silent else self._account(index, message)
+            with suppress(queue.Empty):
+                other, message_of_other = self._messages.get(timeout=0.1)
+                self._heard[other] = time.monotonic()
+                failed = message_of_other["kind"] in ("error", "crash") if message_of_other else self._processes[other].wait()
+                if failed:
+                    accounts.setdefault(other, message_of_other)
+        return self._account(causes[0], accounts[causes[0]])
 
-    def _check_end(self, index: int) -> None:
-        code = self._processes[index].wait()
-        if code == 0:
-            return
-        time.sleep(0.2)  # an error of another worker, which explains this end, may still be on its way
-        while not self._messages.empty():
-            other, message = self._messages.get()
-            if message:
-                self._raise_error(other, message)
-        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise WorkerFailed(index, reason, self._logs[index])
+    def _account(self, index: int, message: dict[str, Any] | None) -> Exception:
+        if message and message["kind"] == "error":
+            return UserError(message["text"])
+        code = self._processes[index].returncode
+        reason = message["text"] if message else f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return WorkerFailed(index, reason, self._logs[index])
 
     def _check_progress(self) -> None:
-        now = time.monotonic()
-        if now - self._progress < self._limit:
+        """A worker that is silent counts as lost in every phase; one that does not get on, once training has begun."""
+        waited = time.monotonic() - self._progress
+        if silent := self._silent(self._place.stall_timeout):
+            raise self._stopped(silent[0], self._place.stall_timeout)
+        if waited < self._limit:
             return
-        silent = [index for index, heard in enumerate(self._heard) if now - heard > min(SILENT_S, self._limit / 2)]
-        index, what = (silent[0], "is stopped or starved") if silent else (0, "makes no progress")
-        raise WorkerFailed(index, f"it {what}: nothing for {self._limit:.0f} s", self._logs[index])
+        if silent := self._silent(min(SILENT_S, self._limit / 2)):
+            raise self._stopped(silent[0], self._limit)
+        raise WorkerFailed(0, f"it makes no progress: nothing for {self._limit:.0f} s", self._logs[0])
+
+    def _silent(self, seconds: float) -> list[int]:
+        """The workers that still run, but have not said so for so long."""
+        now = time.monotonic()
+        return [i for i, heard in enumerate(self._heard) if now - heard > seconds and self._processes[i].poll() is None]
+
+    def _stopped(self, index: int, seconds: float) -> WorkerFailed:
+        return WorkerFailed(index, f"it is stopped or starved: nothing for {seconds:.0f} s", self._logs[index])
 
     def _signal(self, number: int) -> None:
         for process in self._processes:
@@ -168,7 +190,8 @@ class Group:
     def _read(self, index: int, reader: int) -> None:
         with os.fdopen(reader) as lines:
             for line in lines:
-                self._messages.put((index, json.loads(line)))
+                with suppress(ValueError):  # the last words of a killed process may be cut short
+                    self._messages.put((index, json.loads(line)))
         self._messages.put((index, None))
 
 

@@ -13,6 +13,9 @@ from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 
+PROBE_S = 2.0
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
+
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run this task's worker to its end. The platform restarts tasks; this one says who is missing and exits non-zero."""
@@ -22,10 +25,6 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
             "--on tf_config needs the environment variable TF_CONFIG, which is not set; use --workers N on one machine"
         )
     cluster, model_dir = parse_tf_config(text)
-    if cluster.role == "evaluator":
-        raise UserError(
-            "TF_CONFIG's task is an evaluator, which is not supported yet; the chief evaluates: leave this task out"
-        )
     job = replace(job, place=replace(job.place, on="tf_config", workers=cluster.num_workers), cluster=cluster)
     if model_dir:
         job = replace(job, run=replace(job.run, run_dir=model_dir))
@@ -49,9 +48,11 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
 
 
 def _answers(address: str) -> bool:
+    """Whether a worker's gRPC server greets. Only to connect is not enough: for a stopped process its kernel does that."""
     host, port = address.rsplit(":", 1)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-        return True
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_S) as connection:
+            connection.sendall(HTTP2_GREETING)
+            return bool(connection.recv(1))
     except OSError:
         return False

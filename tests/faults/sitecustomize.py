@@ -1,0 +1,120 @@
+"""Python imports this by itself where PYTHONPATH has its folder: it makes one worker fail at one moment, or be another kind of machine.
+
+FAULT is "worker phase kind": it happens once, because a file in FAULT_FOLDER tells that it did; or every time, with FAULT_AGAIN.
+Nothing in Paceline knows of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def fail(kind: str) -> None:
+    folder = Path(os.environ["FAULT_FOLDER"])
+    if (folder / "failed").exists() and "FAULT_AGAIN" not in os.environ:
+        return
+    (folder / "failed").write_text(str(time.time()))
+    if kind == "exception":
+        raise RuntimeError("something in this worker broke")
+    os.kill(os.getpid(), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}[kind])
+
+
+def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
+    """Steps of the recipe smoke: 10 lies within an epoch, 16 is evaluated, 12 is saved."""
+    from paceline.training import checkpoint, loop
+
+    saving, train = Path(os.environ["FAULT_FOLDER"], "saving"), loop.train
+
+    def train_with_fault(engine, plan, actions, first_step=0):
+        advance, evaluate = engine.advance, engine.evaluate
+
+        def advancing(start, stop):
+            if is_victim and phase == "mid-epoch" and start >= 9:
+                fail(kind)
+            if is_victim and phase == "save" and start >= 12:
+                while not saving.exists():
+                    time.sleep(0.01)
+                fail(kind)
+            return advance(start, stop)
+
+        def evaluating(final):
+            if is_victim and phase == "evaluation" and first_step < 16 <= engine.state().step:
+                fail(kind)
+            return evaluate(final)
+
+        engine.advance, engine.evaluate = advancing, evaluating
+        return train(engine, plan, actions, first_step)
+
+    loop.train = train_with_fault
+    if phase != "save":
+        return
+    from contextlib import contextmanager
+
+    replacing = checkpoint.replacing
+
+    @contextmanager
+    def slowly(path):
+        """The chief is in the middle of writing the checkpoint of step 12."""
+        with replacing(path) as file:
+            if "00000012" in path.name:
+                saving.touch()
+                if own_index == 0 and is_victim:
+                    fail(kind)
+                time.sleep(1.0)
+            yield file
+
+    checkpoint.replacing = slowly
+
+
+def on_start() -> None:
+    global own_index
+    from paceline.job import Job
+
+    from_json = Job.from_json
+
+    def learn(values):
+        global own_index
+        job = from_json(values)
+        own_index = job.cluster.index
+        if pretended := os.environ.get("PRETENDED_VERSION"):
+            pretend(own_index, *pretended.split())
+        if fault := os.environ.get("FAULT"):
+            worker, phase, kind = fault.split()
+            is_victim = job.cluster.role == "worker" and own_index == int(worker)
+            if is_victim and phase == "start":
+                fail(kind)
+            break_in_the_loop(phase, kind, is_victim)
+        if logical := os.environ.get("LOGICAL_DEVICES"):
+            divide_the_cpu(int(logical))
+        return job
+
+    Job.from_json = staticmethod(learn)
+
+
+def pretend(own: int, worker: str, what: str, value: str) -> None:
+    """A library of another version, or another CPU, in one of the workers."""
+    if own != int(worker):
+        return
+    if what == "cpu":
+        from paceline import meeting
+
+        meeting._cpu = lambda: value
+        return
+    from importlib import metadata
+
+    version = metadata.version
+    metadata.version = lambda package: value if package == what else version(package)
+
+
+def divide_the_cpu(count: int) -> None:
+    """Several logical devices in each worker, which it then uses as it would use GPUs."""
+    raise NotImplementedError(count)
+
+
+own_index = -1
+if "paceline.worker" in sys.orig_argv:
+    on_start()
