@@ -204,9 +204,7 @@ def program(
             os.kill(pid, signal.SIGKILL)
 
 
-def paceline(
-    *arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, environment: dict[str, str] | None = None
-) -> Ended:
+def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, environment: dict[str, str] | None = None) -> Ended:
     with program(*arguments, cwd=cwd, environment=environment) as running:
         return running.wait(timeout_s)
 

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from helpers import paceline, program, result_of, wait_until, write_own_code
+from helpers import Ended, free_addresses, metrics_of, paceline, program, result_of, tf_config
 
 WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
 
 
-def digest_of(folder: Path, name: str, *flags: str) -> str:
-    ended = paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder)
+FAULTS = Path(__file__).parent / "faults"
+
+
+def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:
+    ended = paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder, environment=environment)
     assert ended.code == 0, ended
     return result_of(folder / name)["state_sha256"]
 
 
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    return [{name: r[name] for name in r if name.startswith("test_")} for r in metrics_of(run) if "test_loss" in r]
+
+
+def with_faults(**more: str) -> dict[str, str]:
+    """An environment in which Python imports tests/faults/sitecustomize.py."""
+    return more | {"PYTHONPATH": os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
 def test_two_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: Path) -> None:
     assert digest_of(tmp_path, "run", "--workers", "2") == result_of(uninterrupted)["state_sha256"]
-    one, two = (json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in (uninterrupted, tmp_path / "run"))
-    for name in ("test_accuracy", "test_loss", "test_count"):
-        assert one[name] == two[name]
+    assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
+    assert [each["test_count"] for each in evaluations(tmp_path / "run")] == [131.0] * 3, "every example is counted once"
     assert (tmp_path / "run" / "worker-1.log").exists()
+
+
+@pytest.mark.long
+def test_four_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: Path) -> None:
+    assert digest_of(tmp_path, "run", "--workers", "4") == result_of(uninterrupted)["state_sha256"]
+    assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
 
 
 def test_a_run_resumes_with_another_number_of_workers(uninterrupted: Path, tmp_path: Path) -> None:
@@ -36,57 +52,87 @@ def test_a_run_resumes_with_another_number_of_workers(uninterrupted: Path, tmp_p
 
 def test_averaged_weights_give_the_same_bits_on_one_and_four_workers(tmp_path: Path) -> None:
     assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "four", *WEIGHTS, "--workers", "4")
+    one, four = evaluations(tmp_path / "one"), evaluations(tmp_path / "four")
+    assert one == four
+    assert {each["test_count"] for each in one} == {131.0}
 
 
-def test_a_killed_worker_is_named_and_the_run_goes_on_to_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
-    write_own_code(tmp_path)
-    flags = ("--run-dir", "run", "--workers", "2", "--actions", "own.py:wait_for_a_signal")
-    with program("train", "smoke", *flags, cwd=tmp_path) as running:
-        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
-        os.kill(running.workers()[1], signal.SIGKILL)
-        ended = running.wait()
-    assert ended.code == 0
-    assert "worker 1 failed: killed by SIGKILL" in ended.out
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+@pytest.mark.long
+def test_averaged_weights_resume_with_another_number_of_workers(tmp_path: Path) -> None:
+    digest_of(tmp_path, "several", *WEIGHTS, "--workers", "2", "--stop-at", "5")
+    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "several", *WEIGHTS, "--workers", "4")
 
 
-def test_a_master_and_a_worker_of_a_tf_config_both_train_and_give_the_same_bits(
-    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("flags", [(), pytest.param(WEIGHTS, marks=pytest.mark.long)], ids=["gradients", "weights"])
+def test_two_workers_of_two_devices_each_give_the_same_bits(
+    flags: tuple[str, ...], uninterrupted: Path, tmp_path: Path
 ) -> None:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        master, worker = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two))
-    config = {"cluster": {"master": [master], "worker": [worker]}, "model_dir": "run"}
+    one = digest_of(tmp_path, "one", *flags) if flags else result_of(uninterrupted)["state_sha256"]
+    environment = with_faults(LOGICAL_DEVICES="2", DEVICES_FOLDER=str(tmp_path))
+    assert digest_of(tmp_path, "run", *flags, "--workers", "2", **environment) == one
+    assert {(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)} == {"4"}, "replicas in sync, by the strategy"
 
-    def task(role: str) -> None:
-        monkeypatch.setenv("TF_CONFIG", json.dumps(config | {"task": {"type": role, "index": 0}}))
 
-    task("worker")  # tasks may start in any order
-    with program("train", "smoke", cwd=tmp_path) as follower:
-        task("master")
-        chief = paceline("train", "smoke", cwd=tmp_path)
-        followed = follower.wait()
+@pytest.mark.parametrize(
+    ("pretended", "told"),
+    [
+        ("1 keras 3.0.0", "libraries.keras"),
+        pytest.param("1 cpu sse4_2", "cpu", marks=pytest.mark.long),
+        pytest.param("0 tensorflow 2.20.0", "libraries.tensorflow", marks=pytest.mark.long),
+    ],
+)
+def test_workers_that_would_compute_other_bits_are_told_at_the_start(pretended: str, told: str, tmp_path: Path) -> None:
+    environment = with_faults(PRETENDED=pretended)
+    ended = paceline("train", "smoke", "--run-dir", "run", "--workers", "2", cwd=tmp_path, environment=environment)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert "worker 1 (127.0.0.1:" in ended.err
+    assert f"differs from the chief: {told}" in ended.err
+    assert not (tmp_path / "run").exists(), "nothing began"
+
+
+def cluster_of(roles: tuple[str, ...]) -> dict[str, list[str]]:
+    return {role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)}
+
+
+def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writes(uninterrupted: Path, tmp_path: Path) -> None:
+    cluster, elsewhere = cluster_of(("master", "worker")), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    # tasks may start in any order
+    with program("train", "smoke", cwd=elsewhere, environment=tf_config(cluster, "worker")) as follower:
+        chief = paceline("train", "smoke", cwd=tmp_path, environment=tf_config(cluster, "master"))
+        followed: Ended = follower.wait()
     assert (chief.code, followed.code) == (0, 0), (chief, followed)
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    digest = result_of(uninterrupted)["state_sha256"]
+    assert result_of(tmp_path / "run")["state_sha256"] == digest
+    assert followed.last_line["state_sha256"] == digest, "every worker ends with the same state"
     assert "2 workers" in chief.out
+    assert not list(elsewhere.iterdir()), "only the chief writes"
 
 
-def test_a_task_that_never_appears_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as own, socket.socket() as absent:
-        for each in (own, absent):
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (own, absent)]
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}))
-    ended = paceline("train", "smoke", "--run-dir", "run", "--start-timeout", "25", cwd=tmp_path)
+def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
+    """Every file of the run but the other worker's log was opened for writing by the chief or by the command, by no one else."""
+    environment = with_faults(WRITES_FOLDER=str(tmp_path))
+    digest_of(tmp_path, "run", "--workers", "2", "--stop-at", "4", **environment)
+    written = {worker: (tmp_path / f"writes-{worker}").read_text().split() for worker in (0, 1)}
+    assert any("step-00000004" in name for name in written[0]), "the chief's writing is seen"
+    assert not [name for name in written[1] if "/run/" in name]
+
+
+def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
+    own, absent = free_addresses(2)
+    environment = tf_config({"worker": [own, absent]}, "worker")
+    ended = paceline("train", "smoke", "--start-timeout", "25", cwd=tmp_path, environment=environment)
     assert ended.code == 1
-    assert f"no answer from {addresses[1]}" in ended.err
+    assert f"waiting for {absent}" in ended.out
+    assert f"no answer from {absent}" in ended.err
 
 
-def test_an_evaluator_is_told_that_the_chief_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "evaluator", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    ended = paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path)
-    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
-    assert "the chief evaluates" in ended.err
-    assert not (tmp_path / "run").exists()
+def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> None:
+    (absent,) = free_addresses(1)
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        own = f"127.0.0.1:{other.getsockname()[1]}"
+        ended = paceline("train", "smoke", cwd=tmp_path, environment=tf_config({"worker": [own, absent]}, "worker"))
+    assert ended.code == 2
+    assert f"cannot listen at {own}" in ended.err.splitlines()[-1]

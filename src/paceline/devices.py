@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from paceline.errors import UserError
+from paceline.errors import AddressTaken, UserError
 from paceline.job import Job
 
 if TYPE_CHECKING:
@@ -56,7 +56,13 @@ def _several_workers(job: Job) -> tf.distribute.Strategy:
         task_id=job.cluster.index,
         rpc_layer="grpc",
     )
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    except tf.errors.UnknownError as error:
+        if "Could not start gRPC server" not in str(error):
+            raise
+        own = job.cluster.addresses[job.cluster.index]
+        raise AddressTaken(f"cannot listen at {own}: another program has its port; end that, or give another") from error
 
 
 def gpus(job: Job) -> list[str]:

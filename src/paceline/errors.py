@@ -5,6 +5,10 @@ class UserError(Exception):
     """What was given, what is allowed, what to do: in one line."""
 
 
+class AddressTaken(UserError):
+    """A worker cannot listen at its address; one that Paceline itself chose is chosen anew."""
+
+
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
     """A hint with the nearest known name, or the list of all of them."""
     import difflib

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import assemble, chief, devices, evaluator
 from paceline.chief import Send
-from paceline.errors import UserError
+from paceline.errors import AddressTaken, UserError
 from paceline.job import Job
 from paceline.runs import RunFolder
 from paceline.training import actions
@@ -52,10 +52,10 @@ def main() -> int:
         elif run_worker(job, send, stop):
             return 128 + signal.SIGTERM
     except Exception as error:
-        traceback.print_exc()  # into the log
         if known := _known(error):
-            send({"kind": "error", "text": str(known)})
+            send({"kind": "error", "text": str(known), "address_taken": isinstance(known, AddressTaken)})
             return 2
+        traceback.print_exc()  # into the log
         text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         send({"kind": "crash", "text": text, "lost": _lost_another(error)})
         return 1

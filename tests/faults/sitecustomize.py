@@ -80,8 +80,10 @@ def on_start() -> None:
         global own_index
         job = from_json(values)
         own_index = job.cluster.index
-        if pretended := os.environ.get("PRETENDED_VERSION"):
+        if pretended := os.environ.get("PRETENDED"):
             pretend(own_index, *pretended.split())
+        if folder := os.environ.get("WRITES_FOLDER"):
+            note_writes(Path(folder, f"writes-{own_index}"))
         if fault := os.environ.get("FAULT"):
             worker, phase, kind = fault.split()
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
@@ -110,9 +112,41 @@ def pretend(own: int, worker: str, what: str, value: str) -> None:
     metadata.version = lambda package: value if package == what else version(package)
 
 
+def note_writes(notes: Path) -> None:
+    """Every file that this process opens to write, removes or renames, by Python's audit events."""
+    handle = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(event: str, arguments: tuple) -> None:
+        writes = event in ("os.rename", "os.remove", "os.mkdir", "os.truncate")
+        if event == "open":
+            _, mode, flags = arguments
+            writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(c in (mode or "") for c in "wax+")
+        if writes:
+            os.write(handle, f"{os.path.abspath(str(arguments[0]))}\n".encode())
+
+    sys.addaudithook(note)
+
+
 def divide_the_cpu(count: int) -> None:
-    """Several logical devices in each worker, which it then uses as it would use GPUs."""
-    raise NotImplementedError(count)
+    """Several logical devices in each worker: TensorFlow's strategy then takes them as it would take so many GPUs."""
+    from paceline import devices
+
+    build_strategy = devices.build_strategy
+
+    def build(job):
+        devices.set_environment(job)
+        import tensorflow as tf
+        from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        names = tuple(f"/job:worker/task:{job.cluster.index}/device:CPU:{i}" for i in range(count))
+        CollectiveAllReduceExtended._initialize_local_devices = lambda *_: (names, "CPU")
+        strategy = build_strategy(job)
+        Path(os.environ["DEVICES_FOLDER"], f"devices-{job.cluster.index}").write_text(str(strategy.num_replicas_in_sync))
+        return strategy
+
+    devices.build_strategy = build
 
 
 own_index = -1

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.cluster import Cluster
-from paceline.errors import UserError
+from paceline.errors import AddressTaken, UserError
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 from paceline.runs import RunFolder
+
+ADDRESS_TRIES = 5
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
@@ -30,12 +32,17 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
 
 def _supervise(job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
     """Start the group until it has come to its end, or fails once too often without a new checkpoint."""
-    workers, failures = job.place.workers, 0
+    workers, failures, taken = job.place.workers, 0, 0
     while True:
         group = Group(_jobs(job, workers), [run.worker_log(index) for index in range(workers)])
         try:
             with forwarded_signals(group), group:
                 return group.run(listen)
+        except AddressTaken as error:
+            taken += 1
+            if taken > ADDRESS_TRIES:
+                raise
+            listen({"kind": "warning", "text": f"{error}; starting again with other ports"})
         except WorkerFailed as failure:
             failures = 1 if group.saved else failures + 1
             if failures > job.place.max_restarts:
@@ -52,7 +59,7 @@ def _jobs(job: Job, workers: int) -> list[Job]:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    """Free ports of this machine alone. Another program may take one before TensorFlow does: then the group starts again."""
+    """Free ports of this machine alone. Another program may take one before TensorFlow does: then others are chosen."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

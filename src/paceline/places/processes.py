@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UserError
+from paceline.errors import AddressTaken, UserError
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.worker import MESSAGES
@@ -95,7 +95,9 @@ class Group:
             if self._received:
                 raise Interrupted(self._received[0]) from None
             raise
-        if self._objection and not isinstance(self._objection, StopIteration):
+        if isinstance(self._objection, StopIteration):
+            return self._outcome
+        if self._objection:
             raise self._objection
         asked = any(process.returncode == ASKED for process in self._processes)
         if (self._received or asked) and not self._outcome.get("finished"):
@@ -158,7 +160,7 @@ class Group:
 
     def _account(self, index: int, message: dict[str, Any] | None) -> Exception:
         if message and message["kind"] == "error":
-            return UserError(message["text"])
+            return (AddressTaken if message.get("address_taken") else UserError)(message["text"])
         code = self._processes[index].returncode
         reason = message["text"] if message else f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return WorkerFailed(index, reason, self._logs[index])
