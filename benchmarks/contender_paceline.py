@@ -1,18 +1,21 @@
 """Paceline itself: the collective engine on the cores of this machine, as `paceline train` would run it in one process.
 
-    python -m benchmarks.contender_paceline DEPTH DATA_FOLDER
+    python -m benchmarks.contender_paceline DEPTH DATA_FOLDER [ROUND_STEPS [INDEX ADDRESS ...]]
 
-Depth 50 is ResNet-50 for pictures of 224 pixels from a folder of arrays; all others are CIFAR ResNets.
+Depth 50 is ResNet-50 for pictures of 224 pixels from a folder of arrays; all others are CIFAR ResNets. Above 1, ROUND_STEPS is that of
+sync.method weights. With addresses it is one of several workers of this machine, all of which need the same turns.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from benchmarks.protocol import serve
+from paceline.cluster import Cluster
 from paceline.devices import set_environment
-from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule
-from paceline.job import Job
+from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.job import Job, Place
 from paceline.training.loop import Engine
 
 
@@ -39,9 +42,10 @@ def build_experiment(depth: int, folder: str) -> Experiment:
     )
 
 
-def build_engine(experiment: Experiment) -> Engine:
+def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engine:
     """What a worker would build for this experiment, with the state of step 0."""
-    job = Job(experiment)
+    cluster = cluster or Cluster()
+    job = Job(experiment, Place(on="local", workers=cluster.num_workers), cluster=cluster)
     set_environment(job)
     from paceline.engines.collective import open_engine
 
@@ -51,11 +55,15 @@ def build_engine(experiment: Experiment) -> Engine:
 
 
 def main() -> None:
-    experiment = build_experiment(int(sys.argv[1]), sys.argv[2])
-    engine, step = build_engine(experiment), 0
+    experiment, round_steps = build_experiment(int(sys.argv[1]), sys.argv[2]), int((sys.argv[3:4] or ["1"])[0])
+    if round_steps > 1:
+        experiment = replace(experiment, sync=Sync(method="weights", every=round_steps))
+    cluster = Cluster(tuple(sys.argv[5:]), int(sys.argv[4])) if len(sys.argv) > 5 else None
+    engine, step = build_engine(experiment, cluster), 0
 
     def train(steps: int) -> float:
         nonlocal step
+        steps = -(-steps // round_steps) * round_steps  # whole rounds
         engine.advance(step, step + steps)
         step += steps
         return steps * experiment.global_batch_size

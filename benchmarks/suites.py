@@ -17,6 +17,11 @@ SUITES = {
     "index": "benchmarks.suite_index:measure",
     "convert": "benchmarks.suite_convert:measure",
     "startup": "benchmarks.suite_startup:measure",
+    "workers": "benchmarks.suite_workers:measure",
+    "recovery": "benchmarks.suite_recovery:measure",
+    "slow-link-5-mbit": "benchmarks.suite_slow_link:measure_5_mbit",
+    "slow-link-50-mbit": "benchmarks.suite_slow_link:measure_50_mbit",
+    "slow-link-1-gbit": "benchmarks.suite_slow_link:measure_1_gbit",
 }
 
 

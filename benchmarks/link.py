@@ -1,0 +1,145 @@
+"""Two hosts on this machine: network namespaces with addresses of their own, and a link of a given rate and delay between them. Root only.
+
+The rate is the kernel's (`tc ... tbf`). The delay would be netem's, which many kernels lack: the link then goes through this process,
+which holds every packet of a TUN device for so long before it hands it on to the other. A link without delay is a plain veth pair.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import os
+import select
+import shutil
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+_TUNSETIFF, _IFF_TUN_NO_PI = 0x400454CA, 0x1001
+_MTU = 1500
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of each direction: megabits per second and seconds of delay."""
+
+    mbit_per_s: float
+    delay_s: float = 0.0
+
+    def __str__(self) -> str:
+        rate = f"{self.mbit_per_s / 1000:g} Gbit/s" if self.mbit_per_s >= 1000 else f"{self.mbit_per_s:g} Mbit/s"
+        return rate + (f", {1000 * self.delay_s:g} ms" if self.delay_s else "")
+
+
+def why_not() -> str:
+    """Why this machine cannot have such hosts; empty where it can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [name for name in ("ip", "tc") if not shutil.which(name)]
+    if missing:
+        return f"{' and '.join(missing)} not found: install iproute2"
+    if run("ip", "netns", "add", f"paceline-try-{os.getpid()}", check=False):
+        return "this kernel or container allows no network namespaces"
+    run("ip", "netns", "del", f"paceline-try-{os.getpid()}")
+    return ""
+
+
+def run(*command: str, check: bool = True) -> int:
+    return subprocess.run(command, check=check, capture_output=True, timeout=30).returncode
+
+
+@contextmanager
+def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
+    """The names of two fresh namespaces, at ADDRESSES; without a `link` as quick as the machine. Afterwards they are gone."""
+    names = (f"paceline-a-{os.getpid()}", f"paceline-b-{os.getpid()}")
+    devices = (f"pla{os.getpid()}", f"plb{os.getpid()}")
+    forwarder = None
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+        if link and link.delay_s:
+            forwarder = _Forwarder(devices, link.delay_s)
+        else:
+            run("ip", "link", "add", devices[0], "type", "veth", "peer", "name", devices[1])
+        for name, device, address in zip(names, devices, ADDRESSES, strict=True):
+            run("ip", "link", "set", device, "netns", name)
+            run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", device)
+            run("ip", "-n", name, "link", "set", device, "mtu", str(_MTU), "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            if link:
+                rate = f"{link.mbit_per_s:g}mbit"
+                burst = str(max(16_000, int(link.mbit_per_s * 1e6 / 8 / 250)))  # what passes between two ticks of the clock
+                run(
+                    "tc",
+                    "-n",
+                    name,
+                    "qdisc",
+                    "add",
+                    "dev",
+                    device,
+                    "root",
+                    "tbf",
+                    "rate",
+                    rate,
+                    "burst",
+                    burst,
+                    "latency",
+                    "400ms",
+                )
+        yield names
+    finally:
+        if forwarder:
+            forwarder.close()
+        for name in names:
+            run("ip", "netns", "del", name, check=False)
+        run("ip", "link", "del", devices[0], check=False)
+
+
+def cut(name: str) -> None:
+    """Take the link of a host down."""
+    device = subprocess.run(["ip", "-n", name, "-o", "link"], capture_output=True, text=True, check=True).stdout
+    run(
+        "ip", "-n", name, "link", "set", next(w.split("@")[0].rstrip(":") for w in device.split() if w.startswith("pl")), "down"
+    )
+
+
+class _Forwarder:
+    """Two TUN devices in a thread: what one sends comes out of the other after the delay."""
+
+    def __init__(self, devices: tuple[str, str], delay_s: float) -> None:
+        self._files, self._delay_s, self._closed = [_tun(name) for name in devices], delay_s, False
+        self._thread = threading.Thread(target=self._forward, daemon=True)
+        self._thread.start()
+
+    def _forward(self) -> None:
+        waiting: list[tuple[float, int, int, bytes]] = []
+        number = 0
+        while not self._closed:
+            pause = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 0.1
+            for file in select.select(self._files, [], [], min(pause, 0.1))[0]:
+                other = self._files[1 - self._files.index(file)]
+                number += 1
+                heapq.heappush(waiting, (time.monotonic() + self._delay_s, number, other, os.read(file, 65536)))
+            while waiting and waiting[0][0] <= time.monotonic():
+                _, _, file, packet = heapq.heappop(waiting)
+                try:
+                    os.write(file, packet)
+                except OSError:  # the other device is not up, or down again: the packet is lost
+                    continue
+
+    def close(self) -> None:
+        self._closed = True
+        self._thread.join()
+        for file in self._files:
+            os.close(file)
+
+
+def _tun(name: str) -> int:
+    file = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI))
+    return file

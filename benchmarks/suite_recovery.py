@@ -1,0 +1,88 @@
+"""How long a lost worker costs: from its SIGKILL to the next trained block, less what any start takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contender_paceline import build_experiment
+from benchmarks.harness import ContenderFailed
+from benchmarks.images import cifar10_folder
+from benchmarks.suites import Settings
+from benchmarks.summary import Figure, SuiteResult, Target, quartiles
+from paceline.job import Job, Place, Run
+from paceline.places import local
+
+TARGET = Target("<=", 15.0)
+REPEATS = 3
+SAVE_STEPS = 5
+
+
+def workers() -> list[int]:
+    """The worker processes that this process started, in their order."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid() and b"paceline.worker" in (entry / "cmdline").read_bytes() and fields[0] != "Z":
+                found.append(int(entry.name))
+        except (OSError, IndexError, ValueError):
+            continue
+    return sorted(found)
+
+
+class _Listener:
+    """Kills the second worker once there is a checkpoint, and stops the run when it trains again."""
+
+    def __init__(self) -> None:
+        self.began, self.first_block, self.killed, self.again = time.perf_counter(), 0.0, 0.0, 0.0
+        self.saved = self.resumed = -1
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        now = time.perf_counter()
+        if message["kind"] == "start" and self.killed:
+            self.resumed = message["first_step"]
+        if message["kind"] == "saved":
+            self.saved = message["step"]
+            if not self.killed:
+                self.killed = time.perf_counter()
+                os.kill(workers()[1], signal.SIGKILL)
+        if message["kind"] == "block":
+            self.first_block = self.first_block or now
+            if self.resumed >= 0:
+                self.again = now
+                raise StopIteration
+
+
+def once(folder: str) -> tuple[float, float]:
+    """Seconds of the start, and of the recovery beyond a start."""
+    experiment = build_experiment(20, folder)
+    experiment = replace(experiment, save_every=SAVE_STEPS * experiment.global_batch_size / 50_000)
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
+        listener = _Listener()
+        local.launch(Job(experiment, Place(workers=2), Run(str(Path(parent, "run")))), listener)
+    if not listener.saved or listener.resumed < SAVE_STEPS:
+        raise ContenderFailed(f"the run went on at step {listener.resumed}, but step {SAVE_STEPS} was saved")
+    start_s = listener.first_block - listener.began
+    return start_s, listener.again - listener.killed - start_s
+
+
+def measure(settings: Settings) -> SuiteResult:
+    measured = []
+    with cifar10_folder() as (folder, note):
+        for number in range(REPEATS):
+            settings.tell(f"{number + 1} of {REPEATS}")
+            measured.append(once(folder))
+    starts, recoveries = zip(*measured, strict=True)
+    figures = [
+        Figure("SIGKILL of a worker to the next trained block, less a start", quartiles(recoveries), "s", TARGET),
+        Figure("a start, to its first block", quartiles(starts), "s"),
+    ]
+    return SuiteResult(
+        "Recovery of a two-worker run, ResNet-20", figures, [note, "a negative figure: the second start was quicker"]
+    )

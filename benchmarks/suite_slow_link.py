@@ -1,0 +1,53 @@
+"""Two hosts with a slow link between them: averaged weights every ten steps against gradients each step, ResNet-56. Root only."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.harness import Contender, ContenderFailed, alternate
+from benchmarks.images import cifar10_folder
+from benchmarks.link import ADDRESSES, Link, two_hosts, why_not
+from benchmarks.suites import Settings
+from benchmarks.summary import Figure, SuiteResult, Target, quartiles, ratio, rows
+
+TARGET = Target(">=", 3.0)  # at 5 Mbit/s
+ROUND_STEPS = 10
+PORTS = {1: 5101, ROUND_STEPS: 5102}
+
+
+def contender(hosts: tuple[str, str], folder: str, round_steps: int) -> Contender:
+    workers = [w for host, address in zip(hosts, ADDRESSES, strict=True) for w in (host, f"{address}:{PORTS[round_steps]}")]
+    name = "gradients-each-step" if round_steps == 1 else f"weights-every-{round_steps}"
+    of_model = ("56", folder, str(round_steps))
+    return Contender(name, (sys.executable, "-m", "benchmarks.contender_workers", *of_model, *workers))
+
+
+def measure(link: Link, settings: Settings, target: Target | None = None) -> SuiteResult:
+    if reason := why_not():
+        raise ContenderFailed(f"two hosts cannot be simulated here: {reason}")
+    with cifar10_folder() as (folder, note), two_hosts(link) as hosts:
+        contenders = [contender(hosts, folder, round_steps) for round_steps in PORTS]
+        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+    gradients, weights = (measured[each.name] for each in contenders)
+    figures = [
+        Figure(f"images/s, {weights.name} to {gradients.name}", ratio(weights, gradients), "x", target),
+        *(Figure(f"images/s, {m.name}", quartiles(turn.images_per_s for turn in m.turns), "") for m in (gradients, weights)),
+    ]
+    notes = [note, f"the link, each way: {link}; both hosts share the cores of this machine"]
+    if link.delay_s:
+        notes.append(
+            "the rate is the kernel's (tbf), the delay made by a process between two TUN devices, as this needs no netem"
+        )
+    return SuiteResult(f"ResNet-56 on two hosts, {link}", figures, notes, gradients.name, rows(measured, gradients.name))
+
+
+def measure_5_mbit(settings: Settings) -> SuiteResult:
+    return measure(Link(5, 0.01), settings, TARGET)
+
+
+def measure_50_mbit(settings: Settings) -> SuiteResult:
+    return measure(Link(50, 0.01), settings)
+
+
+def measure_1_gbit(settings: Settings) -> SuiteResult:
+    return measure(Link(1000), settings)
