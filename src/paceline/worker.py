@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import assemble, chief, devices
 from paceline.chief import Send
+from paceline.data.remote import bring_data
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.runs import RunFolder
@@ -47,6 +48,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         if job.dry_run:
+            bring_data(job.experiment.data.dir, send)
             send({"kind": "description", "text": assemble.describe(job)})
         else:
             run_worker(job, send, stop)
@@ -84,11 +86,20 @@ def _tell_alive(send: Send) -> None:
 def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
     """Train, or go on with, the run of a job, together with the other workers of its cluster."""
     run = RunFolder(job.run.run_dir)
+    try:
+        _work(job, run, send, stop)
+    finally:
+        run.unlock()
+
+
+def _work(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> None:
     if job.cluster.is_chief:
-        run.lock()
+        run.lock(send=send)
         if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or job.cluster.num_workers == 1):
-            send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
+            run.unlock()  # whoever hears this may end the process at once
+            send({"kind": "result", **result, "run_dir": run.where, "already": True})
             return
+    bring_data(job.experiment.data.dir, send)
     devices.set_environment(job)  # before the engine's module imports TensorFlow
     core, engine = import_module(f"paceline.engines.{job.engine}").open_engine(job, stop.is_set)
     if job.cluster.is_chief:
