@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.storage import StorageError, Store
+from paceline.storage import StorageError, Store, Tally
 
 LOCK = "lock"
 LOCK_TIMEOUT_S = float(os.environ.get("PACELINE_LOCK_TIMEOUT_S") or 60.0)
@@ -44,6 +44,7 @@ class Mirror:
     def __init__(self, url: str, local: Path) -> None:
         self._store, self._local = Store(url), local
         self._there: dict[str, tuple[int, int]] = {}  # what the remote side has: size and time of the local file
+        self._waiting: dict[str, int] = {}
         self._beats, self._lost = 0, ""
         self._busy, self._ended = threading.Lock(), threading.Event()
         self._send: Send = lambda message: None
@@ -77,8 +78,8 @@ class Mirror:
             print(error, file=sys.stderr)  # into the log; a lock that is left behind is taken over
         _empty(self._local)
 
-    def pull(self, checkpoints: bool = True) -> None:
-        """Make the local side what the remote one is."""
+    def pull(self) -> None:
+        """Make the local side what the remote one is; checkpoints are left to `pull_checkpoints`."""
         files = {name: file for name, file in self._store.files().items() if not _is_private(name)}
         strangers = [name for name in files if not name.startswith("worker-")]
         if strangers and "config.json" not in files:
@@ -86,37 +87,45 @@ class Mirror:
                 f"{self._store.url} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"
             )
         _empty(self._local)
-        names = [n for n in strangers if checkpoints or not n.startswith("checkpoints/")]
-        with ThreadPoolExecutor(PARALLEL) as pool:
-            for name in pool.map(self._fetch, names):
-                self._send({"kind": "transfer", "text": f"fetched {self._store.url}/{name}"})
-        self._there = {name: stat for name in names if (stat := _stat(self._local / name))}
+        self._there, self._waiting = {}, {name: files[name].size for name in strangers if name.startswith("checkpoints/")}
+        self._fetch({name: files[name].size for name in strangers if name not in self._waiting})
+
+    def pull_checkpoints(self) -> None:
+        """All of them: which one is whole, and which the best, is known only when they are here."""
+        self._fetch(self._waiting)
+        self._waiting = {}
 
     def publish(self) -> None:
         """Bring up what changed. When it returns, a run that resumes elsewhere finds it; else it raises."""
         with self._busy:
-            self._check_lock()
+            self._patiently(self._check_lock)
             names = _files(self._local)
             self._upload(sorted(names, key=_order))
             for name in [name for name in self._there if name.startswith("checkpoints/") and name not in names]:
-                self._store.remove(name)
+                self._patiently(self._store.remove, name)
                 del self._there[name]
 
-    def _fetch(self, name: str) -> str:
-        self._store.get(name, self._local / name)
-        return name
+    def _fetch(self, sizes: dict[str, int]) -> None:
+        tally = Tally(f"fetching {self._store.url}", sum(sizes.values()), self._tell)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(lambda name: self._store.get(name, self._local / name, tally), sizes))
+        self._there |= {name: stat for name in sizes if (stat := _stat(self._local / name))}
+
+    def _tell(self, text: str) -> None:
+        self._send({"kind": "transfer", "text": text})
 
     def _upload(self, names: list[str]) -> None:
         for name in names:
             stat = _stat(self._local / name)
             if stat and self._there.get(name) != stat:
-                self._put(name)
+                self._patiently(self._store.put, name, self._local / name)
                 self._there[name] = stat
 
-    def _put(self, name: str) -> None:
+    def _patiently(self, action: Callable[..., None], *arguments: Any) -> None:
+        """A training of days does not end because storage is away for half a minute."""
         for wait_s in (*WAITS_S, None):
             try:
-                self._store.put(name, self._local / name)
+                action(*arguments)
                 return
             except StorageError as error:
                 if not error.passing or wait_s is None:
@@ -131,6 +140,8 @@ class Mirror:
         while not self._ended.wait(LOCK_TIMEOUT_S / 6) and not self._lost:
             try:
                 self._beat()
+                if self._busy.locked():  # storage ends what takes too long; till then it is no standstill
+                    self._tell(f"putting a checkpoint into {self._store.url}")
                 if time.monotonic() > due:
                     began = time.monotonic()
                     with self._busy:

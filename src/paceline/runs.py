@@ -85,6 +85,8 @@ class RunFolder:
     def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         """Make this the folder of the experiment, or check that it is. Answers which libraries changed since."""
         self.make()
+        if self._mirror:
+            self._mirror.pull_checkpoints()
         changed = []
         if self.exists():
             changed = self._compare(experiment, data_facts)
@@ -216,7 +218,10 @@ def _copy(url: str, checkpoints: bool) -> RunFolder:
     """Apart from the local side of a training that may be under way on this machine."""
     folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Mirror(url, folder).pull(checkpoints)
+    mirror = Mirror(url, folder)
+    mirror.pull()
+    if checkpoints:
+        mirror.pull_checkpoints()
     run = RunFolder(folder)
     run.where = url.rstrip("/")
     return run

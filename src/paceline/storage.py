@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +25,9 @@ OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az")
 """An object appears there when its last byte has come. Elsewhere a file is put under another name first, and renamed."""
 STAMPS = ("etag", "ETag", "md5Hash", "mtime", "updated", "LastModified")
 """Each kind of storage has its own word for when or how a file changed."""
+
+
+TELL_EVERY_S = 5.0
 
 
 class StorageError(UserError):
@@ -52,6 +57,21 @@ def cached(kind: str, url: str) -> Path:
     return cache_folder() / kind / f"{url.rpartition('/')[2]}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
+class Tally:
+    """Counts the bytes that were moved, by any thread, and tells of them now and then."""
+
+    def __init__(self, what: str, total: int, tell: Callable[[str], None]) -> None:
+        self._what, self._total, self._tell = what, total, tell
+        self._done, self._told, self._counting = 0, time.monotonic(), threading.Lock()
+
+    def __call__(self, size: int) -> None:
+        with self._counting:
+            self._done += size
+            if time.monotonic() - self._told > TELL_EVERY_S:
+                self._told = time.monotonic()
+                self._tell(f"{self._what}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB")
+
+
 class Store:
     """A remote folder; names in it are relative and may have slashes. Building it touches neither disk nor network."""
 
@@ -63,7 +83,8 @@ class Store:
         with explained("open", self.url):
             import fsspec
 
-            system, root = fsspec.core.url_to_fs(self.url)
+            # a listing that is kept hides what others write, from reading a file by its name, too
+            system, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         return system, root.rstrip("/")
 
     @property
@@ -77,7 +98,6 @@ class Store:
         """All files by name, of subfolders too; empty where there is no such folder."""
         with explained("list", self.url):
             system, root = self._opened
-            system.invalidate_cache()
             found = {path[len(root) + 1 :]: facts for path, facts in sorted(system.find(root, detail=True).items())}
         if strange := [name for name in found if not name or {"", ".", ".."} & set(name.split("/"))]:
             raise UserError(f"{self.url} has the file {strange[0]!r}, which no folder can have; give the URL of a folder")

@@ -10,10 +10,9 @@ import fcntl
 import json
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,12 @@ from typing import Any
 from paceline.data.progress_bar import late_bar
 from paceline.errors import UserError
 from paceline.runs import explained, write_json
-from paceline.storage import File, Store, cached, is_remote
+from paceline.storage import File, Store, Tally, cached, is_remote
 
 NOTES = ".paceline-copy.json"
 """In the copy: size and stamp of the remote file that each of its files was copied from."""
 PARALLEL = 16
-TELL_EVERY_S = 5.0
+NOTE_EVERY_S = 5.0
 
 _ready: dict[str, str] = {}
 """What this process has brought already; it is not compared again."""
@@ -85,34 +84,35 @@ def _bring(store: Store, target: Path, tell: Callable[[str], None]) -> Path:
 def _copy(
     store: Store, target: Path, files: dict[str, File], missing: list[str], known: dict[str, File], tell: Callable[[str], None]
 ) -> None:
-    total, done, counting = sum(files[name].size for name in missing), 0, threading.Lock()
-    told = noted = time.monotonic()
-    what = f"copying {store.url} into the cache"
-
-    def advance(size: int) -> None:
-        nonlocal done, told
-        with counting:
-            done += size
-            bar(size)
-            if time.monotonic() - told > TELL_EVERY_S:
-                told = time.monotonic()
-                tell(f"{what}: {done / 1e9:,.2f} of {total / 1e9:,.2f} GB")
-
-    with late_bar(what, total) as bar, ThreadPoolExecutor(PARALLEL) as pool:
-        jobs = {pool.submit(store.get, name, target / name, advance): name for name in missing}
+    what, total, noted = f"copying {store.url} into the cache", sum(files[name].size for name in missing), time.monotonic()
+    tally, failure = Tally(what, total, tell), None
+    with late_bar(what, total) as advance, ThreadPoolExecutor(PARALLEL) as pool:
+        jobs = {pool.submit(store.get, name, target / name, tally): name for name in missing}
         try:
             for job in as_completed(jobs):
                 name = jobs[job]
-                if not job.result() or _size(target / name) != files[name].size:
-                    raise UserError(f"{store.url}/{name} changed while it was copied; run the same command again")
+                if job.cancelled():
+                    continue
+                if job.exception() or not job.result() or _size(target / name) != files[name].size:
+                    changed = UserError(f"{store.url}/{name} changed while it was copied; run the same command again")
+                    failure = failure or job.exception() or changed
+                    _cancel(jobs)  # what others are fetching right now is kept
+                    continue
                 known[name] = files[name]
-                if time.monotonic() - noted > TELL_EVERY_S:
+                advance(files[name].size)
+                if time.monotonic() - noted > NOTE_EVERY_S:
                     noted = time.monotonic()
                     write_json(target / NOTES, known)
         finally:
-            for job in jobs:
-                job.cancel()
+            _cancel(jobs)
             write_json(target / NOTES, known)
+    if failure:
+        raise failure
+
+
+def _cancel(jobs: Iterable[Future[bool]]) -> None:
+    for job in jobs:
+        job.cancel()
 
 
 def _read_notes(target: Path) -> dict[str, File]:
@@ -133,8 +133,8 @@ def _alone(target: Path) -> Iterator[None]:
     """One process copies, the others wait for it; the lock dies with its holder."""
     with explained("lock", target):
         handle = os.open(target / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
