@@ -12,7 +12,8 @@ from paceline.experiment import Experiment
 from paceline.job import Job, Place, Run
 from paceline.places import launch
 from paceline.recipes import get_recipe
-from paceline.runs import RunFolder, default_path
+from paceline.runs import default_path, existing_run
+from paceline.storage import cache_folder, is_remote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +35,7 @@ class Result:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        return RunFolder(self.run_dir).read_metrics()
+        return existing_run(self.run_dir, checkpoints=False).read_metrics()
 
 
 def train(
@@ -61,6 +62,7 @@ def train(
         from paceline.data.arrays import save_arrays_by_digest
 
         root = Path(run.run_dir).parent if run.run_dir else Path("runs")
+        root = cache_folder() / "data" if is_remote(run.run_dir) else root
         folder = save_arrays_by_digest(root, data, test, classes)
         chosen = replace(chosen, data=replace(chosen.data, source="arrays", dir=str(folder)))
     if not run.run_dir:

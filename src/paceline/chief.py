@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline import assemble
@@ -34,15 +33,15 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
         core.layout,
         keep=job.run.keep,
         experiment_digest=job.experiment.digest(),
-        warn=lambda text: send({"kind": "warning", "text": text}),
+        warn=lambda text: send({"kind": "warning", "text": text.replace(str(run.path), run.where)}),
     )
-    state = engine.load(_first_state(job, core, checkpoints, run.checkpoints, send))
+    state = engine.load(_first_state(job, core, checkpoints, run, send))
     run.truncate_metrics(state.step)
-    send({"kind": "start", **numbers(core, state), "line": assemble.derived(job, core), "run_dir": str(run.path)})
+    send({"kind": "start", **numbers(core, state), "line": assemble.derived(job, core), "run_dir": run.where})
     speed, board = Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, state.step)
     if not state.step:
         board.image_grid("input", assemble.example_pictures(core))
-    save = actions.SaveCheckpoint(engine.state, checkpoints, core.plan.saves_at, send)
+    save = actions.SaveCheckpoint(engine.state, checkpoints, core.plan.saves_at, send, run.publish)
     list_of_actions: list[loop.Action] = [
         actions.StopOnNonFiniteLoss(),
         speed,
@@ -67,7 +66,7 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
         board.close()
     outcome = result(core, engine.state(), metrics, speed.images_per_second())
     run.write_result(outcome)
-    send({"kind": "result", **outcome, "run_dir": str(run.path)})
+    send({"kind": "result", **outcome, "run_dir": run.where})
     return stop.is_set() or bool(metrics.get("stop_requested"))
 
 
@@ -103,11 +102,11 @@ def finished(run: RunFolder, job: Job) -> dict[str, Any] | None:
     return result if same and result and result["finished"] else None
 
 
-def _first_state(job: Job, core: Core, checkpoints: Checkpoints, folder: Path, send: Send) -> State:
+def _first_state(job: Job, core: Core, checkpoints: Checkpoints, run: RunFolder, send: Send) -> State:
     """The newest checkpoint, or where the experiment starts."""
     state = checkpoints.latest()
     if state is None and checkpoints.steps():
-        raise UserError(f"every checkpoint in {folder} is damaged; remove them to start over, or use another --run-dir")
+        raise UserError(f"every checkpoint of {run.where} is damaged; remove them to start over, or use another --run-dir")
     if state or not job.experiment.model.init_from:
         return state or core.initial_state()
     from paceline.models.start import start_from

@@ -54,14 +54,16 @@ def _info(arguments: list[str]) -> int:
 
     from paceline.cli import parse
     from paceline.data.info import describe_source, description_lines, detect
+    from paceline.data.remote import local_folder
 
     flags = parse(_Look, "paceline data info", arguments, _Look(tyro.MISSING, Data()))
-    source = detect(flags.dir)  # before TensorFlow is loaded: most mistakes are found here
+    folder = local_folder(flags.dir)
+    source = detect(folder)  # before TensorFlow is loaded: most mistakes are found here
     # it only reads labels, and has nothing to tell of devices and kernels
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     from paceline.data import build_source
 
-    print("\n".join(description_lines(describe_source(build_source(replace(flags.data, source=source, dir=flags.dir))))))
+    print("\n".join(description_lines(describe_source(build_source(replace(flags.data, source=source, dir=folder))))))
     return 0
 
 
@@ -92,10 +94,16 @@ def _convert(arguments: list[str]) -> int:
     from dataclasses import asdict
 
     from paceline.cli import parse
-    from paceline.data.convert import convert
+    from paceline.data.convert import convert, convert_remote
+    from paceline.data.remote import local_folder
+    from paceline.storage import is_remote
 
     flags = asdict(parse(_Convert, "paceline data convert", arguments, _Convert(tyro.MISSING, tyro.MISSING)))
-    convert(flags.pop("src"), out := flags.pop("out"), **flags)
+    src, out = local_folder(flags.pop("src")), flags.pop("out")
+    if is_remote(out):
+        convert_remote(src, out, **flags)
+    else:
+        convert(src, out, **flags)
     print(f"ready: --data.source tfrecord --data.dir {out}")
     return 0
 
@@ -104,9 +112,10 @@ def _check(arguments: list[str]) -> int:
     """Read every example: paceline data check DIR; exit code 1 when something is wrong"""
     from paceline.cli import parse
     from paceline.data.check import check
+    from paceline.data.remote import local_folder
 
     flags = parse(_Look, "paceline data check", arguments, _Look(tyro.MISSING, Data()))
-    report = check(flags.dir, flags.data)
+    report = check(local_folder(flags.dir), flags.data)
     print("\n".join(report.lines()))
     return 1 if report.problems else 0
 

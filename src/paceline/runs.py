@@ -2,36 +2,43 @@
 
 It owns the names of the files in a run folder and the way they are written: whole or not at all. What is inside a checkpoint
 belongs to `training.checkpoint`, what is inside the events to `training.actions`. Only the chief opens and writes a run folder;
-every command may read one. All access to the disk is in the functions at the end of this file.
+every command may read one. All access to the disk is in the functions at the end of this file. Of a folder on remote storage
+`path` is the local side (`mirror`).
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import math
 import os
 import platform
+import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment import Experiment, differences
+from paceline.mirror import Mirror
+from paceline.storage import Store, cached, is_remote
 
 FORMAT = 1
 """Of config.json; a number above it was written by a newer Paceline."""
 
 
 class RunFolder:
-    """One training's folder. Building one touches no disk."""
+    """One training's folder, `where` the person said: on a disk, or by its URL. Building one touches neither disk nor network."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.where = str(path).rstrip("/") if is_remote(path) else str(path)
+        self.path = cached("runs", self.where) if is_remote(path) else Path(path)
+        self._mirror = Mirror(self.where, self.path) if is_remote(path) else None
         self.events = self.path / "events"
         self.evaluator_events = self.events / "evaluator"
         self.checkpoints = self.path / "checkpoints"
@@ -41,27 +48,38 @@ class RunFolder:
         self._lock_handle: int | None = None
 
     def __repr__(self) -> str:
-        return f"RunFolder({str(self.path)!r})"
+        return f"RunFolder({self.where!r})"
 
     def worker_log(self, worker: int) -> Path:
         return self.path / f"worker-{worker}.log"
 
-    def lock(self, wait_s: float = 3.0) -> None:
-        """Keep every other process out for as long as this one lives, or until `unlock`."""
+    def lock(self, wait_s: float = 3.0, send: Callable[[dict[str, Any]], None] = lambda message: None) -> None:
+        """Keep every other process out for as long as this one lives, or until `unlock`. A remote folder is then pulled."""
         self.make()
         with explained("lock", self._lock):
             # A bare descriptor: the garbage collector does not close it, and started programs do not inherit it.
             handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
             if not _flock(handle, wait_s):
-                holder = _holder(self._lock)
+                pid, host = (_holder(self._lock).get(name, "unknown") for name in ("pid", "host"))
                 os.close(handle)
-                raise UserError(f"another process ({holder}) is training in {self.path}; wait until it ends, or stop it")
+                raise UserError(
+                    f"another process (pid {pid} on host {host}) is training in {self.where}; wait until it ends, or stop it"
+                )
+            earlier = _holder(self._lock)
             os.ftruncate(handle, 0)
-            os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            holder = {"pid": os.getpid(), "host": socket.gethostname()} | (
+                {"token": self._mirror.token} if self._mirror else {}
+            )
+            os.pwrite(handle, json.dumps(holder).encode(), 0)
         self._lock_handle = handle
+        if self._mirror:
+            self._mirror.lock(earlier.get("token", ""), send)
+            self._mirror.pull()
 
     def unlock(self) -> None:
-        """Let others in; needed only by a process that goes on after its training."""
+        """Let others in; needed by a process that goes on after its training, and wherever the folder is remote."""
+        if self._mirror:
+            self._mirror.unlock()
         if self._lock_handle is not None:
             os.close(self._lock_handle)
             self._lock_handle = None
@@ -69,6 +87,8 @@ class RunFolder:
     def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         """Make this the folder of the experiment, or check that it is. Answers which libraries changed since."""
         self.make()
+        if self._mirror:
+            self._mirror.pull_checkpoints()
         changed = []
         if self.exists():
             changed = self._compare(experiment, data_facts)
@@ -80,7 +100,13 @@ class RunFolder:
         with explained("make the folders of", self.path):
             self.events.mkdir(exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
+        self.publish()
         return changed
+
+    def publish(self) -> None:
+        """Bring a remote folder up to date: what was saved counts from now on. On a disk it did already."""
+        if self._mirror:
+            self._mirror.publish()
 
     def exists(self) -> bool:
         return self._config.exists()
@@ -93,7 +119,7 @@ class RunFolder:
             )
         if config["format"] > FORMAT:
             raise UserError(
-                f"{self.path} was written by a newer Paceline (format {config['format']}, this one knows {FORMAT}); "
+                f"{self.where} was written by a newer Paceline (format {config['format']}, this one knows {FORMAT}); "
                 "update Paceline, or use another --run-dir"
             )
         return config
@@ -111,6 +137,7 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         assert "finished" in result, "a result says whether the run is finished"
         write_json(self._result, result)
+        self.publish()
 
     def read_result(self) -> dict[str, Any] | None:
         """The result of the last attempt; None where none has ended yet."""
@@ -145,42 +172,66 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
         strangers = [name for name in names if name != self._lock.name and not name.startswith((".", "worker-"))]
-        if strangers and not self.exists():
+        if strangers and not self.exists() and not self._mirror:
             raise UserError(
-                f"{self.path} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"
+                f"{self.where} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"
             )
 
     def _compare(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         changed = differences(self.experiment().to_json(), experiment.to_json())
         if changed:
             raise UserError(
-                f"{self.path} is the run of another experiment: {_short(changed)}; "
+                f"{self.where} is the run of another experiment: {_short(changed)}; "
                 "use another --run-dir, or the old settings to resume"
             )
         changed = [line.replace(": ", " ", 1) for line in differences(self.data_facts(), _plain(data_facts))]
         if changed:
-            raise UserError(f"{self.path} cannot go on, the data is not the same: {_short(changed)}; use another --run-dir")
+            raise UserError(f"{self.where} cannot go on, the data is not the same: {_short(changed)}; use another --run-dir")
         return differences(self.config().get("versions", {}), library_versions())
 
 
-def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> Path:
+def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
     """The same experiment has the same folder, so the same command resumes."""
-    return Path(root) / f"{recipe}-{experiment.digest()}"
+    name = f"{recipe}-{experiment.digest()}"
+    return f"{str(root).rstrip('/')}/{name}" if is_remote(root) else Path(root) / name
 
 
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:
-    """Every run folder under `root`, by name."""
+    """Every run folder under `root`, by name; of remote ones a copy without checkpoints."""
+    if is_remote(root):
+        configs = [name.split("/") for name in Store(str(root)).files()]
+        names = [parts[0] for parts in configs if len(parts) == 2 and parts[1] == "config.json"]
+        return [_copy(f"{str(root).rstrip('/')}/{name}", checkpoints=False) for name in names]
     return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]
 
 
-def existing_run(path: str | Path, root: str | Path = "runs") -> RunFolder:
-    """The run at `path`, or of that name under `root`, for commands that read one."""
+def existing_run(path: str | Path, root: str | Path = "runs", checkpoints: bool = True) -> RunFolder:
+    """The run at `path`, or of that name under `root`, for commands that read one. Of a remote run it is a copy as of now, gone
+    when this process ends; without `checkpoints` it is a small one."""
+    if is_remote(path):
+        run = _copy(str(path), checkpoints)
+        if not run.exists():
+            raise UserError(f"no run in {path}; give the URL of its folder, the one with config.json")
+        return run
     for run in (RunFolder(path), RunFolder(Path(root) / path)):
         if run.exists():
             return run
     names = [run.path.name for run in all_runs(root)]
     hint = did_you_mean(Path(path).name, names) if names else f"there are no runs in {root}; `paceline train` makes one"
     raise UserError(f"no run in {path}; {hint}")
+
+
+def _copy(url: str, checkpoints: bool) -> RunFolder:
+    """Apart from the local side of a training that may be under way on this machine."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    mirror = Mirror(url, folder)
+    mirror.pull()
+    if checkpoints:
+        mirror.pull_checkpoints()
+    run = RunFolder(folder)
+    run.where = url.rstrip("/")
+    return run
 
 
 def library_versions() -> dict[str, str]:
@@ -296,9 +347,10 @@ def _flock(handle: int, wait_s: float) -> bool:
             time.sleep(0.1)
 
 
-def _holder(path: Path) -> str:
+def _holder(path: Path) -> dict[str, Any]:
+    """What the last one to lock wrote; empty where that is nothing."""
     try:
         holder = json.loads(_read_text(path))
-        return f"pid {holder['pid']} on host {holder['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "of unknown pid"
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}

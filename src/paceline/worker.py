@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import assemble, chief, devices, evaluator
 from paceline.chief import Send
+from paceline.data.remote import bring_data
 from paceline.errors import AddressTaken, UserError
 from paceline.job import Job
 from paceline.runs import RunFolder
@@ -48,6 +49,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         if job.dry_run:
+            bring_data(job.experiment.data.dir, send)
             send({"kind": "description", "text": assemble.describe(job)})
         elif run_worker(job, send, stop):
             return 128 + signal.SIGTERM
@@ -99,11 +101,20 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> bool:
     if job.cluster.role == "evaluator":
         return evaluator.watch(job, send, stop)
     run = RunFolder(job.run.run_dir)
+    try:
+        return _work(job, run, send, stop)
+    finally:
+        run.unlock()
+
+
+def _work(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
     if job.cluster.is_chief:
-        run.lock()
+        run.lock(send=send)
         if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or job.cluster.num_workers == 1):
-            send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
+            run.unlock()  # whoever hears this may end the process at once
+            send({"kind": "result", **result, "run_dir": run.where, "already": True})
             return False
+    bring_data(job.experiment.data.dir, send)
 
     def wants_stop() -> bool:
         """The engine asks before every block and every turn of an evaluation, and shows by it that it gets on."""

@@ -6,12 +6,14 @@ It builds and checks sources and holds out a validation split. The order of exam
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment import Data
 from paceline.plugins import load_function
+from paceline.storage import is_remote
 
 if TYPE_CHECKING:
     from paceline.data.source import Source, Split
@@ -38,7 +40,11 @@ def __getattr__(name: str) -> Any:
 
 
 def build_source(data: Data) -> Source:
-    """The source that `data.build` or else `data.source` names."""
+    """The source that `data.build` or else `data.source` names. A remote folder is copied into the cache first."""
+    if is_remote(data.dir):
+        from paceline.data.remote import local_folder
+
+        data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:
         source = load_function(data.build)(data)
         _check_source(source, data.build)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from paceline.data import example
 from paceline.data.examine import examine
-from paceline.data.index import ShardIndex, judge, open_shard, unpacked_shard
+from paceline.data.index import ShardIndex, judge, unpacked_shard
 from paceline.data.info import describe_source, detect
 from paceline.data.pictures import Picture, find_pictures
 from paceline.data.pool import Tick, run_jobs
@@ -114,7 +114,7 @@ def _look_at_shard(job: Job, shard: Shard, tick: Tick) -> Found:
     found, reached = Found(job.split, Counter(), []), 0
     if shard.size == 0:
         found.problems.append(str(BadRecord(shard.path, 0, "the shard is empty (0 bytes): it ends")))
-    with open_shard(shard.path) as file:
+    with open(shard.path, "rb") as file:
         for offset, data in read_all(file, shard.path, shard.size):
             tick(offset - reached)
             reached = offset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,11 @@ from paceline.data.originals import Originals, find_originals
 from paceline.data.pictures import Picture
 from paceline.data.pool import Tick, run_jobs
 from paceline.data.records import framed
-from paceline.data.shards import IMAGE_KEY, LABEL_KEY, read_notes
+from paceline.data.remote import put_folder
+from paceline.data.shards import IMAGE_KEY, LABEL_KEY, NOTES, read_notes
 from paceline.errors import UserError
 from paceline.runs import explained, replacing
+from paceline.storage import Store, cached
 
 SHARD_BYTES = 64 << 20
 IMAGENET_SHARDS = {"train": 1024, "validation": 128}
@@ -97,6 +100,17 @@ def convert(
             pass
         keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
         return finish(target, [job.name for job in jobs], originals.classes, settings, keys, console)
+
+
+def convert_remote(src: str | Path, url: str, **settings: Any) -> dict[str, Any]:
+    """Convert into the cache and put the result to `url`, dataset.json last; a conversion that was cut off goes on."""
+    here = cached("converted", url)
+    if not here.exists() and Store(url).files():
+        raise UserError(f"{url} is not empty; give a new folder")
+    summary = convert(src, here, **settings)
+    put_folder(here, url, NOTES)
+    shutil.rmtree(here)
+    return summary
 
 
 def _plan_jobs(

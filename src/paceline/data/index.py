@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from paceline.data.progress_bar import late_bar
 from paceline.data.records import FRAME_BYTES, BadRecord, Shard, find_offsets, is_gzip, read_all, read_length, unpack_gzip
 from paceline.errors import UserError
 from paceline.runs import replacing
+from paceline.storage import cache_folder
 
 FILE_NAME = ".paceline-index"
 MAGIC = b"PACEIDX1"
@@ -109,18 +109,6 @@ def unpack(content: bytes) -> list[ShardIndex]:
     return parts
 
 
-def open_shard(path: str) -> IO[bytes]:
-    if "://" not in path:
-        return open(path, "rb")
-    import fsspec
-
-    return fsspec.open(path, "rb").open()
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
-
-
 def judge(data: bytes, image_key: str, label_key: str) -> int | str:
     """The label of a record, or what is wrong with it."""
     try:
@@ -140,7 +128,7 @@ def _make(missing: list[Shard], keys: tuple[str, str] | None, skip_bad: bool, co
     made = {}
     with late_bar("reading records" if keys else "indexing records", sum(shard.size for shard in missing), console) as advance:
         for shard in missing:
-            with open_shard(shard.path) as file:
+            with open(shard.path, "rb") as file:
                 made[shard.name] = _scan(shard, file, keys, skip_bad, advance) if keys else _measure(shard, file, advance)
     return made
 
@@ -172,10 +160,10 @@ def _fitting(part: ShardIndex | None, shard: Shard, keys: tuple[str, str] | None
     if part is None or part.shard[1:] != shard[1:] or (keys is not None and part.keys != keys):
         return None
     part = ShardIndex(shard, part.offsets, part.labels, part.faults, part.keys)
-    if len(part.offsets) and "://" not in shard.path:
+    if len(part.offsets):
         last = int(part.offsets[-1])
         try:
-            with open_shard(shard.path) as file:
+            with open(shard.path, "rb") as file:
                 end = last + FRAME_BYTES + read_length(file, shard.path, last, shard.size)
         except (UserError, OSError):
             return None
@@ -187,7 +175,7 @@ def _fitting(part: ShardIndex | None, shard: Shard, keys: tuple[str, str] | None
 def unpacked_shard(shard: Shard, keep_partial: bool) -> Shard:
     """The shard itself, or where its gzip data lie unpacked in the cache."""
     try:
-        with open_shard(shard.path) as file:
+        with open(shard.path, "rb") as file:
             if not is_gzip(file):
                 return shard
             key = hashlib.sha256(f"{shard.path} {shard.size} {shard.stamp} {keep_partial}".encode()).hexdigest()[:16]
@@ -203,7 +191,7 @@ def unpacked_shard(shard: Shard, keep_partial: bool) -> Shard:
 def _places(folder: str) -> list[Path]:
     """Beside the data first, then in the cache."""
     name = "index-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    return [*([] if "://" in folder else [Path(folder, FILE_NAME)]), cache_folder() / name]
+    return [Path(folder, FILE_NAME), cache_folder() / name]
 
 
 def _read_known(folder: str) -> list[ShardIndex]:

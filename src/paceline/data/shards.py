@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.data import example
-from paceline.data.index import ShardIndex, open_shard
+from paceline.data.index import ShardIndex
 from paceline.data.records import BadRecord, Shard, read_record
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment import Data
@@ -127,7 +127,7 @@ def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
 def fit_keys(keys: Keys, part: ShardIndex) -> Keys:
     """Compare the keys with the first record of a shard, and take the shape of plain bytes from it where none was given."""
     path, offset = part.shard.path, int(part.offsets[0])
-    with explained("read", Path(path)), open_shard(path) as file:
+    with explained("read", Path(path)), open(path, "rb") as file:
         data = read_record(file, path, offset, part.shard.size)
     try:
         features = example.decode(data)
@@ -152,8 +152,6 @@ def fit_keys(keys: Keys, part: ShardIndex) -> Keys:
 
 
 def _list_files(folder: str) -> list[Shard]:
-    if "://" in folder:
-        return _list_remote(folder)
     found = []
     with explained("read", Path(folder)), os.scandir(folder) as entries:
         for entry in entries:
@@ -163,31 +161,10 @@ def _list_files(folder: str) -> list[Shard]:
     return sorted(found, key=lambda shard: shard.name)
 
 
-def _list_remote(folder: str) -> list[Shard]:
-    """Through fsspec, whose stores each have their own word for when or how a file changed."""
-    import fsspec
-
-    try:
-        store, path = fsspec.core.url_to_fs(folder)
-        entries = [entry for entry in store.ls(path, detail=True) if entry["type"] == "file"]
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(
-            f"cannot list {folder}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from error
-    found = []
-    for entry in entries:
-        name = entry["name"].rpartition("/")[2]
-        stamp = next(
-            (str(entry[key]) for key in ("etag", "ETag", "md5Hash", "mtime", "updated", "LastModified") if key in entry), ""
-        )
-        found.append(Shard(f"{folder.rstrip('/')}/{name}", name, int(entry["size"]), stamp))
-    return sorted(found, key=lambda shard: shard.name)
-
-
 def _read_text(folder: str, name: str) -> str | None:
     path = f"{folder.rstrip('/')}/{name}"
     try:
-        with open_shard(path) as file:
+        with open(path, "rb") as file:
             return file.read().decode(errors="replace")
     except FileNotFoundError:
         return None

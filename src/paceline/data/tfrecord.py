@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from paceline.data import example
-from paceline.data.index import ShardIndex, judge, load_index, open_shard
+from paceline.data.index import ShardIndex, judge, load_index
 from paceline.data.records import BadRecord, read_record
 from paceline.data.shards import Keys, choose_keys, fit_keys, read_labels, read_notes, train_and_test
 from paceline.errors import UserError
@@ -49,7 +49,7 @@ def open_records(data: Data, console: Console) -> tuple[Keys, tuple[str, ...], d
     skipped."""
     if not data.dir:
         raise UserError("the source tfrecord needs its folder: give --data.dir DIR with train-00000-of-00008 ...")
-    folder = data.dir if "://" in data.dir else os.path.abspath(os.path.expanduser(data.dir))
+    folder = os.path.abspath(os.path.expanduser(data.dir))
     splits = train_and_test(folder)
     keys, classes = choose_keys(data, read_notes(folder)), read_labels(folder)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
@@ -91,7 +91,7 @@ def explain(error: BaseException) -> UserError | None:
 def find_fault(path: str, offset: int, keys: Keys, num_classes: int) -> BadRecord | None:
     """What is wrong with the record at `offset`: its frame, its features, its label or its size."""
     try:
-        with open_shard(path) as file:
+        with open(path, "rb") as file:
             size = file.seek(0, 2)
             found: int | str = judge(data := read_record(file, path, offset, size), keys.image_key, keys.label_key)
     except BadRecord as bad:

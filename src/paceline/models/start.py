@@ -9,7 +9,8 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.models.norm import FusedBatchNormalization
-from paceline.runs import RunFolder
+from paceline.runs import RunFolder, existing_run
+from paceline.storage import is_remote
 from paceline.training.checkpoint import State, newest_variables
 from paceline.weights import Part, Template, relative_names
 
@@ -43,13 +44,17 @@ def _fill(part: Part, vector: np.ndarray, known: dict[str, np.ndarray]) -> tuple
 
 
 def _from_run(spec: str) -> dict[str, np.ndarray]:
-    run = RunFolder(spec)
+    run = existing_run(spec) if is_remote(spec) else RunFolder(spec)
     if not run.exists():
         raise UserError(f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a .keras file")
     return newest_variables(run.checkpoints, ("ema", "params", "stats"))
 
 
 def _from_keras(spec: str) -> dict[str, np.ndarray]:
+    if is_remote(spec):
+        raise UserError(
+            f"model.init-from is {spec}; of remote storage it takes run folders only: copy the .keras file here first"
+        )
     if not Path(spec).is_file():
         raise UserError(f"model.init-from: there is no file {spec}")
     try:

@@ -73,8 +73,10 @@ class SaveCheckpoint:
         checkpoints: Checkpoints,
         saves_at: Callable[[int], bool],
         send: Callable[[dict[str, Any]], None] = lambda message: None,
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
-        self._get_state, self._checkpoints, self._saves_at, self._send = get_state, checkpoints, saves_at, send
+        self._get_state, self._checkpoints, self._saves_at = get_state, checkpoints, saves_at
+        self._send, self._publish = send, publish
         self._saved_step: int | None = None
 
     def __call__(self, step: int, metrics: Metrics) -> None:
@@ -87,6 +89,7 @@ class SaveCheckpoint:
         state = self._get_state()
         assert state.step == step, f"the state is of step {state.step}, the loop at {step}"
         path = self._checkpoints.save(state, metrics.get("validation_accuracy"))
+        self._publish()  # on remote storage it is saved only now
         self._saved_step = step
         self._send({"kind": "saved", "step": step, "path": str(path)})
 

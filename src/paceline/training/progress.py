@@ -6,6 +6,7 @@ It is driven by messages that come from the chief, and neither trains nor reads 
     block       step, and any of loss, accuracy, learning_rate, images_per_second, epoch
     evaluation  step, and the measures, test_* and validation_*
     saved       step
+    transfer    text: what was just copied from or to remote storage
     warning     text
     result      the fields of result.json; shown as the last line
 """
@@ -55,6 +56,7 @@ class Progress:
             "block": self._on_block,
             "evaluation": self._on_evaluation,
             "saved": self._on_saved,
+            "transfer": self._on_transfer,
             "warning": self._on_warning,
             "result": self._on_result,
         }.get(message.get("kind", ""))
@@ -102,6 +104,11 @@ class Progress:
 
     def _on_saved(self, message: dict[str, Any]) -> None:
         self._saved = f"saved at step {message['step']:,}"
+
+    def _on_transfer(self, message: dict[str, Any]) -> None:
+        if self._clock() - self._last_line_s >= PLAIN_LINE_EVERY_S:
+            self._last_line_s = self._clock()
+            self._print(message["text"])
 
     def _on_warning(self, message: dict[str, Any]) -> None:
         self._print(f"warning: {message.get('text', '')}", style="yellow")

@@ -1,0 +1,553 @@
+"""Run folders and data on remote storage: a real S3 server (moto's, in its own process), real trainings, and faults on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers import Ended, paceline, program, result_of, wait_until, write_own_code
+from paceline.api import Result
+from paceline.data import remote
+from paceline.errors import UserError
+from paceline.experiment import Experiment
+from paceline.mirror import Mirror
+from paceline.runs import RunFolder, all_runs, default_path, existing_run
+from paceline.storage import Store
+
+TENSORBOARD = """
+import sys, types
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
+from tensorboard.main import run_main
+run_main()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def server(**environment: str) -> Iterator[str]:
+    """moto's S3 server in a process of its own; gives its URL."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | environment,
+    )
+    try:
+        wait_until(lambda: answers(port), 60, "moto's server does not answer")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The endpoint of an S3 server with an empty `bucket`, and the environment that leads there."""
+    with server() as url, pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "ENDPOINT_URL": url,
+            "ACCESS_KEY_ID": "us",
+            "SECRET_ACCESS_KEY": "er",
+            "DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(f"AWS_{name}", value)
+        fsspec.filesystem("s3").mkdir("bucket")
+        yield url
+
+
+@pytest.fixture
+def folder(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty remote folder of this test's own; the cache is empty, too."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return f"s3://bucket/{tmp_path.name}-{os.getpid()}"
+
+
+def another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of what this machine has in its cache is there."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache-of-another-host"))
+
+
+def upload(local: Path, url: str) -> None:
+    for path in local.rglob("*"):
+        if path.is_file() and path.name != "lock":
+            Store(url).put(path.relative_to(local).as_posix(), path)
+
+
+def remote_result(url: str) -> dict[str, Any]:
+    content = Store(url).read("result.json")
+    assert content is not None
+    return json.loads(content)
+
+
+def train(url: str, cwd: Path, *flags: str) -> Ended:
+    return paceline("train", "smoke", "--run-dir", url, *flags, cwd=cwd)
+
+
+def one_line(ended: Ended) -> str:
+    assert ended.code == 2, ended
+    (line,) = ended.err.splitlines()
+    return line
+
+
+def checkpoints(url: str) -> list[int]:
+    return [int(name[-20:-12]) for name in Store(url).files() if name.startswith("checkpoints/")]
+
+
+# Run folders
+
+
+def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_shows_all_of_it(
+    uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = train(folder, tmp_path, "--stop-at", "5")
+    assert ended.code == 0, ended
+    assert ended.last_line["run_dir"] == folder
+    assert checkpoints(folder) == [4, 5]
+    assert "lock" not in Store(folder).files()
+    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert sorted(left) == ["lock", "worker-0.log"]
+
+    another_host(tmp_path, monkeypatch)
+    ended = train(folder, tmp_path)
+    assert ended.code == 0, ended
+    assert "resuming at step 5" in ended.out
+    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert set(Store(folder).files()) == {
+        "config.json", "metrics.jsonl", "result.json", "worker-0.log", "checkpoints/step-00000020.safetensors",
+        "checkpoints/step-00000024.safetensors", "events/events.out.tfevents.0000000001", "events/events.out.tfevents.0000000002",
+    }  # fmt: skip
+    again = train(folder, tmp_path)
+    assert (again.code, "this run is finished" in again.out) == (0, True)
+    assert "lock" not in Store(folder).files()
+
+    history = Result(24, True, None, None, None, "", folder).history
+    steps = [record["step"] for record in history]
+    assert (steps, steps[-1]) == (sorted(set(steps)), 24)
+    assert [step for step, _ in scalars_of(folder, "loss")] == list(range(1, 25))
+
+
+def scalars_of(url: str, tag: str) -> list[tuple[int, float]]:
+    """As TensorBoard's own server shows them, reading from S3."""
+    port = free_port()
+    command = [sys.executable, "-c", TENSORBOARD, "--logdir", url, "--port", str(port), "--load_fast", "false"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars?run=events&tag={tag}"
+
+    def ask() -> list[list[float]]:
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                return json.load(answer)
+        except OSError:
+            return []
+
+    try:
+        wait_until(lambda: len(ask()) == 24, 60, "TensorBoard does not show 24 steps")
+        return [(int(step), value) for _, step, value in ask()]
+    finally:
+        process.kill()
+        process.wait()
+
+
+class HoldingProxy:
+    """Passes everything on to a server, until a request for `marked` comes: a part of that, and nothing more."""
+
+    def __init__(self, target: str, marked: bytes) -> None:
+        self._target, self._marked = int(target.rpartition(":")[2]), marked
+        self.reached = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            server = socket.create_connection(("127.0.0.1", self._target))
+            threading.Thread(target=self._pass_on, args=(server, client, False), daemon=True).start()
+            threading.Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, watched: bool) -> None:
+        held = False
+        try:
+            while data := source.recv(65536):
+                if held:  # the body follows its header: half of a piece goes through
+                    target.sendall(data[: len(data) // 2])
+                    self.reached.set()
+                    return
+                target.sendall(data)
+                held = watched and self._marked in data
+        except OSError:
+            pass
+        finally:
+            if not held:
+                target.close()
+
+
+def test_a_run_killed_in_the_middle_of_an_upload_is_taken_over_elsewhere_and_ends_with_the_same_bits(
+    uninterrupted: Path, folder: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_LOCK_TIMEOUT_S", "3")
+    proxy = HoldingProxy(s3, b"/checkpoints/step-00000012.safetensors")
+    with monkeypatch.context() as through_the_proxy:
+        through_the_proxy.setenv("AWS_ENDPOINT_URL", proxy.url)
+        with program("train", "smoke", "--run-dir", folder, cwd=tmp_path) as running:
+            wait_until(lambda: proxy.reached.is_set() or not running.is_running())
+            assert proxy.reached.is_set()
+            for pid in (running.pid, *running.workers()):
+                os.kill(pid, signal.SIGKILL)
+            running.wait()
+    assert {4, 8} <= set(checkpoints(folder))
+    another_host(tmp_path, monkeypatch)
+    ended = train(folder, tmp_path)
+    assert ended.code == 0, ended
+    assert "shows no sign of life: its lock is taken over" in " ".join(ended.out.split())
+    assert "resuming at step 8" in ended.out
+    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_a_second_run_is_refused_and_a_killed_worker_starts_again_at_once(
+    uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_own_code(tmp_path)
+    with program("train", "smoke", "--run-dir", folder, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+        (pid,) = running.workers()
+        here = one_line(train(folder, tmp_path))
+        with monkeypatch.context() as elsewhere:
+            another_host(tmp_path, elsewhere)
+            other = train(folder, tmp_path)
+        assert other.code == 2
+        refusal = f"another process (pid {pid} on host {socket.gethostname()}) is training in {folder}"
+        assert refusal in here
+        assert refusal in other.err
+        os.kill(pid, signal.SIGKILL)
+        ended = running.wait()
+    assert ended.code == 0, ended
+    assert "killed by SIGKILL" in ended.out
+    assert "no sign of life" not in ended.out
+    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_a_damaged_remote_checkpoint_is_passed_over_and_removed_and_the_cache_never_wins(
+    uninterrupted: Path, stopped_at_5: Path, folder: str, tmp_path: Path
+) -> None:
+    upload(stopped_at_5, folder)
+    upload_cut = (stopped_at_5 / "checkpoints" / "step-00000005.safetensors").read_bytes()[:-100]
+    Store(folder).put("checkpoints/step-00000005.safetensors", upload_cut)
+    cache = RunFolder(folder).path / "checkpoints"  # what an earlier run left here; another host went on since
+    cache.mkdir(parents=True)
+    (cache / "step-00000023.safetensors").write_bytes(b"stale")
+    ended = train(folder, tmp_path)
+    assert ended.code == 0, ended
+    said = " ".join(ended.out.split())
+    assert f"{folder}/checkpoints/step-00000005.safetensors is damaged" in said
+    assert "step-00000023" not in said
+    assert "resuming at step 4" in said
+    assert checkpoints(folder) == [20, 24]
+    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_two_workers_of_a_tf_config_train_with_a_remote_model_dir(
+    uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    config = {"cluster": {"master": addresses[:1], "worker": addresses[1:]}, "model_dir": folder}
+
+    def become(role: str) -> None:
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config | {"task": {"type": role, "index": 0}}))
+
+    become("worker")
+    with program("train", "smoke", cwd=tmp_path) as follower:
+        become("master")
+        chief = paceline("train", "smoke", cwd=tmp_path)
+        followed = follower.wait()
+    assert (chief.code, followed.code) == (0, 0), (chief, followed)
+    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_two_workers_of_one_machine_train_in_a_remote_folder_and_their_logs_are_there(
+    uninterrupted: Path, folder: str, tmp_path: Path
+) -> None:
+    ended = train(folder, tmp_path, "--workers", "2")
+    assert ended.code == 0, ended
+    assert {"worker-0.log", "worker-1.log"} <= set(Store(folder).files())
+    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_storage_without_objects_works_by_renaming(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    url = f"local://{tmp_path}/elsewhere/run"
+    assert train(url, tmp_path, "--stop-at", "5").code == 0
+    ended = train(url, tmp_path)
+    assert ended.code == 0, ended
+    assert "resuming at step 5" in ended.out
+    run = tmp_path / "elsewhere" / "run"
+    assert not list(run.rglob(".*"))
+    assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+# The mirror by itself
+
+
+class Recorded(Store):
+    """The real store, which notes what it does, and can be told to fail."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.done: list[str] = []
+
+    def put(self, name: str, content: Path | bytes) -> None:
+        super().put(name, content)
+        self.done.append(f"put {name}")
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        self.done.append(f"remove {name}")
+
+
+@pytest.fixture
+def mirror(folder: str, tmp_path: Path) -> Iterator[Mirror]:
+    local = tmp_path / "local"
+    local.mkdir()
+    made = Mirror(folder, local)
+    made._store = Recorded(folder)
+    made.lock("", lambda message: None)
+    made.pull()
+    yield made
+    made.unlock()
+
+
+def write(local: Path, *names: str) -> None:
+    for name in names:
+        (local / name).parent.mkdir(exist_ok=True)
+        (local / name).write_text(name)
+
+
+def test_publishing_leaves_something_to_resume_from_at_every_moment(mirror: Mirror, tmp_path: Path) -> None:
+    old, new = "checkpoints/step-00000004.safetensors", "checkpoints/step-00000008.safetensors"
+    write(tmp_path / "local", "result.json", old, "metrics.jsonl", "config.json", ".half.tmp", "events/one")
+    mirror.publish()
+    assert mirror._store.done == ["put config.json", "put events/one", "put metrics.jsonl", f"put {old}", "put result.json"]
+    mirror._store.done.clear()
+    write(tmp_path / "local", new)
+    (tmp_path / "local" / old).unlink()
+    mirror.publish()
+    assert mirror._store.done == [f"put {new}", f"remove {old}"]
+
+
+def test_who_was_taken_over_writes_nothing_more(mirror: Mirror, folder: str, tmp_path: Path) -> None:
+    write(tmp_path / "local", "config.json")
+    Store(folder).put("lock", json.dumps({"pid": 7, "host": "other", "token": "another"}).encode())
+    with pytest.raises(UserError, match="pid 7 on host other has taken over"):
+        mirror.publish()
+    assert "config.json" not in Store(folder).files()
+    mirror.unlock()
+    assert Store(folder).read("lock") is not None
+
+
+def test_exactly_one_of_several_creates_a_lock(folder: str) -> None:
+    won: list[bool] = []
+    threads = [threading.Thread(target=lambda n=n: won.append(Store(folder).create("lock", bytes([n])))) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == [False] * 7 + [True]
+
+
+def test_an_upload_is_tried_again_while_storage_is_away(
+    mirror: Mirror, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline import mirror as module
+    from paceline.storage import StorageError
+
+    monkeypatch.setattr(module, "WAITS_S", (0.01, 0.01))
+    said, failures, put = [], [1, 1], Store.put
+    mirror._send = said.append
+
+    def flaky(name: str, content: Path | bytes) -> None:
+        if name == "config.json" and failures:
+            failures.pop()
+            raise StorageError("it is away")
+        put(Store(folder), name, content)
+
+    monkeypatch.setattr(mirror._store, "put", flaky)
+    write(tmp_path / "local", "config.json")
+    mirror.publish()
+    assert len([message for message in said if "it is away; trying again" in message["text"]]) == 2
+    assert "config.json" in Store(folder).files()
+
+
+# Reading commands
+
+
+def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(stopped_at_5: Path, folder: str) -> None:
+    with pytest.raises(UserError, match="no run in s3://"):
+        existing_run(f"{folder}/run")
+    upload(stopped_at_5, f"{folder}/run")
+    run = existing_run(f"{folder}/run/")
+    assert run.where == f"{folder}/run"
+    assert run.experiment() == RunFolder(stopped_at_5).experiment()
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-00000004.safetensors", "step-00000005.safetensors"]
+    assert run.read_metrics() == RunFolder(stopped_at_5).read_metrics()
+    (listed,) = all_runs(folder)
+    assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
+    assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"
+
+
+def test_a_folder_with_files_but_no_config_is_somebodys_own(folder: str, tmp_path: Path) -> None:
+    Store(folder).put("holiday/picture.jpg", b"x")
+    assert "is not a run folder: it has holiday/picture.jpg" in one_line(train(folder, tmp_path))
+    assert set(Store(folder).files()) == {"holiday/picture.jpg"}
+
+
+# Data
+
+
+def draw_pictures(place: Path) -> None:
+    random = np.random.default_rng(1)
+    for split, count in (("train", 40), ("val", 7)):
+        for label, name in enumerate(("dark", "light")):
+            (place / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(label * 128, 128 + label * 128, (32, 32, 3), np.uint8)
+                Image.fromarray(pixels).save(place / split / name / f"{number}.png")
+
+
+ENCODED = ("--data.image-size", "32", "--data.padding", "0", "--stop-at", "2")
+
+
+def test_pictures_and_the_records_made_of_them_are_read_from_remote_storage(folder: str, tmp_path: Path) -> None:
+    draw_pictures(tmp_path / "pictures")
+    upload(tmp_path / "pictures", f"{folder}/pictures")
+    told = paceline("data", "info", f"{folder}/pictures", cwd=tmp_path)
+    assert (told.code, "80 examples" in told.out) == (0, True), told
+    records = f"{folder}/records"
+    converted = paceline("data", "convert", f"{folder}/pictures", records, "--shards", "2", cwd=tmp_path)
+    assert (converted.code, f"ready: --data.source tfrecord --data.dir {records}" in converted.out) == (0, True), converted
+    assert "not empty" in one_line(paceline("data", "convert", "pictures", records, cwd=tmp_path))
+    checked = paceline("data", "check", records, cwd=tmp_path)
+    assert checked.code == 0, checked
+    (tmp_path / "records").mkdir()
+    for name in Store(records).files():
+        Store(records).get(name, tmp_path / "records" / name)
+    digests = []
+    for place in (records, "records"):
+        flags = ("--data.source", "tfrecord", "--data.dir", place, *ENCODED)
+        ended = paceline("train", "smoke", *flags, "--run-dir", f"run-{len(digests)}", cwd=tmp_path)
+        assert ended.code == 0, ended
+        config = json.loads((tmp_path / f"run-{len(digests)}" / "config.json").read_text())
+        assert config["experiment"]["data"]["dir"] == place
+        digests.append(ended.last_line["state_sha256"])
+    assert digests[0] == digests[1]
+
+
+def test_a_copy_is_made_once_goes_on_after_a_cut_and_follows_the_remote_folder(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        Store(folder).put(f"class/{number}.png", bytes([number]))
+    fetched: list[str] = []
+    get = Store.get
+
+    def counting(store: Store, name: str, target: Path, advance: Any) -> bool:
+        if len(fetched) == 25 and cut:
+            raise OSError("the line is cut")
+        fetched.append(name)
+        return get(store, name, target, advance)
+
+    def bring() -> dict[str, bytes]:
+        remote._ready.clear()
+        place = Path(remote.local_folder(folder))
+        return {path.name: path.read_bytes() for path in place.glob("class/*")}
+
+    monkeypatch.setattr(Store, "get", counting)
+    cut = True
+    with pytest.raises(OSError, match="the line is cut"):
+        bring()
+    cut = False
+    assert bring() == {f"{number}.png": bytes([number]) for number in range(40)}
+    assert len(fetched) == 40  # none of them twice
+    Store(folder).put("class/3.png", b"\xff")
+    Store(folder).remove("class/4.png")
+    changed = bring()
+    assert (changed["3.png"], "4.png" in changed, fetched[40:]) == (b"\xff", False, ["class/3.png"])
+
+
+# What a person can put right
+
+
+def test_a_missing_bucket_and_missing_credentials_are_told_in_one_line(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    assert "cannot put s3://no-such/run/lock: The specified bucket does not exist" in one_line(
+        train("s3://no-such/run", tmp_path)
+    )
+    assert "there is nothing in s3://bucket/nothing-here" in one_line(
+        paceline("data", "info", "s3://bucket/nothing-here", cwd=tmp_path)
+    )
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    assert "Unable to locate credentials; set AWS_ACCESS_KEY_ID" in one_line(train("s3://bucket/run", tmp_path))
+    assert not list((tmp_path / "cache" / "runs").iterdir())
+
+
+def test_wrong_credentials_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    with server(INITIAL_NO_AUTH_ACTION_COUNT="0") as url:
+        for name, value in {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "some", "SECRET_ACCESS_KEY": "one"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        assert "check the credentials" in one_line(train("s3://bucket/run", tmp_path))
+
+
+def test_a_missing_extra_and_an_unknown_protocol_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(UserError, match=r"install the extra gs: pip install 'paceline\[gs\]'"):
+        Store("gs://bucket/run").files()
+    with pytest.raises(UserError, match="the protocol nonsense is not known; use s3://"):
+        Store("nonsense://bucket/run").files()
+
+
+def test_a_store_that_does_not_answer_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "us")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "er")
+    began = time.monotonic()
+    assert "Could not connect to the endpoint URL" in one_line(train("s3://bucket/run", tmp_path))
+    assert time.monotonic() - began < 60
