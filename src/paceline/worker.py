@@ -83,10 +83,14 @@ def _tell_alive(send: Send) -> None:
 
 def run_worker(job: Job, send: Send, stop: threading.Event) -> None:
     """Train, or go on with, the run of a job, together with the other workers of its cluster."""
+    if job.cluster.serves:
+        devices.set_environment(job)
+        import_module("paceline.serving").serve(job)
+        return
     run = RunFolder(job.run.run_dir)
     if job.cluster.is_chief:
         run.lock()
-        if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or job.cluster.num_workers == 1):
+        if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or len(job.cluster.everyone) < 2):
             send({"kind": "result", **result, "run_dir": str(run.path), "already": True})
             return
     devices.set_environment(job)  # before the engine's module imports TensorFlow

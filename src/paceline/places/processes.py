@@ -31,9 +31,9 @@ SILENT_S = 10.0
 class WorkerFailed(Exception):
     """A worker ended, or stood still, in a way that nobody foresaw; the text says which one, with its error and its log."""
 
-    def __init__(self, worker: int, reason: str, log: Path | None) -> None:
-        super().__init__(f"worker {worker} failed: {reason}" + (f"; its log is {log}" if log else ""))
-        self.worker, self.reason = worker, reason
+    def __init__(self, name: str, reason: str, log: Path | None) -> None:
+        super().__init__(f"{name} failed: {reason}" + (f"; its log is {log}" if log else ""))
+        self.reason = reason
 
 
 class Interrupted(Exception):
@@ -47,7 +47,8 @@ class Interrupted(Exception):
 class Group:
     """The workers of one attempt. `run` listens to them until all have ended; leaving the `with` block leaves no process behind.
 
-    A worker without a log file writes to this process's standard error.
+    A worker without a log file writes to this process's standard error. Workers beside parameter servers hold no state: one that is
+    lost is started again at its address, and the others go on.
     """
 
     def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None]) -> None:
@@ -57,13 +58,13 @@ class Group:
         self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
         self._received, self._started, self._outcome = list[int](), False, dict[str, Any]()
         self._objection: Exception | None = None
+        self._spare = [len(jobs) > 1 and job.cluster.serves and job.cluster.role == "worker" for job in jobs]
+        self._restarts = [0] * len(jobs)
         self.saved = False
 
     def __enter__(self) -> Group:
-        for index, (job, log) in enumerate(zip(self._jobs, self._logs, strict=True)):
-            process, reader = _start(job, log)
-            self._processes.append(process)
-            threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
+        for index in range(len(self._jobs)):
+            self._processes.append(self._start(index))
         self._progress = time.monotonic()
         self._heard = [self._progress] * len(self._processes)
         if self._received:
@@ -76,6 +77,11 @@ class Group:
             process.wait()
             assert process.stdin
             process.stdin.close()
+
+    def _start(self, index: int) -> subprocess.Popen[bytes]:
+        process, reader = _start(self._jobs[index], self._logs[index])
+        threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
+        return process
 
     def interrupt(self, number: int) -> None:
         """A person or a platform wants the run to stop: let it save; asked a second time, end it."""
@@ -110,18 +116,37 @@ class Group:
                 continue
             self._heard[index] = time.monotonic()
             if message is None:
-                running -= 1
-                self._check_end(index)
+                running -= not self._replaced(index, listen)
+                if index == 0 and self._jobs[0].cluster.ps:
+                    return  # the chief is done, and nobody needs its servers any more
             elif message["kind"] == "alive":
+                if self._jobs[0].cluster.serves:  # alone here, it has nothing else to tell
+                    self._progress, self._limit = time.monotonic(), self._place.stall_timeout
                 self._check_progress()
             else:
                 self._take(index, message, listen)
+
+    def _replaced(self, index: int, listen: Listen) -> bool:
+        """Whether a process that ended was replaced by a new one."""
+        if not self._spare[index] or self._outcome or self._restarts[index] >= self._place.max_restarts:
+            self._check_end(index)
+            return False
+        failure = WorkerFailed(self._name(index), _reason(self._processes[index]), self._logs[index])
+        self._restarts[index] += 1
+        self._processes[index].stdin.close()  # type: ignore[union-attr]
+        self._processes[index], self._heard[index] = self._start(index), time.monotonic()
+        listen({"kind": "warning", "text": f"{failure}; starting it again, the others go on"})
+        return True
+
+    def _name(self, index: int) -> str:
+        return self._jobs[index].cluster.name
 
     def _take(self, index: int, message: dict[str, Any], listen: Listen) -> None:
         """Every message but a sign of life means progress."""
         self._progress, kind = time.monotonic(), message["kind"]
         self._started = self._started or kind == "start"
-        self.saved = self.saved or kind == "saved"
+        if kind == "saved":
+            self.saved, self._restarts = True, [0] * len(self._jobs)
         if kind in ("block", "beat"):
             self._limit = self._place.stall_timeout
         if kind in ("result", "description"):
@@ -137,28 +162,30 @@ class Group:
     def _raise_error(self, index: int, message: dict[str, Any]) -> None:
         if message["kind"] == "error":
             raise UserError(message["text"])
-        if message["kind"] == "crash":
-            raise WorkerFailed(index, message["text"], self._logs[index])
+        if message["kind"] == "crash" and not self._spare[index]:
+            raise WorkerFailed(self._name(index), message["text"], self._logs[index])
 
     def _check_end(self, index: int) -> None:
-        code = self._processes[index].wait()
-        if code == 0:
+        reason = _reason(self._processes[index])
+        if not reason or (self._outcome and self._jobs[index].cluster.serves):
             return
         time.sleep(0.2)  # an error of another worker, which explains this end, may still be on its way
         while not self._messages.empty():
             other, message = self._messages.get()
             if message:
                 self._raise_error(other, message)
-        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise WorkerFailed(index, reason, self._logs[index])
+        raise WorkerFailed(self._name(index), reason, self._logs[index])
 
     def _check_progress(self) -> None:
         now = time.monotonic()
+        for index, heard in enumerate(self._heard):
+            if self._spare[index] and now - heard > self._limit / 2:
+                self._processes[index].kill()  # stopped or starved; its end is heard of next
         if now - self._progress < self._limit:
             return
         silent = [index for index, heard in enumerate(self._heard) if now - heard > min(SILENT_S, self._limit / 2)]
         index, what = (silent[0], "is stopped or starved") if silent else (0, "makes no progress")
-        raise WorkerFailed(index, f"it {what}: nothing for {self._limit:.0f} s", self._logs[index])
+        raise WorkerFailed(self._name(index), f"it {what}: nothing for {self._limit:.0f} s", self._logs[index])
 
     def _signal(self, number: int) -> None:
         for process in self._processes:
@@ -170,6 +197,12 @@ class Group:
             for line in lines:
                 self._messages.put((index, json.loads(line)))
         self._messages.put((index, None))
+
+
+def _reason(process: subprocess.Popen[bytes]) -> str:
+    """Why a process ended that did not end well."""
+    code = process.wait()
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
 
 
 def _start(job: Job, log: Path | None) -> tuple[subprocess.Popen[bytes], int]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster import parse_tf_config
+from paceline.cluster import answers, parse_tf_config
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places import Listen
@@ -26,13 +25,14 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         raise UserError(
             "TF_CONFIG's task is an evaluator, which is not supported yet; the chief evaluates: leave this task out"
         )
-    job = replace(job, place=replace(job.place, on="tf_config", workers=cluster.num_workers), cluster=cluster)
+    place = replace(job.place, on="tf_config", workers=cluster.num_workers, ps=len(cluster.ps))
+    job = replace(job, place=place, cluster=cluster)
     if model_dir:
         job = replace(job, run=replace(job.run, run_dir=model_dir))
     group = Group([job], [None])
 
     def missing() -> list[str]:
-        return [address for address in cluster.addresses if not _answers(address)]
+        return [address for address in cluster.everyone if not answers(address)]
 
     def while_waiting() -> None:
         if absent := missing():
@@ -42,16 +42,7 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         with forwarded_signals(group), group:
             return group.run(listen, while_waiting)
     except WorkerFailed as failure:
-        gone = [address for address in missing() if address != cluster.addresses[cluster.index]]
+        gone = [address for address in missing() if address != cluster.address]
         raise WorkerFailed(
-            cluster.index, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
+            cluster.name, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
         ) from failure
-
-
-def _answers(address: str) -> bool:
-    host, port = address.rsplit(":", 1)
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-        return True
-    except OSError:
-        return False
