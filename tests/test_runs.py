@@ -127,7 +127,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_worker_logs_may_come_before_the_config(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.worker_log(0).write_text("hello")
+    run.log("worker 0").write_text("hello")
     run.lock()
     assert run.open(EXPERIMENT, FACTS) == []
     run.unlock()

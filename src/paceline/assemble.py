@@ -57,7 +57,7 @@ def derived(job: Job, core: Core) -> str:
 
 def describe(job: Job) -> str:
     """Every derived number and the table of layers, for --dry-run."""
-    devices.build_strategy(job)
+    devices.configure(job)
     core = build(job)
     rows = [("layer", "kind", "output", "parameters")]
     for layer in core.template.model.layers:

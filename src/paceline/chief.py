@@ -59,7 +59,7 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
         if request.step > state.step:
             save.save(request.step, metrics)
     except Exception as error:
-        with contextlib.suppress(UserError):  # where even this cannot be written, the error itself says why
+        with contextlib.suppress(Exception):  # where even this cannot be read or written, the error itself says why
             run.write_result({"step": engine.state().step, "finished": False, "error": str(error)})
         raise
     finally:

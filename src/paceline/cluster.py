@@ -1,32 +1,73 @@
-"""Addresses and roles of the workers of one run; the only code that knows TF_CONFIG."""
+"""Addresses and roles of the processes of one run; the only code that knows TF_CONFIG."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from paceline.errors import UserError
 
+_PROBE_S = 2.0
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
 _ROLES = ("chief", "master", "worker", "evaluator", "ps")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Who takes part, chief first, and who this process is. No addresses: one process alone, as an evaluator is."""
+    """Who takes part, chief first, and who this process is. No addresses: one process alone, as an evaluator is. With parameter servers
+    (`ps`) the chief leads and computes nothing; the other workers and the parameter servers do what it sends them."""
 
     addresses: tuple[str, ...] = ()
     index: int = 0
-    role: Literal["worker", "evaluator"] = "worker"
+    role: Literal["worker", "evaluator", "ps"] = "worker"
+    ps: tuple[str, ...] = ()
 
     @property
     def num_workers(self) -> int:
-        return max(1, len(self.addresses))
+        """Those that compute."""
+        return max(1, len(self.addresses) - bool(self.ps))
 
     @property
     def is_chief(self) -> bool:
         return self.role == "worker" and self.index == 0
+
+    @property
+    def serves(self) -> bool:
+        return bool(self.ps) and not self.is_chief
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        return self.addresses + self.ps
+
+    @property
+    def address(self) -> str:
+        return (self.ps if self.role == "ps" else self.addresses)[self.index]
+
+    @property
+    def name(self) -> str:
+        """What a person calls this process; without parameter servers the chief is worker 0."""
+        if self.role == "ps" or not self.ps:
+            return f"{self.role} {self.index}"
+        return f"worker {self.index - 1}" if self.index else "chief"
+
+    @property
+    def tasks(self) -> dict[str, list[str]]:
+        """The cluster as TensorFlow's parameter servers want it."""
+        return {"chief": list(self.addresses[:1]), "worker": list(self.addresses[1:]), "ps": list(self.ps)}
+
+
+def answers(address: str) -> bool:
+    """Whether a worker's gRPC server greets. Only to connect is not enough: for a stopped process its kernel does that."""
+    host, port = address.rsplit(":", 1)
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as connection:
+            connection.sendall(_HTTP2_GREETING)
+            return bool(connection.recv(1))
+    except OSError:
+        return False
 
 
 def parse_tf_config(text: str) -> tuple[Cluster, str]:
@@ -39,18 +80,21 @@ def parse_tf_config(text: str) -> tuple[Cluster, str]:
     unknown = [name for name in jobs if name not in _ROLES]
     if unknown:
         raise UserError(f"TF_CONFIG has the unknown role {unknown[0]!r}; known: {', '.join(_ROLES)}")
-    if jobs.get("ps"):
-        raise UserError("TF_CONFIG has ps tasks; parameter servers are not supported yet: leave them out, or use workers only")
     if jobs.get("chief") and jobs.get("master"):
         raise UserError("TF_CONFIG has both chief and master; they are two names of one role: keep one")
     chiefs = jobs.get("chief", ()) or jobs.get("master", ())
     if len(chiefs) > 1:
         raise UserError(f"TF_CONFIG has {len(chiefs)} chiefs; there is one")
     addresses = chiefs + jobs.get("worker", ())
-    if len(set(addresses)) < len(addresses):
-        raise UserError(f"TF_CONFIG names an address twice: {', '.join(addresses)}")
+    ps = jobs.get("ps", ())
+    if len({*addresses, *ps}) < len(addresses + ps):
+        raise UserError(f"TF_CONFIG names an address twice: {', '.join(addresses + ps)}")
     if not addresses:
         raise UserError("TF_CONFIG has no chief and no worker; at least one must train")
+    if ps and not chiefs:
+        raise UserError("TF_CONFIG has ps tasks but no chief (or master), which leads them and computes nothing: add one")
+    if ps and not jobs.get("worker"):
+        raise UserError("TF_CONFIG has ps tasks but no worker; the chief of parameter servers computes nothing: add workers")
     return _task(config, jobs, addresses, len(chiefs)), str(config.get("model_dir") or "")
 
 
@@ -69,7 +113,9 @@ def _task(config: dict[str, Any], jobs: dict[str, tuple[str, ...]], addresses: t
         return Cluster(role="evaluator")
     if index >= len(jobs.get(role, ())):
         raise UserError(f"TF_CONFIG's task is {role} {index}, but its cluster has {len(jobs.get(role, ()))} of that role")
-    return Cluster(addresses, index + (num_chiefs if role == "worker" else 0))
+    if role == "ps":
+        return Cluster(addresses, index, "ps", jobs["ps"])
+    return Cluster(addresses, index + (num_chiefs if role == "worker" else 0), ps=jobs.get("ps", ()))
 
 
 def _load(text: str) -> dict[str, Any]:

@@ -16,12 +16,28 @@ def set_environment(job: Job) -> None:
     """What TensorFlow reads when it is imported, and so comes before."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # off by default on many CPUs, and two to three times faster
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if job.place.devices == "cpu":
+    adds_only = job.cluster.ps and (job.cluster.is_chief or job.cluster.role == "ps")
+    if job.place.devices == "cpu" or adds_only:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
 def build_strategy(job: Job) -> tf.distribute.Strategy:
     """TensorFlow's settings, made before it touches a device, and the `tf.distribute` strategy of the job's devices and workers."""
+    found = configure(job)
+    import tensorflow as tf
+
+    workers = job.cluster.num_workers
+    count = max((n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(len(found), job.experiment.replicas // workers)), default=0)
+    if workers > 1:
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
+        return _several_workers(job)
+    if count > 1:
+        return tf.distribute.MirroredStrategy(found[:count])
+    return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
+
+
+def configure(job: Job) -> list[str]:
+    """Make TensorFlow's settings, before it touches a device; the names of the GPUs to use."""
     set_environment(job)
     import tensorflow as tf
 
@@ -32,19 +48,13 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
             f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per process; "
             f"give --workers {job.experiment.replicas} (one replica each) or --threads-per-replica 1"
         )
-    if job.place.devices == "gpu" and not found:
+    if job.place.devices == "gpu" and not found and not job.cluster.ps:  # there, the workers have them
         raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
-    count = max((n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(len(found), job.experiment.replicas // workers)), default=0)
-    if workers > 1:
-        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
-        return _several_workers(job)
-    if count > 1:
-        return tf.distribute.MirroredStrategy(found[:count])
-    return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
+    return found
 
 
 def _several_workers(job: Job) -> tf.distribute.Strategy:

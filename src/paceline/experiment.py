@@ -174,10 +174,13 @@ class Schedule:
 class Sync:
     """What replicas share, and how often."""
 
-    method: Literal["gradients", "weights"] = "gradients"
-    """gradients: the mean gradient each step; weights: each replica trains alone for `every` steps, then all state is averaged."""
+    method: Literal["gradients", "weights", "async"] = "gradients"
+    """gradients: the mean gradient each step; weights: each replica trains alone for `every` steps, then all state is averaged;
+    async: each replica's gradient is applied when it arrives, with 1/replicas of the rate (parameter servers)."""
     every: int = 10
     """Steps of a round of the method `weights`."""
+    max_staleness: int = -1
+    """How many gradients at most are applied between a replica's reading of the weights and its own gradient (async); -1: any."""
 
 
 @dataclass(frozen=True)
@@ -302,6 +305,11 @@ def _validate(e: Experiment) -> None:
     need(e.steps >= 0, f"steps is {e.steps}; it must be 0 (use epochs) or more")
     need(e.evaluate_every >= 0 and e.save_every >= 0, "evaluate-every and save-every are epochs, 0 or more")
     need(e.sync.every >= 1, f"sync.every is {e.sync.every}; a round has 1 step or more")
+    need(
+        e.sync.max_staleness == -1 or (e.sync.max_staleness >= 0 and e.sync.method == "async"),
+        f"sync.max-staleness is {e.sync.max_staleness} with sync.method {e.sync.method}; "
+        "it is gradients, 0 or more (-1: no bound), and only async has it",
+    )
     need(e.data.validation >= 0, f"data.validation is {e.data.validation}; it must be 0 or more")
     need(
         e.data.padding >= 0 and e.data.cutout >= 0 and e.data.mixup >= 0,

@@ -54,7 +54,7 @@ class Place:
     min_workers: int = 0
     """Go on with half as many workers, down to this number, when restarts don't help; 0 for no fewer (local)."""
     ps: int = 0
-    """Parameter servers beside the workers, over which the state is spread; 0 is none (local)."""
+    """Parameter servers beside the workers, over which the state is spread; 0 is none (local). A chief more leads them."""
     ray: Ray = field(default_factory=Ray)
     spark: Spark = field(default_factory=Spark)
 
@@ -92,6 +92,10 @@ class Job:
                 f"min-workers is {self.place.min_workers} and max-restarts {self.place.max_restarts}; "
                 f"both are 0 or more, min-workers at most the {workers} workers"
             )
+        if self.place.ps < 0 or (self.place.ps and self.place.on in ("ray", "spark")):
+            raise UserError(
+                f"ps is {self.place.ps} on {self.place.on}; it is 0 or more, and parameter servers run on local and tf_config"
+            )
         if min(self.place.start_timeout, self.place.stall_timeout) <= 0:
             raise UserError("start-timeout and stall-timeout are seconds above 0")
         if self.run.keep < 1 or self.run.stop_at < 0:
@@ -102,6 +106,18 @@ class Job:
     @property
     def engine(self) -> str:
         """The module of paceline.engines by which the workers advance the state together."""
+        method = self.experiment.sync.method
+        if self.cluster.ps and method == "weights":
+            raise UserError(
+                "sync.method weights is not for parameter servers, where replicas keep no weights of their own; "
+                "leave --ps (or TF_CONFIG's ps) out: local, tf_config, ray and spark have it"
+            )
+        if self.cluster.ps:
+            return "parameter_server"
+        if method == "async":
+            raise UserError(
+                "sync.method async needs parameter servers; give --ps M on local, or ps tasks in the TF_CONFIG of tf_config"
+            )
         if self.place.on == "ray" and self.place.ray.exchange == "object-store":
             return "object_store"
         return "collective"

@@ -23,7 +23,7 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
     """The bits depend on libraries and on the kind of CPU; every worker must have the chief's."""
     if job.cluster.num_workers == 1:
         return
-    own = {"experiment": job.experiment.digest(), "data": facts(core), "libraries": library_versions(), "cpu": _cpu()}
+    own = {"experiment": job.experiment.digest(), "data": facts(core), "libraries": library_versions(), "cpu": cpu_features()}
     text = json.dumps(own, sort_keys=True).encode()
     lengths = engine.gather(np.array([len(text)], np.int64))[:, 0]
     padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
@@ -36,10 +36,10 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
             )
 
 
-def _cpu() -> str:
-    """The instruction sets by which oneDNN and Eigen choose their kernels."""
+def cpu_features(text: str = "") -> str:
+    """The instruction sets by which oneDNN and Eigen choose their kernels, of this machine or of one whose /proc/cpuinfo this is."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = (text or Path("/proc/cpuinfo").read_text()).splitlines()
     except OSError:
         return "unknown"
     flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), [])

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import socket
 import tempfile
@@ -50,8 +51,9 @@ class RunFolder:
     def __repr__(self) -> str:
         return f"RunFolder({self.where!r})"
 
-    def worker_log(self, worker: int) -> Path:
-        return self.path / f"worker-{worker}.log"
+    def log(self, name: str) -> Path:
+        """Of a process of the run: worker-0.log, ps-1.log ..."""
+        return self.path / f"{name.replace(' ', '-')}.log"
 
     def lock(self, wait_s: float = 3.0, send: Callable[[dict[str, Any]], None] = lambda message: None) -> None:
         """Keep every other process out for as long as this one lives, or until `unlock`. A remote folder is then pulled."""
@@ -171,7 +173,9 @@ class RunFolder:
         with explained("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
-        strangers = [name for name in names if name != self._lock.name and not name.startswith((".", "worker-"))]
+        strangers = [
+            name for name in names if name != self._lock.name and not re.match(r"\.|(worker-|ps-|chief).*\.log$", name)
+        ]
         if strangers and not self.exists() and not self._mirror:
             raise UserError(
                 f"{self.where} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"

@@ -100,6 +100,9 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> bool:
     """Train, or go on with, the run of a job, together with the other workers of its cluster. True where a SIGTERM ended it."""
     if job.cluster.role == "evaluator":
         return evaluator.watch(job, send, stop)
+    if job.cluster.serves:
+        devices.set_environment(job)
+        import_module("paceline.serving").serve(job)
     run = RunFolder(job.run.run_dir)
     try:
         return _work(job, run, send, stop)
@@ -110,7 +113,7 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> bool:
 def _work(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
     if job.cluster.is_chief:
         run.lock(send=send)
-        if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or job.cluster.num_workers == 1):
+        if (result := chief.finished(run, job)) and (job.place.on != "tf_config" or len(job.cluster.everyone) < 2):
             run.unlock()  # whoever hears this may end the process at once
             send({"kind": "result", **result, "run_dir": run.where, "already": True})
             return False

@@ -20,7 +20,7 @@ from paceline.meeting import compare_workers
 from paceline.schedule import rates
 from paceline.training.checkpoint import State
 from paceline.training.evaluate import num_batches, summarise
-from paceline.training.loop import Metrics
+from paceline.training.loop import Metrics, block_metrics
 from paceline.training.replica import TAIL, Core
 from paceline.training.tree import opaque, tree_sum
 from paceline.training.update import Vectors
@@ -74,24 +74,13 @@ class CollectiveEngine:
         began = time.monotonic()
         signals = tf.constant([float(self._wants_stop()), self._seconds])
         tails = self._block(tf.constant(start, tf.int64), tf.constant(stop, tf.int64), tf.constant(table), signals).numpy()
-        self._step, table = start + len(tails), table[: len(tails)]
+        self._step = start + len(tails)
         self._seconds = (time.monotonic() - began) / len(tails)
-        loss, correct, count, stops, seconds = tails.T
-        shared = self._seconds if self._alone else float(seconds[-1])
-        return {
-            "step": self._step,
+        _, _, _, stops, seconds = tails.T
+        return block_metrics(plan, start, tails, table) | {
             "stop_requested": bool(stops[-1]),
-            "epoch": self._step / plan.steps_per_epoch,
-            "loss": float(loss.mean()),
-            "accuracy": float((correct / count).mean()),
-            "learning_rate": float(table[-1, 0]),
             "images_per_second": batch_size / self._seconds,
-            "seconds_per_step": shared,
-            "per_step": {
-                "loss": loss.tolist(),
-                "accuracy": (correct / count).tolist(),
-                "learning_rate": table[:, 0].tolist(),
-            },
+            "seconds_per_step": self._seconds if self._alone else float(seconds[-1]),
         }
 
     def evaluate(self, final: bool) -> Metrics:

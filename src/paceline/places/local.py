@@ -34,7 +34,8 @@ def _supervise(job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
     """Start the group until it has come to its end, or fails once too often without a new checkpoint."""
     workers, failures, taken = job.place.workers, 0, 0
     while True:
-        group = Group(_jobs(job, workers), [run.worker_log(index) for index in range(workers)])
+        jobs = _jobs(job, workers)
+        group = Group(jobs, [run.log(each.cluster.name) for each in jobs])
         try:
             with forwarded_signals(group), group:
                 return group.run(listen)
@@ -53,9 +54,14 @@ def _supervise(job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
 
 
 def _jobs(job: Job, workers: int) -> list[Job]:
-    addresses = _free_addresses(workers) if workers > 1 else ()
+    """One for each process, chief first; parameter servers have a chief that does not compute."""
+    servers, members = job.place.ps, workers + bool(job.place.ps)
+    found = _free_addresses(members + servers) if members > 1 else ()
+    addresses, ps = found[:members], found[members:]
+    clusters = [Cluster(addresses, index, ps=ps) for index in range(members)]
+    clusters += [Cluster(addresses, index, "ps", ps) for index in range(servers)]
     place = replace(job.place, on="local", workers=workers, min_workers=min(job.place.min_workers, workers))
-    return [replace(job, place=place, cluster=Cluster(addresses, index)) for index in range(workers)]
+    return [replace(job, place=place, cluster=cluster) for cluster in (clusters[:1] if job.dry_run else clusters)]
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:

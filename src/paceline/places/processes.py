@@ -35,9 +35,9 @@ ASKED = 128 + signal.SIGTERM
 class WorkerFailed(Exception):
     """A worker ended, or stood still, in a way that nobody foresaw; the text says which one, with its error and its log."""
 
-    def __init__(self, worker: int, reason: str, log: Path | None) -> None:
-        super().__init__(f"worker {worker} failed: {reason}" + (f"; its log is {log}" if log else ""))
-        self.worker, self.reason = worker, reason
+    def __init__(self, name: str, reason: str, log: Path | None) -> None:
+        super().__init__(f"{name} failed: {reason}" + (f"; its log is {log}" if log else ""))
+        self.reason = reason
 
 
 class Interrupted(Exception):
@@ -51,7 +51,8 @@ class Interrupted(Exception):
 class Group:
     """The workers of one attempt. `run` listens to them until all have ended; leaving the `with` block leaves no process behind.
 
-    A worker without a log file writes to this process's standard error.
+    A worker without a log file writes to this process's standard error. Workers beside parameter servers hold no state: one that is
+    lost is started again at its address, and the others go on.
     """
 
     def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None]) -> None:
@@ -61,13 +62,13 @@ class Group:
         self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
         self._received, self._started, self._outcome = list[int](), False, dict[str, Any]()
         self._objection: Exception | None = None
+        self._spare = [len(jobs) > 1 and job.cluster.serves and job.cluster.role == "worker" for job in jobs]
+        self._restarts = [0] * len(jobs)
         self.saved = False
 
     def __enter__(self) -> Group:
-        for index, (job, log) in enumerate(zip(self._jobs, self._logs, strict=True)):
-            process, reader = _start(job, log)
-            self._processes.append(process)
-            threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
+        for index in range(len(self._jobs)):
+            self._processes.append(self._start(index))
         self._progress = time.monotonic()
         self._heard = [self._progress] * len(self._processes)
         if self._received:
@@ -80,6 +81,11 @@ class Group:
             process.wait()
             assert process.stdin
             process.stdin.close()
+
+    def _start(self, index: int) -> subprocess.Popen[bytes]:
+        process, reader = _start(self._jobs[index], self._logs[index])
+        threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
+        return process
 
     def interrupt(self, number: int) -> None:
         """A person or a platform wants the run to stop: let it save; asked a second time, or before training began, end it."""
@@ -117,26 +123,46 @@ class Group:
                 continue
             self._heard[index] = time.monotonic()
             if message is None:
-                running -= 1
-                if self._processes[index].wait() not in (0, ASKED):
-                    raise self._failure(index, None)
+                running -= not self._replaced(index, listen)
+                if index == 0 and self._jobs[0].cluster.ps:
+                    return  # the chief is done, and nobody needs its servers any more
             elif message["kind"] == "alive":
+                if self._jobs[0].cluster.serves:  # alone here, it has nothing else to tell
+                    self._progress, self._limit = time.monotonic(), self._place.stall_timeout
                 self._check_progress()
             else:
                 self._take(index, message, listen)
+
+    def _replaced(self, index: int, listen: Listen) -> bool:
+        """Whether a process that ended was replaced by a new one."""
+        if not self._spare[index] or self._outcome or self._restarts[index] >= self._place.max_restarts:
+            served = self._outcome and self._jobs[index].cluster.serves
+            if self._processes[index].wait() not in (0, ASKED) and not served:
+                raise self._failure(index, None)
+            return False
+        failure = WorkerFailed(self._name(index), _reason(self._processes[index]), self._logs[index])
+        self._restarts[index] += 1
+        self._processes[index].stdin.close()  # type: ignore[union-attr]
+        self._processes[index], self._heard[index] = self._start(index), time.monotonic()
+        listen({"kind": "warning", "text": f"{failure}; starting it again, the others go on"})
+        return True
+
+    def _name(self, index: int) -> str:
+        return self._jobs[index].cluster.name
 
     def _take(self, index: int, message: dict[str, Any], listen: Listen) -> None:
         """Every message but a sign of life means progress."""
         self._progress, kind = time.monotonic(), message["kind"]
         self._started = self._started or kind == "start"
-        self.saved = self.saved or kind == "saved"
+        if kind == "saved":
+            self.saved, self._restarts = True, [0] * len(self._jobs)
         if kind in ("block", "beat"):
             self._limit = self._place.stall_timeout
-        if kind in ("error", "crash"):
+        if kind == "error" or (kind == "crash" and not self._spare[index]):
             raise self._failure(index, message)
         if kind in ("result", "description") and index == 0:
             self._outcome = message
-        if kind not in ("beat", "working") and (index == 0 or kind not in ("start", "result")):
+        if kind not in ("beat", "working", "crash") and (index == 0 or kind not in ("start", "result")):
             try:
                 listen(message)
             except Exception as error:  # a listener's own; the workers save what they have before anyone hears of it
@@ -161,12 +187,15 @@ class Group:
     def _account(self, index: int, message: dict[str, Any] | None) -> Exception:
         if message and message["kind"] == "error":
             return (AddressTaken if message.get("address_taken") else UserError)(message["text"])
-        code = self._processes[index].returncode
-        reason = message["text"] if message else f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return WorkerFailed(index, reason, self._logs[index])
+        return WorkerFailed(
+            self._name(index), message["text"] if message else _reason(self._processes[index]), self._logs[index]
+        )
 
     def _check_progress(self) -> None:
         """A worker that is silent counts as lost in every phase; one that does not get on, once training has begun."""
+        for index in self._silent(self._place.stall_timeout / 2):
+            if self._spare[index]:
+                self._processes[index].kill()  # its end is heard of next
         waited = time.monotonic() - self._progress
         if silent := self._silent(self._place.stall_timeout):
             raise self._stopped(silent[0], self._place.stall_timeout)
@@ -174,7 +203,7 @@ class Group:
             return
         if silent := self._silent(min(SILENT_S, self._limit / 2)):
             raise self._stopped(silent[0], self._limit)
-        raise WorkerFailed(0, f"it makes no progress: nothing for {self._limit:.0f} s", self._logs[0])
+        raise WorkerFailed(self._name(0), f"it makes no progress: nothing for {self._limit:.0f} s", self._logs[0])
 
     def _silent(self, seconds: float) -> list[int]:
         """The workers that still run, but have not said so for so long."""
@@ -182,7 +211,7 @@ class Group:
         return [i for i, heard in enumerate(self._heard) if now - heard > seconds and self._processes[i].poll() is None]
 
     def _stopped(self, index: int, seconds: float) -> WorkerFailed:
-        return WorkerFailed(index, f"it is stopped or starved: nothing for {seconds:.0f} s", self._logs[index])
+        return WorkerFailed(self._name(index), f"it is stopped or starved: nothing for {seconds:.0f} s", self._logs[index])
 
     def _signal(self, number: int) -> None:
         for process in self._processes:
@@ -195,6 +224,12 @@ class Group:
                 with suppress(ValueError):  # the last words of a killed process may be cut short
                     self._messages.put((index, json.loads(line)))
         self._messages.put((index, None))
+
+
+def _reason(process: subprocess.Popen[bytes]) -> str:
+    """Why a process ended that did not end well."""
+    code = process.wait()
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
 
 
 def _start(job: Job, log: Path | None) -> tuple[subprocess.Popen[bytes], int]:

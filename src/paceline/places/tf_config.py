@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster import parse_tf_config
+from paceline.cluster import answers, parse_tf_config
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.processes import Group, WorkerFailed, forwarded_signals
-
-PROBE_S = 2.0
-HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
@@ -25,13 +21,14 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
             "--on tf_config needs the environment variable TF_CONFIG, which is not set; use --workers N on one machine"
         )
     cluster, model_dir = parse_tf_config(text)
-    job = replace(job, place=replace(job.place, on="tf_config", workers=cluster.num_workers), cluster=cluster)
+    place = replace(job.place, on="tf_config", workers=cluster.num_workers, ps=len(cluster.ps))
+    job = replace(job, place=place, cluster=cluster)
     if model_dir:
         job = replace(job, run=replace(job.run, run_dir=model_dir))
     group = Group([job], [None])
 
     def missing() -> list[str]:
-        return [address for address in cluster.addresses if not _answers(address)]
+        return [address for address in cluster.everyone if not answers(address)]
 
     def while_waiting() -> None:
         if absent := missing():
@@ -41,18 +38,7 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         with forwarded_signals(group), group:
             return group.run(listen, while_waiting)
     except WorkerFailed as failure:
-        gone = [address for address in missing() if address != cluster.addresses[cluster.index]]
+        gone = [address for address in missing() if address != cluster.address]
         raise WorkerFailed(
-            cluster.index, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
+            cluster.name, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
         ) from failure
-
-
-def _answers(address: str) -> bool:
-    """Whether a worker's gRPC server greets. Only to connect is not enough: for a stopped process its kernel does that."""
-    host, port = address.rsplit(":", 1)
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_S) as connection:
-            connection.sendall(HTTP2_GREETING)
-            return bool(connection.recv(1))
-    except OSError:
-        return False

@@ -181,9 +181,8 @@ class TensorBoard:
         single = steps_of_block(step, metrics)
         for at, values in single:
             self._write(at, [{"tag": name, "simple_value": value} for name, value in values.items()])
-        shown = (
-            ("images_per_second", "epoch") if single else ("loss", "accuracy", "learning_rate", "images_per_second", "epoch")
-        )
+        shown = ["images_per_second", "epoch", "staleness_mean", "staleness_max"]
+        shown += [] if single else ["loss", "accuracy", "learning_rate"]
         whole = {name: metrics[name] for name in shown if name in metrics} | evaluation(metrics)
         self._write(step, [{"tag": name, "simple_value": float(value)} for name, value in whole.items()])
         self._writer.flush()

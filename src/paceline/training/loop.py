@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from paceline.plan import Plan
 from paceline.training.checkpoint import State
 
@@ -33,6 +35,23 @@ class Engine(Protocol):
     def close(self) -> None:
         """Let the workers go: the chief has written everything."""
         ...
+
+
+def block_metrics(plan: Plan, start: int, tails: np.ndarray, rates: np.ndarray) -> Metrics:
+    """What every engine measures in a block, from a row [loss, correct, count ...] and one of rates for each of its steps."""
+    step, loss, accuracy = start + len(tails), tails[:, 0], tails[:, 1] / tails[:, 2]
+    return {
+        "step": step,
+        "epoch": step / plan.steps_per_epoch,
+        "loss": float(loss.mean()),
+        "accuracy": float(accuracy.mean()),
+        "learning_rate": float(rates[len(tails) - 1, 0]),
+        "per_step": {
+            "loss": loss.tolist(),
+            "accuracy": accuracy.tolist(),
+            "learning_rate": rates[: len(tails), 0].tolist(),
+        },
+    }
 
 
 def train(engine: Engine, plan: Plan, actions: Sequence[Action], first_step: int = 0) -> Metrics:

@@ -37,27 +37,41 @@ def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
 
 def build_update(optimizer: Optimizer, params: Part) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
     """The function (vectors, mean gradient, rates) -> new params, slots and ema."""
-    rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
     decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
-        if optimizer.clip_norm:
-            gradient = _clip(gradient, optimizer.clip_norm)
-        if decay is not None and optimizer.name != "adamw":
-            gradient += decay * vectors["params"]
-        new = rule(optimizer, vectors, gradient, rates)
-        if decay is not None and optimizer.name == "adamw":
-            new["params"] -= rates[0] * (decay * vectors["params"])
-        if optimizer.ema:
-            new["ema"] = optimizer.ema * vectors["ema"] + (1 - optimizer.ema) * new["params"]
-        return new
+        scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
+        return update_slice(optimizer, vectors, gradient, rates, decay, scale)
 
     return update
 
 
-def _clip(gradient: tf.Tensor, limit: float) -> tf.Tensor:
+def clip_scale(gradient: tf.Tensor, limit: float) -> tf.Tensor:
+    """What the whole gradient is multiplied with, so that its norm is at most the limit."""
     norm = tf.sqrt(tf.reduce_sum(gradient * gradient))
-    return gradient * (limit / tf.maximum(norm, limit))
+    return limit / tf.maximum(norm, limit)
+
+
+def update_slice(
+    optimizer: Optimizer,
+    vectors: Vectors,
+    gradient: tf.Tensor,
+    rates: tf.Tensor,
+    decay: tf.Tensor | None,
+    scale: tf.Tensor | None,
+) -> Vectors:
+    """The update of any slice of the vectors, or of the whole; `decay` is that slice of the decay mask."""
+    rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
+    if scale is not None:
+        gradient = gradient * scale
+    if decay is not None and optimizer.name != "adamw":
+        gradient += decay * vectors["params"]
+    new = rule(optimizer, vectors, gradient, rates)
+    if decay is not None and optimizer.name == "adamw":
+        new["params"] -= rates[0] * (decay * vectors["params"])
+    if optimizer.ema:
+        new["ema"] = optimizer.ema * vectors["ema"] + (1 - optimizer.ema) * new["params"]
+    return new
 
 
 def _sgd(optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
