@@ -71,5 +71,5 @@ def side_by_side(job: Job) -> int:
     if gpus(job):
         return 1
     neighbours = job.place.workers if job.place.on == "local" else 1
-    cores = len(os.sched_getaffinity(0)) // neighbours
+    cores = job.place.cores or len(os.sched_getaffinity(0)) // neighbours
     return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.cluster.num_workers))

@@ -41,6 +41,10 @@ class RunFolder:
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
 
+    @property
+    def spark_log(self) -> Path:
+        return self.path / "spark.log"
+
     def worker_log(self, worker: int) -> Path:
         return self.path / f"worker-{worker}.log"
 
@@ -137,7 +141,7 @@ class RunFolder:
         with explained("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
-        strangers = [name for name in names if name != self._lock.name and not name.startswith((".", "worker-"))]
+        strangers = [name for name in names if name not in (self._lock.name, self.spark_log.name) and not name.startswith((".", "worker-"))]
         if strangers and not self.exists():
             raise UserError(
                 f"{self.path} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"

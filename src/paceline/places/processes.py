@@ -44,14 +44,18 @@ class Interrupted(Exception):
         self.exit_code = 128 + number
 
 
+Start = Callable[[Job, Path | None], tuple[Any, int]]
+"""Gives a process, or what behaves like one, and the file descriptor that its messages come from."""
+
+
 class Group:
     """The workers of one attempt. `run` listens to them until all have ended; leaving the `with` block leaves no process behind.
 
     A worker without a log file writes to this process's standard error.
     """
 
-    def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None]) -> None:
-        self._jobs, self._logs, self._place = jobs, logs, jobs[0].place
+    def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None], start: Start | None = None) -> None:
+        self._jobs, self._logs, self._place, self._start = jobs, logs, jobs[0].place, start or start_worker
         self._processes: list[subprocess.Popen[bytes]] = []
         self._messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
@@ -61,7 +65,7 @@ class Group:
 
     def __enter__(self) -> Group:
         for index, (job, log) in enumerate(zip(self._jobs, self._logs, strict=True)):
-            process, reader = _start(job, log)
+            process, reader = self._start(job, log)
             self._processes.append(process)
             threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
         self._progress = time.monotonic()
@@ -172,10 +176,10 @@ class Group:
         self._messages.put((index, None))
 
 
-def _start(job: Job, log: Path | None) -> tuple[subprocess.Popen[bytes], int]:
-    """A worker in a session of its own, so that a Ctrl-C reaches only this process."""
+def start_worker(job: Job, log: Path | int | None) -> tuple[subprocess.Popen[bytes], int]:
+    """A worker in a session of its own, so that a Ctrl-C reaches only this process. A file descriptor as log is closed here."""
     reader, writer = os.pipe()
-    with open(log, "ab") if log else nullcontext(sys.stderr) as log_file:
+    with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline.worker"],
             stdin=subprocess.PIPE,
