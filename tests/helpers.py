@@ -148,12 +148,12 @@ class Ended:
 
 
 class Program:
-    """A running `paceline`, in a process group of its own."""
+    """A running `paceline`, in a process group of its own. `{mark}` in an argument is for processes that others start for it."""
 
-    def __init__(self, arguments: list[str], cwd: Path) -> None:
+    def __init__(self, arguments: list[str], cwd: Path, command: tuple[str, ...] = (sys.executable, "-m", "paceline")) -> None:
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "paceline", *arguments],
+            [*command, *(argument.replace("{mark}", self._mark) for argument in arguments)],
             cwd=cwd,
             env=_clean_environment() | {MARK: self._mark},
             stdin=subprocess.DEVNULL,
@@ -183,14 +183,18 @@ class Program:
         (pid,) = self.workers()
         return pid
 
+    def find(self, text: str) -> list[int]:
+        """Those of its processes whose command has this text."""
+        return sorted(pid for pid in self.processes() if text.encode() in _read(f"/proc/{pid}/cmdline"))
+
     def wait_until_gone(self, timeout_s: float) -> None:
         wait_until(lambda: not self.processes(), timeout_s, "processes are left")
 
 
 @contextmanager
-def program(*arguments: str, cwd: Path) -> Iterator[Program]:
+def program(*arguments: str, cwd: Path, **settings: Any) -> Iterator[Program]:
     """Start `paceline ...`; afterwards none of its processes may be left, and none is."""
-    running = Program(list(arguments), cwd)
+    running = Program(list(arguments), cwd, **settings)
     try:
         yield running
         running.wait_until_gone(10.0)
@@ -199,8 +203,8 @@ def program(*arguments: str, cwd: Path) -> Iterator[Program]:
             os.kill(pid, signal.SIGKILL)
 
 
-def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S) -> Ended:
-    with program(*arguments, cwd=cwd) as running:
+def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, **settings: Any) -> Ended:
+    with program(*arguments, cwd=cwd, **settings) as running:
         return running.wait(timeout_s)
 
 

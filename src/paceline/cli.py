@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _help() -> str:
     lines = ["paceline trains ResNets, and any Keras image classifier, with the same bits in every place.", ""]
     for name, command in COMMANDS.items():
-        lines.append(f"  paceline {name:<9} {(command.__doc__ or '').splitlines()[0]}")
+        lines.append(f"  paceline {name:<12} {(command.__doc__ or '').splitlines()[0]}")
     return "\n".join([*lines, "", "`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train"])
 
 
@@ -89,7 +89,7 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused):
-            flags, unknown = tyro.cli(kind, prog=program, args=arguments, default=default, return_unknown_args=True)
+            flags, unknown = tyro.cli(kind, prog=program, args=_joined(arguments), default=default, return_unknown_args=True)
     except SystemExit as end:
         if end.code == 0:
             raise
@@ -97,6 +97,18 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
     if unknown:
         raise UserError(f"{_unknown(unknown[0], _flag_names(default))} (see {program} --help)")
     return flags
+
+
+def _joined(arguments: list[str], flag: str = "--spark.conf") -> list[str]:
+    """`--spark.conf A --spark.conf B`, as spark-submit has it, is `--spark.conf A B`; tyro would forget A."""
+    values, others, takes = [], [], False
+    for word in arguments:
+        takes = word == flag or (takes and not word.startswith("--"))
+        if not takes:
+            others.append(word)
+        elif word != flag:
+            values.append(word)
+    return [*others, flag, *values] if values else arguments
 
 
 def _refusal(explanation: str) -> str:
@@ -205,4 +217,25 @@ def data(arguments: list[str]) -> int:
     return data(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes}
+def spark_script(arguments: list[str]) -> None:
+    """Print the path of the script for spark-submit; --zip FILE writes this package for --py-files."""
+    from pathlib import Path
+
+    from paceline.places.spark_session import write_package
+
+    if arguments[:1] == ["--zip"] and len(arguments) == 2:
+        print(write_package(Path(arguments[1])))
+    elif arguments:
+        raise UserError(
+            f"cannot understand `paceline spark-script {' '.join(arguments)}`; use: paceline spark-script [--zip FILE]"
+        )
+    else:
+        print(Path(__file__).with_name("spark_script.py"))
+
+
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
+    "train": train,
+    "data": data,
+    "recipes": recipes,
+    "spark-script": spark_script,
+}

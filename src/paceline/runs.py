@@ -141,7 +141,11 @@ class RunFolder:
         with explained("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
-        strangers = [name for name in names if name not in (self._lock.name, self.spark_log.name) and not name.startswith((".", "worker-"))]
+        strangers = [
+            name
+            for name in names
+            if name not in (self._lock.name, self.spark_log.name) and not name.startswith((".", "worker-"))
+        ]
         if strangers and not self.exists():
             raise UserError(
                 f"{self.path} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,9 @@ class Group:
         self._messages.put((index, None))
 
 
-def start_worker(job: Job, log: Path | int | None) -> tuple[subprocess.Popen[bytes], int]:
+def start_worker(
+    job: Job, log: Path | int | None, folder: str | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[subprocess.Popen[bytes], int]:
     """A worker in a session of its own, so that a Ctrl-C reaches only this process. A file descriptor as log is closed here."""
     reader, writer = os.pipe()
     with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
@@ -186,7 +188,8 @@ def start_worker(job: Job, log: Path | int | None) -> tuple[subprocess.Popen[byt
             stdout=log_file,
             stderr=log_file,
             pass_fds=[writer],
-            env=os.environ | {MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
+            cwd=folder,
+            env={**environment, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
     os.close(writer)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 
 from paceline.errors import UserError
 from paceline.job import Spark
+from paceline.places.processes import WorkerFailed
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -66,6 +68,8 @@ def _start(spark: Spark, log: Path) -> SparkContext:
     from pyspark.java_gateway import launch_gateway
 
     _check_master(spark.master)
+    # it asks for an older pandas than it works with, in the middle of the progress bar
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
@@ -103,7 +107,9 @@ def _check_master(master: str) -> None:
         url = urlsplit(master)
         socket.create_connection((url.hostname or "", url.port or 7077), timeout=10.0).close()
     except (OSError, ValueError) as error:
-        raise UserError(f"--spark.master is {master}, and nobody answers there ({error}); start the master, or correct the URL") from None
+        raise UserError(
+            f"--spark.master is {master}, and nobody answers there ({error}); start the master, or correct the URL"
+        ) from None
 
 
 def check_java() -> None:
@@ -117,6 +123,24 @@ def check_java() -> None:
     version = re.search(r'version "(?:1\.)?(\d+)', told)
     if not version or int(version[1]) < OLDEST_JAVA:
         raise UserError(f"{program} is Java {version[1] if version else 'of an unknown version'}; {advice}")
+
+
+def explain_failure(error: Exception) -> Exception:
+    """Of Spark's pages of traces the line that a person needs."""
+    text = str(getattr(error, "java_exception", None) or error)
+    if known := re.search(r"paceline\.errors\.UserError: (.*)", text):
+        return UserError(known[1])
+    if missing := re.search(r"ModuleNotFoundError: (No module named .*)", text):
+        return UserError(
+            f"the executors' Python has {missing[1][0].lower()}{missing[1][1:]}; give it the same packages, see docs/spark.md"
+        )
+    if lacking := re.search(r'Cannot run program "([^"]+)"', text):
+        return UserError(f"the executors have no Python {lacking[1]}; name theirs in PYSPARK_PYTHON, see docs/spark.md")
+    if clash := re.search(r"\[PYTHON_VERSION_MISMATCH\] (.*)", text):
+        return UserError(f"{clash[1]}; name the executors' Python in PYSPARK_PYTHON")
+    if raised := re.search(r"^(?!org\.|java\.|py4j)[\w.]*(?:Error|Exception)\b.*$", text, re.MULTILINE):
+        return WorkerFailed(0, raised[0], None)
+    return WorkerFailed(0, (text.strip().splitlines() or [type(error).__name__])[0], None)
 
 
 def write_package(file: Path) -> str:

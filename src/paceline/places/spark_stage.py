@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import queue
-import re
 import secrets
 import signal
 import socket
@@ -15,13 +14,13 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places.processes import WorkerFailed
+from paceline.places.spark_session import explain_failure
 from paceline.places.spark_task import Errand, keep_alive, run_task
 from paceline.runs import RunFolder
 
@@ -99,7 +98,10 @@ class Stage:
         self._thread = InheritableThread(target=self._submit, daemon=True)
 
     def __enter__(self) -> Stage:
-        host, port = self._context.getConf().get("spark.driver.host"), int(self._context.getConf().get("spark.paceline.port", "0"))
+        host, port = (
+            self._context.getConf().get("spark.driver.host"),
+            int(self._context.getConf().get("spark.paceline.port", "0")),
+        )
         self._server = socket.create_server((self._context.getConf().get("spark.driver.bindAddress", host), port))
         self._address = (host, self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -176,22 +178,6 @@ class Stage:
     def _explained(self) -> Exception:
         """What ended the stage before its workers began, in one line."""
         return explain_failure(self._error) if self._error else WorkerFailed(0, "Spark gave the stage up", None)
-
-
-def explain_failure(error: Exception) -> Exception:
-    """Of Spark's pages of traces the line that a person needs."""
-    text = str(getattr(error, "java_exception", None) or error)
-    if known := re.search(r"paceline\.errors\.UserError: (.*)", text):
-        return UserError(known[1])
-    if missing := re.search(r"ModuleNotFoundError: (No module named .*)", text):
-        return UserError(f"the executors' Python has {missing[1][0].lower()}{missing[1][1:]}; give it the same packages, see docs/spark.md")
-    if lacking := re.search(r'Cannot run program "([^"]+)"', text):
-        return UserError(f"the executors have no Python {lacking[1]}; name theirs in PYSPARK_PYTHON, see docs/spark.md")
-    if clash := re.search(r"\[PYTHON_VERSION_MISMATCH\] (.*)", text):
-        return UserError(f"{clash[1]}; name the executors' Python in PYSPARK_PYTHON")
-    if raised := re.search(r"^(?!org\.|java\.|py4j)[\w.]*(?:Error|Exception)\b.*$", text, re.MULTILINE):
-        return WorkerFailed(0, raised[0], None)
-    return WorkerFailed(0, (text.strip().splitlines() or [type(error).__name__])[0], None)
 
 
 def _first_line(connection: socket.socket) -> bytes:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,23 +88,24 @@ def run_task(errand: Errand, _: Iterator[int]) -> Iterator[int]:
     except OSError as error:
         driver = f"{errand.driver[0]}:{errand.driver[1]}"
         raise UserError(f"host {host} cannot reach the driver at {driver} ({error}); see spark.driver.host") from None
-    with connection, _surroundings(errand, context):
+    with connection:
         line = Line(connection)
         line.send({"secret": errand.secret, "worker": index, "host": host})
-        job = _meet(errand, context, index, host, line)
-        line.send({"kind": "exit", "code": _run_worker(job, line) if job else 0})
+        folder = errand.folder if os.path.isdir(errand.folder) else os.getcwd()
+        job = _meet(errand, context, index, host, folder, line)
+        line.send({"kind": "exit", "code": _run_worker(job, line, folder, context) if job else 0})
         connection.shutdown(socket.SHUT_RDWR)  # the thread that listens for commands holds it, too
     return iter(())
 
 
-def _meet(errand: Errand, context: BarrierTaskContext, index: int, host: str, line: Line) -> Job | None:
+def _meet(errand: Errand, context: BarrierTaskContext, index: int, host: str, folder: str, line: Line) -> Job | None:
     """The job of this worker, or None where one of the hosts lacks something; everyone then tells the same."""
     job = Job.from_json(errand.job)
     with socket.socket() as port:  # held until everyone has one, lest neighbours get the same; TensorFlow then takes it
         port.bind(("", 0))
         own = {
             "address": f"{host}:{port.getsockname()[1]}",
-            "problem": _problem(job.experiment.data, errand, host, index == 0),
+            "problem": _problem(job.experiment.data, folder, host) or (_proof_problem(errand, host) if index == 0 else ""),
         }
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
     problems = [other["problem"] for other in everyone if other["problem"]]
@@ -113,18 +113,24 @@ def _meet(errand: Errand, context: BarrierTaskContext, index: int, host: str, li
         line.send({"kind": "error", "text": problems[0]})
         return None
     addresses = tuple(other["address"] for other in everyone) if len(everyone) > 1 else ()
-    return replace(job, cluster=Cluster(addresses, index), place=replace(job.place, on="spark", cores=job.place.cores or context.cpus()))
+    return replace(
+        job, cluster=Cluster(addresses, index), place=replace(job.place, on="spark", cores=job.place.cores or context.cpus())
+    )
 
 
-def _problem(data: Data, errand: Errand, host: str, is_chief: bool) -> str:
+def _problem(data: Data, folder: str, host: str) -> str:
     reads_files = data.dir and "://" not in data.dir and (data.build or data.source != "shapes")
-    if reads_files and not os.access(data.dir, os.R_OK | os.X_OK):
-        folder = Path(data.dir).absolute()
-        return f"host {host} cannot read the data folder {folder}; put the data where every executor sees them, under one path"
-    if is_chief and errand.proof and not _holds(Path(errand.proof), errand.secret):
-        folder = Path(errand.proof).parent
-        return f"host {host}, which has the chief, does not share the run folder {folder} with the driver; give a --run-dir that both see"
-    return ""
+    where = Path(folder, data.dir).expanduser()
+    if not reads_files or os.access(where, os.R_OK | os.X_OK):
+        return ""
+    return f"host {host} cannot read the data folder {where}; put the data where every executor sees them, under one path"
+
+
+def _proof_problem(errand: Errand, host: str) -> str:
+    file = Path(errand.proof)
+    if not errand.proof or _holds(file, errand.secret):
+        return ""
+    return f"host {host}, which has the chief, does not share {file.parent} with the driver; give a --run-dir that both see"
 
 
 def _holds(file: Path, text: str) -> bool:
@@ -134,10 +140,10 @@ def _holds(file: Path, text: str) -> bool:
         return False
 
 
-def _run_worker(job: Job, line: Line) -> int:
+def _run_worker(job: Job, line: Line, folder: str, context: BarrierTaskContext) -> int:
     """Start the worker and pass everything on until it has ended; its exit code."""
     log, log_writer = os.pipe()
-    process, messages = start_worker(job, log_writer)
+    process, messages = start_worker(job, log_writer, folder, _environment(context))
     assert process.stdin
     threading.Thread(target=_obey, args=(line, process), daemon=True).start()
     readers = ((_pass_messages, messages), (_pass_log, log))
@@ -170,18 +176,9 @@ def _pass_log(reader: int, line: Line) -> None:
             line.send({"kind": "log", "text": text.decode(errors="replace")})
 
 
-@contextmanager
-def _surroundings(errand: Errand, context: BarrierTaskContext) -> Iterator[None]:
-    """What a worker inherits: the command's folder, what Spark shipped, its GPUs. A Python of Spark's serves other tasks later."""
-    environment, folder = dict(os.environ), os.getcwd()
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+def _environment(context: BarrierTaskContext) -> dict[str, str]:
+    """What a worker inherits: whatever Spark shipped (its paths are relative to the executor's folder), and its GPUs."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
     if gpus := context.resources().get("gpu"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.addresses)
-    if os.path.isdir(errand.folder):
-        os.chdir(errand.folder)
-    try:
-        yield
-    finally:
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.addresses)
+    return environment
