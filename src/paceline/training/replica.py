@@ -63,10 +63,7 @@ def build_core(
 ) -> Core:
     """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
     train, held_out = splits["train"], {name: split for name, split in splits.items() if name != "train"}
-    parts = {"params": template.params, **dict.fromkeys(slot_names(experiment.optimizer), template.params)}
-    layout = Layout({**parts, "stats": template.stats})
-    height, width, _ = image_shape(experiment.data, source)
-    eval_batch_size = 250 if height * width <= 64 * 64 else 50  # fixed, because the batch size changes the last bits of a logit
+    layout, eval_batch_size = build_layout(experiment, template), choose_eval_batch_size(image_shape(experiment.data, source))
     evaluate = {
         name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, eval_batch_size))
         for name, split in held_out.items()
@@ -85,6 +82,17 @@ def build_core(
         eval_batch_size=eval_batch_size,
         evaluate_batch=evaluate,
     )
+
+
+def build_layout(experiment: Experiment, template: Template) -> Layout:
+    """The vectors of a state: parameters, the optimizer's slots, statistics."""
+    parts = {"params": template.params, **dict.fromkeys(slot_names(experiment.optimizer), template.params)}
+    return Layout({**parts, "stats": template.stats})
+
+
+def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
+    """Fixed for pictures of a shape, because the batch size changes the last bits of a logit."""
+    return 250 if shape[0] * shape[1] <= 64 * 64 else 50
 
 
 def _cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
