@@ -57,6 +57,11 @@ def evaluated(state: State) -> np.ndarray:
     return state.vectors.get("ema", state.vectors["params"])
 
 
+def output_names(classes: Sequence[str], num_outputs: int) -> tuple[str, ...]:
+    """The classes of the data, and numbers for outputs beyond them."""
+    return (*classes, *(str(number) for number in range(len(classes), num_outputs)))
+
+
 class Predictor:
     """`predict` may be called from several threads at a time."""
 
@@ -155,8 +160,7 @@ def load_trained(run: RunFolder, checkpoint: str = "best") -> Trained:
     num_classes = experiment.model.num_classes or len(names)
     template = build_template(build_model(experiment, shape, num_classes))
     state = Checkpoints(run.checkpoints, build_layout(experiment, template)).choose(checkpoint)
-    unnamed = [str(number) for number in range(len(names), num_classes)]
-    return Trained(experiment, (*names, *unnamed), stored, shape, template, state)
+    return Trained(experiment, output_names(names, num_classes), stored, shape, template, state)
 
 
 def as_jpeg_or_png(data: bytes) -> bytes:

@@ -48,6 +48,8 @@ class Core:
     eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
     """By split: (params, stats, batch number) -> sums [loss, correct, correct among five, count]"""
+    examine_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
+    """By split: the same, and each example's outputs and label, padding included"""
 
     def initial_state(self) -> State:
         vectors = self.template.initial()
@@ -64,8 +66,8 @@ def build_core(
     """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
     train, held_out = splits["train"], {name: split for name, split in splits.items() if name != "train"}
     layout, eval_batch_size = build_layout(experiment, template), choose_eval_batch_size(image_shape(experiment.data, source))
-    evaluate = {
-        name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, eval_batch_size))
+    examine = {
+        name: _build_examine(experiment, template, build_eval_batches(experiment, split, num_classes, eval_batch_size))
         for name, split in held_out.items()
     }
     return Core(
@@ -80,7 +82,8 @@ def build_core(
         replica_step=_build_replica_step(experiment, template),
         apply=_build_apply(experiment, layout),
         eval_batch_size=eval_batch_size,
-        evaluate_batch=evaluate,
+        evaluate_batch={name: opaque(lambda *which, each=each: each(*which)[0]) for name, each in examine.items()},
+        examine_batch={name: opaque(each) for name, each in examine.items()},
     )
 
 
@@ -132,10 +135,10 @@ def _build_apply(experiment: Experiment, layout: Layout) -> Callable[[Vectors, t
     return opaque(apply)
 
 
-def _build_evaluate(
+def _build_examine(
     experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]
-) -> Callable[..., tf.Tensor]:
-    def evaluate(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def examine(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         batch = batch_of(number)
         outputs, _, _ = template.call(params, stats, batch.images, training=False)
         loss = _cross_entropy(experiment, outputs, batch.targets)
@@ -143,6 +146,6 @@ def _build_evaluate(
         sums = [
             tf.reduce_sum(v * batch.weights) for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))
         ]
-        return tf.stack(sums)
+        return tf.stack(sums), outputs, batch.labels
 
-    return opaque(evaluate)
+    return examine
