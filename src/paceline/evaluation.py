@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,8 @@ Progress = Callable[[int, int], None]
 """Is told how many examples are done, and of how many."""
 
 
-class ClassScore(NamedTuple):
+@dataclass(frozen=True)
+class ClassScore:
     """One class: how many examples it has, which share of them was found (accuracy), which share of what was called so is so
     (precision, None where nothing was), and the class that it is most often taken for."""
 
@@ -80,7 +81,7 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Everything but the single examples."""
         names = ("run_dir", "step", "split", "accuracy", "top5", "loss", "count")
-        return {name: getattr(self, name) for name in names} | {"classes": [score._asdict() for score in self.per_class()]}
+        return {name: getattr(self, name) for name in names} | {"classes": [asdict(score) for score in self.per_class()]}
 
 
 def evaluate_run(
@@ -105,20 +106,34 @@ def evaluate_run(
     state = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send({"kind": "warning", "text": text})).choose(
         checkpoint
     )
-    if state.step < core.plan.total_steps and checkpoint in ("best", "last"):
-        send({"kind": "warning", "text": f"this is the checkpoint of step {state.step:,} of {core.plan.total_steps:,}"})
     rows, outputs, labels = _examine(core, state, split, lanes, progress)
     metrics, names = summarise(split, rows), output_names(core.source.classes, int(outputs.shape[1]))
     return Evaluation(
-        str(run.path),
-        state.step,
-        split,
-        *(metrics[f"{split}_{measure}"] for measure in ("accuracy", "top5", "loss")),
-        int(metrics[f"{split}_count"]),
-        names,
-        labels,
-        to_probabilities(outputs, experiment.model.outputs == "logits"),
+        run_dir=str(run.path),
+        step=state.step,
+        split=split,
+        accuracy=metrics[f"{split}_accuracy"],
+        top5=metrics[f"{split}_top5"],
+        loss=metrics[f"{split}_loss"],
+        count=int(metrics[f"{split}_count"]),
+        classes=names,
+        labels=labels,
+        probabilities=to_probabilities(outputs, experiment.model.outputs == "logits"),
     )
+
+
+def serve(job: Job, send: Send) -> dict[str, Any]:
+    """A worker's part of `eval`; what was said of each example goes into the file `examples`, where one is asked for."""
+    request = dict(job.request)
+    examples, run = request.pop("examples"), RunFolder(job.run.run_dir)
+
+    def progress(done: int, total: int) -> None:
+        send({"kind": "progress", "done": done, "total": total})
+
+    evaluation = evaluate_run(run, **request, send=send, progress=progress)
+    if examples:
+        np.savez(examples, labels=evaluation.labels, probabilities=evaluation.probabilities)
+    return evaluation.to_json()
 
 
 def _examine(core: Core, state: State, split: str, lanes: int, progress: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
