@@ -105,7 +105,7 @@ def _meet(errand: Errand, context: BarrierTaskContext, index: int, host: str, fo
         port.bind(("", 0))
         own = {
             "address": f"{host}:{port.getsockname()[1]}",
-            "problem": _problem(job.experiment.data, folder, host) or (_proof_problem(errand, host) if index == 0 else ""),
+            "problem": _problem(job.experiment.data, folder, host) or (proof_problem(errand, host) if index == 0 else ""),
         }
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
     problems = [other["problem"] for other in everyone if other["problem"]]
@@ -126,7 +126,7 @@ def _problem(data: Data, folder: str, host: str) -> str:
     return f"host {host} cannot read the data folder {where}; put the data where every executor sees them, under one path"
 
 
-def _proof_problem(errand: Errand, host: str) -> str:
+def proof_problem(errand: Errand, host: str) -> str:
     file = Path(errand.proof)
     if not errand.proof or _holds(file, errand.secret):
         return ""
