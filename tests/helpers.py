@@ -149,14 +149,19 @@ class Ended:
 
 
 class Program:
-    """A running `paceline`, in a process group of its own."""
+    """A running `paceline`, in a process group of its own. `{mark}` in an argument is for processes that others start for it."""
 
     def __init__(
-        self, arguments: list[str], cwd: Path, environment: dict[str, str] | None = None, inside: tuple[str, ...] = ()
+        self,
+        arguments: list[str],
+        cwd: Path,
+        environment: dict[str, str] | None = None,
+        inside: tuple[str, ...] = (),
+        command: tuple[str, ...] = (sys.executable, "-m", "paceline"),
     ) -> None:
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [*inside, sys.executable, "-m", "paceline", *arguments],
+            [*inside, *command, *(argument.replace("{mark}", self._mark) for argument in arguments)],
             cwd=cwd,
             env=_clean_environment() | (environment or {}) | {MARK: self._mark},
             stdin=subprocess.DEVNULL,
@@ -186,16 +191,18 @@ class Program:
         (pid,) = self.workers()
         return pid
 
+    def find(self, text: str) -> list[int]:
+        """Those of its processes whose command has this text."""
+        return sorted(pid for pid in self.processes() if text.encode() in _read(f"/proc/{pid}/cmdline"))
+
     def wait_until_gone(self, timeout_s: float) -> None:
         wait_until(lambda: not self.processes(), timeout_s, "processes are left")
 
 
 @contextmanager
-def program(
-    *arguments: str, cwd: Path, environment: dict[str, str] | None = None, inside: tuple[str, ...] = ()
-) -> Iterator[Program]:
+def program(*arguments: str, cwd: Path, **settings: Any) -> Iterator[Program]:
     """Start `paceline ...`, by the command `inside` where one is given; afterwards none of its processes may be left, and none is."""
-    running = Program(list(arguments), cwd, environment, inside)
+    running = Program(list(arguments), cwd, **settings)
     try:
         yield running
         running.wait_until_gone(10.0)
@@ -204,8 +211,8 @@ def program(
             os.kill(pid, signal.SIGKILL)
 
 
-def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, environment: dict[str, str] | None = None) -> Ended:
-    with program(*arguments, cwd=cwd, environment=environment) as running:
+def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, **settings: Any) -> Ended:
+    with program(*arguments, cwd=cwd, **settings) as running:
         return running.wait(timeout_s)
 
 

@@ -22,6 +22,8 @@ DRIVER_SIDE = [
     "job",
     "places",
     "places.local",
+    "places.spark",
+    "places.spark_session",
     "errors",
     "plugins",
     "data",
@@ -63,9 +65,12 @@ def imports_of(file):
             yield node.module or ""
 
 
+SPARK = {f"places/spark{part}.py" for part in ("", "_session", "_stage", "_task", "_jobs")} | {"spark.py"}
+
+
 @pytest.mark.parametrize("library", ["ray", "pyspark"])
 def test_a_places_library_is_imported_only_in_its_own_files(library):
-    own = {"ray": {"places/ray.py", "engines/object_store.py"}, "pyspark": {"places/spark.py"}}[library]
+    own = {"ray": {"places/ray.py", "engines/object_store.py"}, "pyspark": SPARK}[library]
     users = {
         str(f.relative_to(SOURCE)) for f in SOURCE.rglob("*.py") for name in imports_of(f) if name.split(".")[0] == library
     }

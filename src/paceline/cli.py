@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline.errors import UserError, did_you_mean
+from paceline import cli_run
+from paceline.errors import Ended, UserError, did_you_mean
 from paceline.experiment import Experiment
 from paceline.job import Job, Place, Run
 
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # a training has its own way to stop
+    except Ended as end:
+        print(f"paceline: {end}", file=sys.stderr)
+        return end.exit_code
+    except KeyboardInterrupt:  # what runs in workers has its own way to stop
         return 130
     except BrokenPipeError:
         return 1
@@ -50,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _help() -> str:
     lines = ["paceline trains ResNets, and any Keras image classifier, with the same bits in every place.", ""]
+    width = max(map(len, COMMANDS))
     for name, command in COMMANDS.items():
-        lines.append(f"  paceline {name:<9} {(command.__doc__ or '').splitlines()[0]}")
+        lines.append(f"  paceline {name:<{width}}  {(command.__doc__ or '').splitlines()[0]}")
     return "\n".join([*lines, "", "`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train"])
 
 
@@ -89,7 +94,7 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused):
-            flags, unknown = tyro.cli(kind, prog=program, args=arguments, default=default, return_unknown_args=True)
+            flags, unknown = tyro.cli(kind, prog=program, args=_joined(arguments), default=default, return_unknown_args=True)
     except SystemExit as end:
         if end.code == 0:
             raise
@@ -97,6 +102,18 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
     if unknown:
         raise UserError(f"{_unknown(unknown[0], _flag_names(default))} (see {program} --help)")
     return flags
+
+
+def _joined(arguments: list[str], flag: str = "--spark.conf") -> list[str]:
+    """`--spark.conf A --spark.conf B`, as spark-submit has it, is `--spark.conf A B`; tyro would forget A."""
+    values, others, takes = [], [], False
+    for word in arguments:
+        takes = word == flag or (takes and not word.startswith("--"))
+        if not takes:
+            others.append(word)
+        elif word != flag:
+            values.append(word)
+    return [*others, flag, *values] if values else arguments
 
 
 def _refusal(explanation: str) -> str:
@@ -139,16 +156,13 @@ def _flag_names(flags: Any, prefix: str = "", depth: int = 0) -> list[str]:
 
 
 def _launch(job: Job, as_json: bool) -> int:
-    from paceline.places.processes import Interrupted, WorkerFailed
+    from paceline.places.processes import Interrupted
 
     try:
         result = _describe(job) if job.dry_run else _train(job)
     except Interrupted as signal:
-        print(f"stopped by {signal}; the same command goes on from here", file=sys.stderr)
+        print(f"{signal}; the same command goes on from here", file=sys.stderr)
         return signal.exit_code
-    except WorkerFailed as failure:
-        print(f"paceline: {failure}", file=sys.stderr)
-        return 1
     if as_json:
         print(json.dumps(result))
     return 0
@@ -205,4 +219,27 @@ def data(arguments: list[str]) -> int:
     return data(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes}
+def spark_script(arguments: list[str]) -> None:
+    """Print the path of the script for spark-submit; --zip FILE writes this package for --py-files."""
+    from pathlib import Path
+
+    from paceline.places.spark_session import write_package
+
+    if arguments[:1] == ["--zip"] and len(arguments) == 2:
+        print(write_package(Path(arguments[1])))
+    elif arguments:
+        raise UserError(
+            f"cannot understand `paceline spark-script {' '.join(arguments)}`; use: paceline spark-script [--zip FILE]"
+        )
+    else:
+        print(Path(__file__).with_name("spark_script.py"))
+
+
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
+    "train": train,
+    "eval": cli_run.evaluate,
+    "predict": cli_run.predict,
+    "data": data,
+    "recipes": recipes,
+    "spark-script": spark_script,
+}

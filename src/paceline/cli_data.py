@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import tyro
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment import Data
+from paceline.job import Spark
 
 
 def data(arguments: list[str]) -> int:
@@ -87,18 +88,20 @@ class _Convert:
     """Lines of a class and what it is called."""
     first_label: int = -1
     """0 or 1; -1 is 1 for ImageNet and 0 for everything else."""
+    on: Literal["local", "spark"] = "local"
+    """Who writes the shards: processes of this machine, or tasks of a Spark cluster."""
+    spark: Spark = field(default_factory=Spark)
 
 
 def _convert(arguments: list[str]) -> int:
     """Pictures or CIFAR to sharded TFRecords: paceline data convert SRC OUT"""
-    from dataclasses import asdict
-
     from paceline.cli import parse
     from paceline.data.convert import convert, convert_remote
     from paceline.data.remote import local_folder
     from paceline.storage import is_remote
 
-    flags = asdict(parse(_Convert, "paceline data convert", arguments, _Convert(tyro.MISSING, tyro.MISSING)))
+    flags = dict(vars(parse(_Convert, "paceline data convert", arguments, _Convert(tyro.MISSING, tyro.MISSING))))
+    flags["spark"] = flags.pop("spark") if flags.pop("on") == "spark" else None
     src, out = local_folder(flags.pop("src")), flags.pop("out")
     if is_remote(out):
         convert_remote(src, out, **flags)

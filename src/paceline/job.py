@@ -45,12 +45,14 @@ class Place:
     """Processes that share the replicas: a power of two that divides them."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
     """auto uses the GPUs that TensorFlow sees; cpu keeps off them; gpu insists on one."""
+    cores: int = 0
+    """Cores of each worker; 0 is a fair share of its machine's, on Spark spark.task.cpus."""
     start_timeout: float = 300.0
     """Seconds until all workers must have met and trained their first block."""
     stall_timeout: float = 60.0
     """Seconds without progress after which a worker counts as lost."""
     max_restarts: int = 3
-    """How often lost workers are started again without a new checkpoint in between (local)."""
+    """How often lost workers are started again without a new checkpoint in between (local, spark)."""
     min_workers: int = 0
     """Go on with half as many workers, down to this number, when restarts don't help; 0 for no fewer (local)."""
     ps: int = 0
@@ -82,6 +84,9 @@ class Job:
     run: Run = field(default_factory=Run)
     cluster: Cluster = field(default_factory=Cluster)
     dry_run: bool = False
+    kind: Literal["train", "evaluate", "predict", "export"] = "train"
+    """What a worker does; all but train use a run that is there already, and `request` says how."""
+    request: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         workers, replicas = self.place.workers, self.experiment.replicas
@@ -96,6 +101,8 @@ class Job:
             raise UserError(
                 f"ps is {self.place.ps} on {self.place.on}; it is 0 or more, and parameter servers run on local and tf_config"
             )
+        if self.place.cores < 0:
+            raise UserError(f"cores is {self.place.cores}; it is 0 (a fair share) or more")
         if min(self.place.start_timeout, self.place.stall_timeout) <= 0:
             raise UserError("start-timeout and stall-timeout are seconds above 0")
         if self.run.keep < 1 or self.run.stop_at < 0:

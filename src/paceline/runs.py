@@ -174,7 +174,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
         strangers = [
-            name for name in names if name != self._lock.name and not re.match(r"\.|(worker-|ps-|chief).*\.log$", name)
+            name for name in names if name != self._lock.name and not re.match(r"\.|(worker-|ps-|chief|spark).*\.log$", name)
         ]
         if strangers and not self.exists() and not self._mirror:
             raise UserError(
@@ -188,7 +188,9 @@ class RunFolder:
                 f"{self.where} is the run of another experiment: {_short(changed)}; "
                 "use another --run-dir, or the old settings to resume"
             )
-        changed = [line.replace(": ", " ", 1) for line in differences(self.data_facts(), _plain(data_facts))]
+        old = self.data_facts()
+        known = {name: fact for name, fact in _plain(data_facts).items() if name in old}  # folders of older versions have fewer
+        changed = [line.replace(": ", " ", 1) for line in differences(old, known)]
         if changed:
             raise UserError(f"{self.where} cannot go on, the data is not the same: {_short(changed)}; use another --run-dir")
         return differences(self.config().get("versions", {}), library_versions())

@@ -23,6 +23,7 @@ from paceline.errors import AddressTaken, UserError
 from paceline.job import Job
 from paceline.runs import RunFolder
 from paceline.training import actions
+from paceline.using import use_run
 
 if TYPE_CHECKING:
     from paceline.training.loop import Engine
@@ -48,7 +49,11 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        if job.dry_run:
+        if job.kind != "train":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
+            bring_data(job.experiment.data.dir, send)
+            send({"kind": "result", **use_run(job, send)})
+        elif job.dry_run:
             bring_data(job.experiment.data.dir, send)
             send({"kind": "description", "text": assemble.describe(job)})
         elif run_worker(job, send, stop):

@@ -38,13 +38,18 @@ def working_in(out: Path) -> Iterator[None]:
         handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _lock(handle, out)
-        for leftover in list(out.iterdir()):
-            if re.fullmatch(r"\.(train|validation)-\d+-of-\d+\..*\.tmp", leftover.name):
-                leftover.unlink(missing_ok=True)
+        _remove_unfinished(out)
         yield
+        _remove_unfinished(out)  # of processes that were ended because another had written the same shard
         shutil.rmtree(work, ignore_errors=True)
     finally:
         os.close(handle)
+
+
+def _remove_unfinished(out: Path) -> None:
+    for leftover in list(out.iterdir()):
+        if re.fullmatch(r"\.(train|validation)-\d+-of-\d+\..*\.tmp", leftover.name):
+            leftover.unlink(missing_ok=True)
 
 
 def is_done(out: Path, settings: dict[str, Any], console: Console) -> bool:

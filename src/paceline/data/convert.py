@@ -10,14 +10,14 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from paceline.data import example
-from paceline.data.conversion_folder import finish, is_done, is_written, note_shard, working_in
+from paceline.data.conversion_folder import WORK, finish, is_done, is_written, note_shard, working_in
 from paceline.data.examine import examine
 from paceline.data.originals import Originals, find_originals
 from paceline.data.pictures import Picture
@@ -26,6 +26,7 @@ from paceline.data.records import framed
 from paceline.data.remote import put_folder
 from paceline.data.shards import IMAGE_KEY, LABEL_KEY, NOTES, read_notes
 from paceline.errors import UserError
+from paceline.job import Spark
 from paceline.runs import explained, replacing
 from paceline.storage import Store, cached
 
@@ -67,13 +68,17 @@ def convert(
     labels_file: str = "",
     names_file: str = "",
     first_label: int = -1,
+    spark: Spark | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Convert `src` into the folder `out` and give what dataset.json says of it. 0 shards: by the size of the data, of
-    ImageNet its usual 1024 and 128; first label -1: 1 for ImageNet, else 0; `names_file` has lines of a class and what it is called."""
+    ImageNet its usual 1024 and 128; first label -1: 1 for ImageNet, else 0; `names_file` has lines of a class and what it is
+    called. With `spark`, shards of pictures are written by the tasks of a Spark cluster."""
     folder, target, console = Path(src).expanduser(), Path(out).expanduser(), console or Console(stderr=True)
     if min(shards, validation_shards, processes) < 0 or first_label not in (-1, 0, 1):
         raise UserError("shards, validation-shards and processes are 0 (chosen for you) or more; first-label is 0 or 1")
+    if spark and processes:
+        raise UserError("--processes is for --on local; on Spark, executors and their cores decide")
     originals = find_originals(folder, split, labels_file)
     with working_in(target):
         if originals.cifar:
@@ -94,10 +99,7 @@ def convert(
         waiting = [job for job in jobs if not is_written(target, job.name)]
         if len(waiting) < len(jobs):
             console.print(f"going on: {len(jobs) - len(waiting)} of {len(jobs)} shards are already written", soft_wrap=True)
-        for _ in run_jobs(
-            _write_pictures, waiting, processes, "converting", sum(len(job.pictures) for job in waiting), console
-        ):
-            pass
+        _write_all(waiting, processes, spark, folder, target, console)
         keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
         return finish(target, [job.name for job in jobs], originals.classes, settings, keys, console)
 
@@ -111,6 +113,22 @@ def convert_remote(src: str | Path, url: str, **settings: Any) -> dict[str, Any]
     put_folder(here, url, NOTES)
     shutil.rmtree(here)
     return summary
+
+
+def _write_all(
+    jobs: Sequence[ShardJob], processes: int, spark: Spark | None, folder: Path, out: Path, console: Console
+) -> None:
+    what, total = "converting", sum(len(job.pictures) for job in jobs)
+    if spark:
+        from paceline.places.spark_jobs import run_jobs_on_spark
+
+        jobs = [replace(job, root=str(folder.resolve()), out=str(out.resolve())) for job in jobs]
+        folders = [folder.resolve(), out.resolve() / WORK]
+        written = run_jobs_on_spark(spark, out / WORK / "spark.log", folders, _write_pictures, jobs, what, total, console)
+    else:
+        written = run_jobs(_write_pictures, jobs, processes, what, total, console)
+    for _ in written:
+        pass
 
 
 def _plan_jobs(

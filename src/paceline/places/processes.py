@@ -13,12 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import AddressTaken, UserError
+from paceline.errors import AddressTaken, Ended, UserError
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.worker import MESSAGES
@@ -32,7 +32,7 @@ ASKED = 128 + signal.SIGTERM
 """The exit code of workers that saved and ended because one of them got a SIGTERM."""
 
 
-class WorkerFailed(Exception):
+class WorkerFailed(Ended):
     """A worker ended, or stood still, in a way that nobody foresaw; the text says which one, with its error and its log."""
 
     def __init__(self, name: str, reason: str, log: Path | None) -> None:
@@ -40,12 +40,16 @@ class WorkerFailed(Exception):
         self.reason = reason
 
 
-class Interrupted(Exception):
+class Interrupted(Ended):
     """A signal ended the run. The first one lets it save; a second one, or one before training began, ends it at once."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+
+
+Start = Callable[[Job, Path | None], tuple[Any, int]]
+"""Gives a process, or what behaves like one, and the file descriptor that its messages come from."""
 
 
 class Group:
@@ -55,8 +59,8 @@ class Group:
     lost is started again at its address, and the others go on.
     """
 
-    def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None]) -> None:
-        self._jobs, self._logs, self._place = jobs, logs, jobs[0].place
+    def __init__(self, jobs: Sequence[Job], logs: Sequence[Path | None], start: Start | None = None) -> None:
+        self._jobs, self._logs, self._place, self._start = jobs, logs, jobs[0].place, start or start_worker
         self._processes: list[subprocess.Popen[bytes]] = []
         self._messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
@@ -68,7 +72,7 @@ class Group:
 
     def __enter__(self) -> Group:
         for index in range(len(self._jobs)):
-            self._processes.append(self._start(index))
+            self._processes.append(self._launch(index))
         self._progress = time.monotonic()
         self._heard = [self._progress] * len(self._processes)
         if self._received:
@@ -82,8 +86,8 @@ class Group:
             assert process.stdin
             process.stdin.close()
 
-    def _start(self, index: int) -> subprocess.Popen[bytes]:
-        process, reader = _start(self._jobs[index], self._logs[index])
+    def _launch(self, index: int) -> subprocess.Popen[bytes]:
+        process, reader = self._start(self._jobs[index], self._logs[index])
         threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
         return process
 
@@ -143,7 +147,7 @@ class Group:
         failure = WorkerFailed(self._name(index), _reason(self._processes[index]), self._logs[index])
         self._restarts[index] += 1
         self._processes[index].stdin.close()  # type: ignore[union-attr]
-        self._processes[index], self._heard[index] = self._start(index), time.monotonic()
+        self._processes[index], self._heard[index] = self._launch(index), time.monotonic()
         listen({"kind": "warning", "text": f"{failure}; starting it again, the others go on"})
         return True
 
@@ -232,17 +236,20 @@ def _reason(process: subprocess.Popen[bytes]) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
 
 
-def _start(job: Job, log: Path | None) -> tuple[subprocess.Popen[bytes], int]:
-    """A worker in a session of its own, so that a Ctrl-C reaches only this process."""
+def start_worker(
+    job: Job, log: Path | int | None, folder: str | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A worker in a session of its own, so that a Ctrl-C reaches only this process. A file descriptor as log is closed here."""
     reader, writer = os.pipe()
-    with open(log, "ab") if log else nullcontext(sys.stderr) as log_file:
+    with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline.worker"],
             stdin=subprocess.PIPE,
             stdout=log_file,
             stderr=log_file,
             pass_fds=[writer],
-            env=os.environ | {MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
+            cwd=folder,
+            env={**environment, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
     os.close(writer)

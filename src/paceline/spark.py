@@ -1,0 +1,91 @@
+"""Predict the pictures of a Spark DataFrame with the model of a run: `paceline.spark.predict`.
+
+Run and package travel with the query, so executors need neither the run folder nor Paceline, only the packages it needs. Nothing is
+computed before somebody asks for the result. The driver imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import SparkFiles
+from pyspark.errors import PySparkException
+from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, StructField, StructType
+
+from paceline.errors import UserError
+from paceline.places.spark_session import write_package
+from paceline.runs import RunFolder, existing_run, explained
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+    from paceline.predictor import Predictor
+
+ADDED = (
+    StructField("label", StringType()),
+    StructField("probabilities", ArrayType(FloatType(), containsNull=False)),
+    StructField("error", StringType()),
+)
+_shipped: list[tempfile.TemporaryDirectory[str]] = []
+"""Spark fetches files when a query needs them; they are there until this process ends."""
+
+
+def predict(dataframe: DataFrame, run: str | Path, input: str = "content", checkpoint: str = "best") -> DataFrame:
+    """The same rows with three more columns: `label`, the likeliest class; `probabilities`, of all classes in the order of the run's;
+    `error`, which says why the column `input` holds no picture where the other two are null, and is null where it does."""
+    fields = {field.name: field.dataType for field in dataframe.schema.fields}
+    if not isinstance(fields.get(input), BinaryType):
+        found = f"is of type {fields[input].simpleString()}" if input in fields else f"is not among {', '.join(fields)}"
+        raise UserError(f"the column {input!r} {found}; it must hold the bytes of picture files (binary)")
+    if taken := [field.name for field in ADDED if field.name in fields]:
+        raise UserError(f"the DataFrame already has a column {taken[0]!r}; rename it first")
+    try:
+        context = dataframe.sparkSession.sparkContext
+    except PySparkException as error:
+        raise UserError(
+            "Spark Connect cannot ship a model; use a classic session (spark-submit, or SparkSession.builder.master)"
+        ) from error
+    folder = tempfile.TemporaryDirectory(prefix="paceline-spark-")
+    _shipped.append(folder)
+    archive = _write_run(existing_run(run), Path(folder.name, f"run-{uuid4().hex}.zip"))
+    context.addPyFile(write_package(Path(folder.name, f"paceline-{uuid4().hex}.zip")))
+    context.addArchive(str(archive))
+    schema = StructType([*dataframe.schema.fields, *ADDED])
+    return dataframe.mapInPandas(partial(_add_predictions, archive.name, input, checkpoint), schema)
+
+
+def _write_run(run: RunFolder, file: Path) -> Path:
+    """What a prediction needs of a run folder. Weights do not become smaller by compression."""
+    with explained("read", run.path), zipfile.ZipFile(file, "w") as archive:
+        for path in (run.path / "config.json", *sorted(run.checkpoints.glob("step-*.safetensors"))):
+            archive.write(path, path.relative_to(run.path))
+    return file
+
+
+def _add_predictions(archive: str, column: str, checkpoint: str, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """On an executor, with one part of the rows."""
+    for frame in frames:
+        predictor = _load(archive, checkpoint)
+        pictures = [b"" if data is None else bytes(data) for data in frame[column]]
+        probabilities, faults = predictor.predict_whole(pictures)
+        labels = [predictor.classes[best] for best in probabilities.argmax(axis=1)]
+        yield frame.assign(
+            label=[None if row in faults else label for row, label in enumerate(labels)],
+            probabilities=[None if row in faults else shares for row, shares in enumerate(probabilities)],
+            error=[faults.get(row) for row in range(len(pictures))],
+        )
+
+
+@cache
+def _load(archive: str, checkpoint: str) -> Predictor:
+    """Once per process: Spark gives a Python that has done its part the next one."""
+    from paceline.predictor import load_predictor
+
+    return load_predictor(SparkFiles.get(archive), checkpoint)

@@ -1,0 +1,74 @@
+"""A standalone Spark master and two workers from PySpark's own files, for as long as another process lives. Not a test itself.
+
+    python tests/spark_cluster.py FOLDER PID
+
+writes the URL of the master to FOLDER/url when both workers have come, and ends everything once the process PID is gone. Each worker
+says that it has 16 cores, so that several tests find room; a test takes two (spark.cores.max).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+TIMEOUT_S = 100.0
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    # As on another machine: nothing of the tests' own settings, and no Paceline that is not installed.
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST", "TF_", "PACELINE"))
+    }
+    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with open(folder / f"{name}.log", "wb") as log:
+        return subprocess.Popen([CLASS, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+
+
+def alive_workers(port: int) -> int:
+    with suppress(OSError, ValueError), urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
+        return json.load(page)["aliveworkers"]
+    return 0
+
+
+def main(folder: Path, pid: int) -> None:
+    port, page, deadline = free_port(), free_port(), time.monotonic() + TIMEOUT_S
+    here, url = ("--host", "127.0.0.1"), f"spark://127.0.0.1:{port}"
+    processes = [
+        start(folder, "master", "org.apache.spark.deploy.master.Master", *here, "--port", str(port), "--webui-port", str(page))
+    ]
+    try:
+        for name in ("worker-1", "worker-2"):
+            size = ("--cores", "16", "--memory", "16g", "--webui-port", "0", "--work-dir", str(folder / name))
+            processes.append(start(folder, name, "org.apache.spark.deploy.worker.Worker", *here, *size, url))
+        while alive_workers(page) < 2:
+            assert time.monotonic() < deadline, "the workers of the Spark cluster do not come"
+            time.sleep(0.2)
+        (folder / "url.tmp").write_text(url)
+        (folder / "url.tmp").rename(folder / "url")
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.5)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
