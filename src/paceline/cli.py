@@ -239,6 +239,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "eval": cli_run.evaluate,
     "predict": cli_run.predict,
+    "export": cli_run.export,
     "data": data,
     "recipes": recipes,
     "spark-script": spark_script,

@@ -180,3 +180,43 @@ def _listening(what: str) -> Iterator[Callable[[dict[str, Any]], None]]:
                 done = message["done"]
 
         yield listen
+
+
+@dataclass(frozen=True)
+class _Export:
+    """Take a run's model elsewhere, with its class names. keras, savedmodel and onnx are used without Paceline; safetensors are the
+    weights alone.
+
+    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx --serving"""
+
+    run: _RunName
+    """Folder of the run, or its name in runs/."""
+    out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """File, or folder of a SavedModel."""
+    to: Literal["keras", "savedmodel", "onnx", "safetensors"]
+    """Which format."""
+    serving: bool = False
+    """With the preprocessing inside and probabilities out: a SavedModel takes JPEG or PNG files, keras and onnx take pixels."""
+    checkpoint: str = "best"
+    """best, last or a step. The best is chosen on the validation split; without one it is the last."""
+    force: bool = False
+    """Replace OUT if it exists."""
+
+
+def export(arguments: list[str]) -> int:
+    """Take a run's model to Keras, TensorFlow, ONNX or safetensors: paceline export RUN OUT --to FORMAT"""
+    from paceline.cli import parse
+    from paceline.export import check_target
+    from paceline.runs import existing_run
+    from paceline.using import in_a_worker
+
+    flags = parse(_Export, "paceline export", arguments, _Export(tyro.MISSING, tyro.MISSING, tyro.MISSING))
+    if flags.serving and flags.to == "safetensors":
+        raise UserError("safetensors hold weights alone; --serving is for keras, savedmodel and onnx")
+    run = existing_run(flags.run)
+    check_target(flags.out, flags.to, flags.force)
+    request = {"to": flags.to, "out": flags.out, "serving": flags.serving, "checkpoint": flags.checkpoint}
+    with _listening("exporting") as listen:
+        done = in_a_worker("export", run, request, listen)
+    print(f"wrote {done['out']} (step {done['step']:,}): {done['input']} -> {done['output']}")
+    return 0
