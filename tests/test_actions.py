@@ -180,7 +180,7 @@ def test_events_of_steps_that_are_computed_again_are_hidden(tmp_path: Path) -> N
 def test_a_grid_of_pictures_is_shown(tmp_path: Path, channels: int) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels), dtype=np.uint8)
     board = TensorBoard(tmp_path)
-    board.image_grid("inputs", pictures, step=3)
+    board.picture_grid("inputs", pictures, step=3)
     board.close()
     (event,) = read_events(tmp_path).Images("inputs")
     assert (event.step, event.height, event.width) == (3, 2 * 10 - 2, 3 * 8 - 2)
