@@ -205,4 +205,11 @@ def data(arguments: list[str]) -> int:
     return data(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes}
+def report(arguments: list[str]) -> int:
+    """One self-contained page about one or several runs: paceline report RUN... -o FILE"""
+    from paceline.cli_report import report
+
+    return report(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes, "report": report}
