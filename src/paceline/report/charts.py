@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
@@ -18,7 +18,6 @@ WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 440, 250, 46, 14, 34
 SCREEN_POINTS = 240
 """More points than this are averaged: a chart is not wider on any screen that it would show."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "14 4", "5 2 1 2 1 2", "1 4", "10 2 4 2")
-MARKS = "○□◇△●■◆▲"
 
 
 @dataclass(frozen=True)
@@ -39,47 +38,48 @@ class Chart:
     show: Callable[[float], str]
     """A value as text."""
     log: bool = False
+    """On a logarithmic scale where values differ much."""
     from_zero: bool = False
     events: Sequence[tuple[float, str]] = ()
     """Where something happened, as vertical lines with a text."""
-    note: str = ""
 
 
 def draw(chart: Chart) -> Element:
     """The chart as a figure; its description says in words where each curve begins and ends."""
-    lines = [Line(line.name, thin(_positive(line.points, chart.log)), line.style, line.marked) for line in chart.lines]
+    lines = [replace(line, points=thin([(x, y) for x, y in line.points if math.isfinite(y)])) for line in chart.lines]
     lines = [line for line in lines if line.points]
-    caption = element("figcaption", chart.title, element("small", f" {chart.note}") if chart.note else None)
     if not lines:
-        return element("figure", caption, element("p", "Nothing measured yet.", class_="quiet"), class_="chart")
-    right = 14 + max((7 * len(line.name) for line in lines), default=0)
+        nothing = element("p", "Nothing measured yet.", class_="quiet")
+        return element("figure", element("figcaption", chart.title), nothing, class_="chart")
     xs = [x for line in lines for x, _ in line.points] + [x for x, _ in chart.events]
     ys = [y for line in lines for _, y in line.points]
+    log = chart.log and 0 < 5 * min(ys) < max(ys)
     low_x, high_x = min(0.0, *xs), max(xs)
-    ticks = log_ticks(min(ys), max(ys)) if chart.log else nice_ticks(0.0 if chart.from_zero else min(ys), max(ys))
+    right, top = WIDTH - 14 - 7 * max(len(line.name) for line in lines), TOP + (22 if chart.events else 0)
+    ticks = log_ticks(min(ys), max(ys)) if log else nice_ticks(0.0 if chart.from_zero else min(ys), max(ys))
 
     def place_x(x: float) -> float:
-        return LEFT + (x - low_x) / ((high_x - low_x) or 1) * (WIDTH - LEFT - right)
+        return LEFT + (x - low_x) / ((high_x - low_x) or 1) * (right - LEFT)
 
     def place_y(y: float) -> float:
-        low, high, value = (math.log(v) if chart.log else v for v in (ticks[0], ticks[-1], y))
-        return HEIGHT - BOTTOM - (value - low) / ((high - low) or 1) * (HEIGHT - TOP - BOTTOM)
+        low, high, value = (math.log(v) if log else v for v in (ticks[0], ticks[-1], y))
+        return HEIGHT - BOTTOM - (value - low) / ((high - low) or 1) * (HEIGHT - top - BOTTOM)
 
-    placed = [Line(line.name, [(place_x(x), place_y(y)) for x, y in line.points], line.style, line.marked) for line in lines]
+    placed = [replace(line, points=[(place_x(x), place_y(y)) for x, y in line.points]) for line in lines]
+    told = [[f"{line.name} {chart.x_title} {_short(x)}: {chart.show(y)}".strip() for x, y in line.points] for line in lines]
     svg = element(
         "svg",
         element("title", _describe(chart, lines)),
-        [_level(place_y(tick), chart.show(tick), WIDTH - right) for tick in ticks],
+        [_level(place_y(tick), chart.show(tick), right) for tick in ticks],
         [_column(place_x(tick), _short(tick)) for tick in nice_ticks(low_x, high_x) if low_x <= tick <= high_x],
-        element(
-            "text", chart.x_title, x=f"{(LEFT + WIDTH - right) / 2:.0f}", y=HEIGHT - 3, class_="axis", text_anchor="middle"
-        ),
-        _events([(place_x(x), text) for x, text in chart.events], WIDTH - right),
-        [part for line in placed for part in _curve(line)],
+        element("text", chart.x_title, x=f"{(LEFT + right) / 2:.0f}", y=HEIGHT - 3, class_="axis", text_anchor="middle"),
+        _events([(place_x(x), text) for x, text in chart.events], right),
+        [part for line, texts in zip(placed, told, strict=True) for part in _curve(line, texts)],
         _end_names(placed),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
     )
+    caption = element("figcaption", chart.title, element("small", " log scale") if log else None)
     return element("figure", caption, svg, class_="chart")
 
 
@@ -120,10 +120,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [float(f"{tick:.3g}") for tick in ticks] if len(ticks) > 1 else [first, first * 10]
 
 
-def _positive(points: Points, log: bool) -> Points:
-    return [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not log)]
-
-
 def _describe(chart: Chart, lines: Sequence[Line]) -> str:
     told = [
         f"{line.name or chart.title}: from {chart.show(line.points[0][1])} to {chart.show(line.points[-1][1])}"
@@ -142,33 +138,34 @@ def _column(x: float, text: str) -> Element:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:g}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"
 
 
 def _events(events: Sequence[tuple[float, str]], right: float) -> list[Element]:
-    """A dashed line each; texts side by side in the first row that has room, else only under the pointer."""
-    parts, rows = [], [-math.inf] * 3
-    for x, text in events:
+    """A dashed line each; texts above the curves in the first row that has room, else only under the pointer."""
+    parts, rows = [], [-math.inf] * 2
+    for x, text in sorted(events):
+        width = 6.2 * len(text)
+        start = min(x + 3, right - width)
+        row = next((row for row, end in enumerate(rows) if start > end), None)
         group = element("g", element("title", text), class_="event")
-        group.append(element("path", d=f"M{x:.1f} {TOP - 8}V{HEIGHT - BOTTOM}"))
-        width = 5.6 * len(text)
-        start = x + 3 if x + 3 + width < right + 10 else x - 3 - width
-        free = next((i for i, end in enumerate(rows) if start > end), None)
-        if free is not None:
-            rows[free] = start + width + 6
-            y = HEIGHT - BOTTOM - 6 - 13 * free
-            group.append(element("text", text, x=f"{start:.1f}", y=y))
+        group.append(element("path", d=f"M{x:.1f} {3 + 13 * (row or 0)}V{HEIGHT - BOTTOM}"))
+        if row is not None:
+            rows[row] = start + width + 6
+            group.append(element("text", text, x=f"{start:.1f}", y=12 + 13 * row))
         parts.append(group)
     return parts
 
 
-def _curve(line: Line) -> list[Element]:
-    points = [f"{x:.1f} {y:.1f}" for x, y in line.points]
+def _curve(line: Line, texts: Sequence[str]) -> list[Element]:
+    """The path and, where they are wanted, marks that tell their values under the pointer."""
     style = line.style % 8
-    parts = [element("path", d="M" + "L".join(points), class_=f"line s{style}", stroke_dasharray=DASHES[style])]
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line.points)
+    parts = [element("path", d=path, class_=f"line s{style}", stroke_dasharray=DASHES[style])]
     if line.marked:
         every = math.ceil(len(line.points) / 24)
-        parts += [_mark(x, y, line.style) for x, y in line.points[::-1][::every]]
+        chosen = list(zip(line.points, texts, strict=True))[::-1][::every]
+        parts += [element("g", element("title", text), _mark(x, y, line.style)) for (x, y), text in chosen]
     return parts
 
 

@@ -42,7 +42,7 @@ def build_page(stories: Sequence[Story], left_out: Sequence[str] = ()) -> str:
         *_outcome(stories),
         _section("How it learned", _learning(stories)),
         _section("Rate and speed", _rates(stories)),
-        _section("What it confuses", [part for i, story in enumerate(stories) for part in _confusion(i, story, len(stories))]),
+        _section("What it confuses", _confusions(stories)),
         _section("The experiment" if len(stories) == 1 else "What differs", _experiments(stories)),
         _section("The numbers", [_numbers(i, story, len(stories)) for i, story in enumerate(stories)]),
         _section("Versions and machine", _machines(stories)),
@@ -91,10 +91,10 @@ def _outcome(stories: Sequence[Story]) -> list[Content]:
     for i, story in enumerate(stories):
         cells: list[Content | list[Content]] = [
             [sample(i), letter(i, len(stories))],
-            [story.name, *(_badge(story))],
+            [story.name, *([] if story.finished else [" ", element("span", "unfinished", class_="badge")])],
             percent(_accuracy(story)),
             number(story.last(f"{story.split}_loss")),
-            f"{story.step:,}",
+            _steps(story),
             number(_speed(story), 0),
             duration(story.minutes[-1][1]),
             str(story.result.get("state_sha256") or "–")[:12],
@@ -119,7 +119,7 @@ def _tiles(story: Story) -> Element:
     tiles = [
         (f"{story.split} accuracy", percent(_accuracy(story))),
         (f"{story.split} loss", number(story.last(f"{story.split}_loss"))),
-        ("steps", f"{story.step:,}" if story.finished else f"{story.step:,} of {story.total_steps:,}"),
+        ("steps", _steps(story)),
         ("images per second", number(_speed(story), 0)),
         ("training time", duration(story.minutes[-1][1])),
     ]
@@ -127,17 +127,15 @@ def _tiles(story: Story) -> Element:
     digest = story.result.get("state_sha256")
     return element(
         "div",
-        element("p", _badge(story)) if _badge(story) else None,
+        None if story.finished else element("p", element("span", f"unfinished: step {_steps(story)}", class_="badge")),
         element("dl", parts, class_="tiles"),
         element("p", "Digest of the state: ", element("code", str(digest)), class_="digest quiet") if digest else None,
         element("ul", [element("li", note) for note in story.notes], class_="notes") if story.notes else None,
     )
 
 
-def _badge(story: Story) -> list[Content]:
-    if story.finished:
-        return []
-    return [" ", element("span", f"unfinished: step {story.step:,} of {story.total_steps:,}", class_="badge")]
+def _steps(story: Story) -> str:
+    return f"{story.step:,}" if story.finished else f"{story.step:,} of {story.total_steps:,}"
 
 
 def _accuracy(story: Story) -> float | None:
@@ -157,19 +155,20 @@ def _learning(stories: Sequence[Story]) -> Element:
     for title, name, show, log in (("Loss", "loss", number, True), ("Accuracy", "accuracy", whole_percent, False)):
         train = [story.curve(name) for story in stories]
         held = [story.curve(f"{story.split}_{name}") for story in stories]
-        note = "log scale" if log else ""
         if several:
             splits = "/".join(dict.fromkeys(story.split for story in stories))
-            charts.append(Chart(f"{title}, {splits}", _lines(held, marked=True), "epoch", show, log, note=note))
-            charts.append(Chart(f"{title}, train", _lines(train), "epoch", show, log, note=note))
+            charts.append(Chart(f"{title}, {splits}", _lines(held, marked=True), "epoch", show, log))
+            charts.append(Chart(f"{title}, train", _lines(train), "epoch", show, log))
         else:
             lines = [Line("train", train[0], 1), Line(stories[0].split, held[0], 0, marked=True)]
-            charts.append(Chart(title, lines, "epoch", show, log, note=note))
+            charts.append(Chart(title, lines, "epoch", show, log))
     return element("div", [draw(chart) for chart in charts], class_="charts")
 
 
 def _rates(stories: Sequence[Story]) -> list[Element]:
-    events = stories[0].start_lines() if len(stories) == 1 else []
+    several = len(stories) > 1
+    attempts = [(letter(i, len(stories)), attempt) for i, story in enumerate(stories) for attempt in story.attempts()]
+    events = [(each.minute, f"{name} {each.who()}".strip()) for name, each in attempts if each.step or not several]
     charts = [
         Chart("Learning rate", _lines([s.curve("learning_rate") for s in stories]), "epoch", number, from_zero=True),
         Chart(
@@ -181,12 +180,16 @@ def _rates(stories: Sequence[Story]) -> list[Element]:
             events=events,
         ),
     ]
-    lists = []
+    lines = []
     for i, story in enumerate(stories):
-        if starts := story.start_lines():
-            told = "; ".join(f"{text} after {duration(minute)}" if minute else text for minute, text in starts)
-            lists.append(element("li", f"{letter(i, len(stories))} started with {told}".strip()))
-    shown = element("ul", lists, class_="notes") if lists else element("p", "Starts were not noted.", class_="quiet")
+        told = [
+            f"at step {a.step:,} ({duration(a.minute)}) with {a.who()}" if a.step else f"with {a.who()}"
+            for a in story.attempts()
+        ]
+        if told:
+            lines.append(f"{letter(i, len(stories))} started {', again '.join(told)}.".strip().capitalize())
+    shown = element("ul", [element("li", line) for line in lines], class_="notes") if lines else None
+    shown = shown or element("p", "When and with whom it started was not noted.", class_="quiet")
     return [element("div", [draw(chart) for chart in charts], class_="charts"), shown]
 
 
@@ -194,13 +197,24 @@ def _lines(curves: Sequence[Points], marked: bool = False) -> list[Line]:
     return [Line(letter(i, len(curves)), points, i, marked) for i, points in enumerate(curves)]
 
 
-def _confusion(index: int, story: Story, count: int) -> list[Element]:
-    """What the model said of the last evaluated pictures."""
-    heading = [element("h3", f"{letter(index, count)} · {story.name}")] if count > 1 else []
-    if story.evaluation is None or not len(story.evaluation.examples.labels):
-        note = "No evaluation of single pictures is in the run folder yet; the next one of `paceline train` writes it."
-        return [*heading, element("p", note, class_="quiet")]
-    evaluation = story.evaluation
+def _confusions(stories: Sequence[Story]) -> list[Element]:
+    """For each run what the model said of the pictures of its last evaluation; in one line the runs that do not know."""
+    parts, unknown = list[Element](), list[str]()
+    for i, story in enumerate(stories):
+        if story.evaluation is None or not len(story.evaluation.examples.labels):
+            unknown.append(letter(i, len(stories)))
+            continue
+        if len(stories) > 1:
+            parts.append(element("h3", f"{letter(i, len(stories))} · {story.name}"))
+        parts += _confusion(story, story.evaluation, 24 if len(stories) == 1 else 12)
+    if unknown:
+        names = f"{', '.join(unknown)}: " if len(stories) > 1 else ""
+        note = f"{names}no evaluation of single pictures is in the run folder; trainings of today's Paceline write it."
+        parts.append(element("p", note, class_="quiet"))
+    return parts
+
+
+def _confusion(story: Story, evaluation: Evaluation, most: int) -> list[Element]:
     examples = evaluation.examples
     size = max(len(story.classes), int(examples.labels.max()) + 1, int(examples.predictions.max()) + 1)
     classes = [*story.classes, *(str(i) for i in range(len(story.classes), size))]
@@ -213,10 +227,9 @@ def _confusion(index: int, story: Story, count: int) -> list[Element]:
     drawn = _matrix_table(matrix, classes) if size <= TABLE_CLASSES else _matrix_picture(matrix)
     pairs = element("div", element("h4", "Most frequent mistakes"), _frequent(matrix, classes))
     return [
-        *heading,
         element("p", summary),
         element("div", drawn, pairs, class_="confusion"),
-        *_mistakes(evaluation, classes, 24 if count == 1 else 12),
+        *_mistakes(evaluation, classes, most),
     ]
 
 
@@ -303,7 +316,7 @@ def _values(values: dict[str, list[Any]], stories: Sequence[Story]) -> Element:
         element("tr", element("th", name.replace("_", "-"), scope="row"), [element("td", _value(value)) for value in each])
         for name, each in values.items()
     ]
-    return _table(headings, rows)
+    return _table(headings, rows, "pairs" if len(stories) == 1 else "")
 
 
 def _value(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,19 @@ class Evaluation:
     """Indices of the mistakes, worst first."""
     pictures: np.ndarray
     """uint8 [mistakes, height, width, channels]"""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Training started at a step, after so many minutes, with so many workers; perhaps several times, until a save was reached."""
+
+    step: int
+    minute: float
+    workers: int
+    tries: int
+
+    def who(self) -> str:
+        return f"{self.workers} worker{'s' * (self.workers > 1)}" + (f", {self.tries} times" if self.tries > 1 else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,24 +100,24 @@ class Story:
         return reached
 
     def speeds(self) -> Points:
-        """Images per second over minutes of training."""
-        at = dict(self.minutes)
-        return [(at[int(step)], speed) for step, speed in self.curve("images_per_second", "step")]
+        """Images per second over minutes of training, each over a piece of time that a screen can show."""
+        points, (step_before, minute_before), least = Points(), (0, 0.0), self.minutes[-1][1] / 120
+        for step, minute in self.minutes[1:]:
+            if minute - minute_before > least:
+                images = (step - step_before) * self.experiment["global_batch_size"]
+                points.append((minute, images / (minute - minute_before) / 60))
+                step_before, minute_before = step, minute
+        return points
 
-    def start_lines(self) -> list[tuple[float, str]]:
-        """For each start: its minute, and with how many workers; the same start tried again at the same step is told once."""
-        told: dict[int, dict[str, Any]] = {}
-        tries: dict[int, int] = {}
-        for start in self.starts:
-            told[start["step"]] = start
-            tries[start["step"]] = tries.get(start["step"], 0) + 1
-        lines, steps, minutes = [], *zip(*self.minutes, strict=True)
-        for step, start in sorted(told.items()):
-            workers = start.get("workers", 1)
-            again = f", {tries[step]} times" if tries[step] > 1 else ""
-            text = f"{workers} worker{'s' * (workers > 1)}{again}"
-            lines.append((float(np.interp(step, steps, minutes)), text if step == 0 else f"step {step}: {text}"))
-        return lines
+    def attempts(self) -> list[Attempt]:
+        """Each step at which training started or started again; what failed before the next save began at the same one."""
+        steps, minutes = zip(*self.minutes, strict=True)
+        tries = Counter(start["step"] for start in self.starts)
+        last = {start["step"]: start for start in self.starts}
+        return [
+            Attempt(step, float(np.interp(step, steps, minutes)), int(last[step].get("workers") or 1), tries[step])
+            for step in sorted(last)
+        ]
 
 
 def read_story(run: RunFolder) -> Story:
