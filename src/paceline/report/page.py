@@ -91,7 +91,7 @@ def _outcome(stories: Sequence[Story]) -> list[Content]:
     for i, story in enumerate(stories):
         cells: list[Content | list[Content]] = [
             [sample(i), letter(i, len(stories))],
-            [story.name, *([] if story.finished else [" ", element("span", "unfinished", class_="badge")])],
+            [f"{story.name} ", None if story.finished else element("span", "unfinished", class_="badge")],
             percent(_accuracy(story)),
             number(story.last(f"{story.split}_loss")),
             _steps(story),
