@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.api import Result, train
+from paceline.api import Result, evaluate, predict, train
 from paceline.errors import UserError
 from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 from paceline.job import Place, Run
@@ -15,6 +15,7 @@ from paceline.recipes import get_recipe
 
 if TYPE_CHECKING:
     from paceline.data.source import Source, Split
+    from paceline.predictor import load_predictor
     from paceline.weights import Weights
 
 __all__ = [
@@ -31,11 +32,19 @@ __all__ = [
     "Sync",
     "UserError",
     "Weights",
+    "evaluate",
     "get_recipe",
+    "load_predictor",
+    "predict",
     "train",
 ]
 
-_LATE = {"Weights": "paceline.weights", "Source": "paceline.data.source", "Split": "paceline.data.source"}
+_LATE = {
+    "Source": "paceline.data.source",
+    "Split": "paceline.data.source",
+    "Weights": "paceline.weights",
+    "load_predictor": "paceline.predictor",
+}
 
 
 def __getattr__(name: str) -> Any:

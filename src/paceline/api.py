@@ -1,8 +1,9 @@
-"""Paceline as a library: `paceline.train(...)`. Training happens in a worker process, as on the command line, because TensorFlow's
-settings must be made before it is loaded."""
+"""Paceline as a library: `paceline.train(...)`, `evaluate` and `predict`. Work happens in a worker process, as on the command line,
+because TensorFlow's settings must be made before it is loaded."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +13,14 @@ from paceline.experiment import Experiment
 from paceline.job import Job, Place, Run
 from paceline.places import launch
 from paceline.recipes import get_recipe
-from paceline.runs import RunFolder, default_path
+from paceline.runs import RunFolder, default_path, existing_run
+from paceline.using import in_a_worker
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from paceline.evaluation import Evaluation
+    from paceline.prediction import Prediction
     from paceline.training.loop import Action
 
 
@@ -84,3 +88,39 @@ def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
 
         outcome = launch(job, listen)
     return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
+
+
+def evaluate(run: str | Path, *, checkpoint: str = "best", data_dir: str = "", split: str = "test") -> Evaluation:
+    """Evaluate a run's best or last checkpoint, or that of a step, on its test or validation split: the numbers of the training's own
+    evaluation, bit for bit, and what the model said of each example. `data_dir` is where the data lie now."""
+    import numpy as np
+
+    from paceline.evaluation import Evaluation
+
+    with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
+        file = str(Path(folder, "examples.npz"))
+        request = {"checkpoint": checkpoint, "data_dir": data_dir, "split": split, "examples": file}
+        outcome = in_a_worker("evaluate", existing_run(run), request)
+        with np.load(file) as examples:
+            arrays = {name: examples[name] for name in ("labels", "probabilities")}
+    names = tuple(score["name"] for score in outcome.pop("classes"))
+    return Evaluation(**{name: value for name, value in outcome.items() if name != "kind"}, classes=names, **arrays)
+
+
+def predict(
+    run: str | Path, pictures: str | Path | Sequence[str | Path], *, checkpoint: str = "best", top: int = 5
+) -> list[Prediction]:
+    """What a run's model says of pictures: files, folders or globs, of any size and usual format. One that is no picture has an error
+    instead of classes. For bytes, and for many calls, there is `load_predictor`."""
+    from paceline.prediction import Prediction, find_files
+
+    patterns = [pictures] if isinstance(pictures, str | Path) else pictures
+    request = {"files": find_files([str(pattern) for pattern in patterns]), "checkpoint": checkpoint, "top": top}
+    found: list[Prediction] = []
+
+    def listen(message: dict[str, Any]) -> None:
+        if message["kind"] == "predictions":
+            found.extend(Prediction.from_json(each) for each in message["predictions"])
+
+    in_a_worker("predict", existing_run(run), request, listen)
+    return found

@@ -38,9 +38,10 @@ def build(job: Job) -> Core:
 
 
 def facts(core: Core) -> dict[str, Any]:
-    """What a resumed run must find again in its data."""
+    """What a resumed run must find again in its data, and what prediction must know of it when it is gone."""
     sizes = {name: split.size for name, split in core.splits.items()}
-    return {"train": core.num_examples, **sizes, "classes": list(core.source.classes)}
+    shape = list(core.source.image_shape) if core.source.image_shape else None
+    return {"train": core.num_examples, **sizes, "classes": list(core.source.classes), "image_shape": shape}
 
 
 def derived(job: Job, core: Core) -> str:

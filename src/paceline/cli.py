@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline.errors import UserError, did_you_mean
+from paceline import cli_report, cli_run
+from paceline.errors import Ended, UserError, did_you_mean
 from paceline.experiment import Experiment
 from paceline.job import Job, Place, Run
 
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # a training has its own way to stop
+    except Ended as end:
+        print(f"paceline: {end}", file=sys.stderr)
+        return end.exit_code
+    except KeyboardInterrupt:  # what runs in workers has its own way to stop
         return 130
     except BrokenPipeError:
         return 1
@@ -50,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _help() -> str:
     lines = ["paceline trains ResNets, and any Keras image classifier, with the same bits in every place.", ""]
+    width = max(map(len, COMMANDS))
     for name, command in COMMANDS.items():
-        lines.append(f"  paceline {name:<9} {(command.__doc__ or '').splitlines()[0]}")
+        lines.append(f"  paceline {name:<{width}}  {(command.__doc__ or '').splitlines()[0]}")
     return "\n".join([*lines, "", "`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train"])
 
 
@@ -139,16 +144,13 @@ def _flag_names(flags: Any, prefix: str = "", depth: int = 0) -> list[str]:
 
 
 def _launch(job: Job, as_json: bool) -> int:
-    from paceline.places.processes import Interrupted, WorkerFailed
+    from paceline.places.processes import Interrupted
 
     try:
         result = _describe(job) if job.dry_run else _train(job)
     except Interrupted as signal:
-        print(f"stopped by {signal}; the same command goes on from here", file=sys.stderr)
+        print(f"{signal}; the same command goes on from here", file=sys.stderr)
         return signal.exit_code
-    except WorkerFailed as failure:
-        print(f"paceline: {failure}", file=sys.stderr)
-        return 1
     if as_json:
         print(json.dumps(result))
     return 0
@@ -205,11 +207,11 @@ def data(arguments: list[str]) -> int:
     return data(arguments)
 
 
-def report(arguments: list[str]) -> int:
-    """One self-contained page about one or several runs: paceline report RUN... -o FILE"""
-    from paceline.cli_report import report
-
-    return report(arguments)
-
-
-COMMANDS: dict[str, Callable[[list[str]], int | None]] = {"train": train, "data": data, "recipes": recipes, "report": report}
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
+    "train": train,
+    "eval": cli_run.evaluate,
+    "predict": cli_run.predict,
+    "report": cli_report.report,
+    "data": data,
+    "recipes": recipes,
+}

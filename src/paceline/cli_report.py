@@ -14,8 +14,9 @@ from paceline.errors import UserError
 
 @dataclass(frozen=True)
 class _Report:
-    """One self-contained page about one or several runs: paceline report RUN... -o FILE, such as
-    paceline report runs/shapes-1a2b3c4d -o report.html"""
+    """One self-contained page about one or several runs: curves, what the model confuses, its worst mistakes, what differs between them.
+
+    Example: paceline report runs/shapes-6d2c1f04 runs/shapes-41b6c3aa -o report.html"""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")] = ()
     """Run folders, or names of runs in runs/."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
+from paceline.experiment import Experiment
 from paceline.job import Job
 
 if TYPE_CHECKING:
@@ -73,3 +75,19 @@ def side_by_side(job: Job) -> int:
     neighbours = job.place.workers if job.place.on == "local" else 1
     cores = len(os.sched_getaffinity(0)) // neighbours
     return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.cluster.num_workers))
+
+
+def prepare(experiment: Experiment) -> int:
+    """TensorFlow's settings for using a trained model in this process, as its training had them; where TensorFlow was used here
+    before, they stay as they are. Answers how many batches to compute side by side."""
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(experiment.threads_per_replica)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, lanes))
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+    return 1 if tf.config.list_physical_devices("GPU") else lanes

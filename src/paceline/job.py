@@ -97,6 +97,9 @@ class Job:
     run: Run = field(default_factory=Run)
     cluster: Cluster = field(default_factory=Cluster)
     dry_run: bool = False
+    kind: Literal["train", "evaluate", "predict", "export"] = "train"
+    """What a worker does; all but train use a run that is there already, and `request` says how."""
+    request: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         workers, replicas = self.place.workers, self.experiment.replicas

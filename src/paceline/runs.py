@@ -176,7 +176,9 @@ class RunFolder:
                 f"{self.path} is the run of another experiment: {_short(changed)}; "
                 "use another --run-dir, or the old settings to resume"
             )
-        changed = [line.replace(": ", " ", 1) for line in differences(self.data_facts(), _plain(data_facts))]
+        old = self.data_facts()
+        known = {name: fact for name, fact in _plain(data_facts).items() if name in old}  # folders of older versions have fewer
+        changed = [line.replace(": ", " ", 1) for line in differences(old, known)]
         if changed:
             raise UserError(f"{self.path} cannot go on, the data is not the same: {_short(changed)}; use another --run-dir")
         return differences(self.config().get("versions", {}), library_versions())

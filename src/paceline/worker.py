@@ -22,6 +22,7 @@ from paceline.errors import UserError
 from paceline.job import Job
 from paceline.runs import RunFolder
 from paceline.training import actions
+from paceline.using import use_run
 
 if TYPE_CHECKING:
     from paceline.training.loop import Engine
@@ -46,7 +47,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        if job.dry_run:
+        if job.kind != "train":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
+            send({"kind": "result", **use_run(job, send)})
+        elif job.dry_run:
             send({"kind": "description", "text": assemble.describe(job)})
         else:
             run_worker(job, send, stop)

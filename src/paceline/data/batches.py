@@ -12,6 +12,9 @@ from paceline.data.source import Source, Split
 from paceline.errors import UserError
 from paceline.experiment import Data, Experiment
 
+Shape = tuple[int, int, int]
+"""Height, width, channels."""
+
 
 class Batch(NamedTuple):
     """images float32 [n, h, w, c]; targets float32 [n, classes] sum to one; labels int32 [n]; weights float32 [n], 0 for padding."""
@@ -22,15 +25,18 @@ class Batch(NamedTuple):
     weights: tf.Tensor
 
 
-def image_shape(data: Data, source: Source) -> tuple[int, int, int]:
+def image_shape(data: Data, source: Source) -> Shape:
     """What the model sees of this source."""
     if source.image_shape is None and not data.image_size:
         raise UserError("data.image-size is 0, and these pictures come in any size; give one, such as --data.image-size 224")
     if source.image_shape is None and data.padding:
         raise UserError(f"data.padding is {data.padding}; pictures of any size are cropped by data.crop instead: use 0")
-    if source.image_shape is None:
-        return data.image_size, data.image_size, 3
-    height, width, channels = source.image_shape
+    return model_shape(data, source.image_shape)
+
+
+def model_shape(data: Data, stored: Shape | None) -> Shape:
+    """What the model sees of pictures that are stored in one shape, or encoded."""
+    height, width, channels = stored or (data.image_size, data.image_size, 3)
     return data.image_size or height, data.image_size or width, channels
 
 
@@ -77,6 +83,14 @@ def evaluation_pictures(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Te
     if _is_encoded(raw):
         return encoded.evaluation_pictures(raw, data.image_size, indices)
     return augment.resize(data, raw)
+
+
+def prepare_encoded(data: Data, stored: Shape | None, encoded_pictures: tf.Tensor) -> tf.Tensor:
+    """JPEG and PNG pictures of any size, strings [n], as evaluation would see them: for prediction. Where the source has pictures
+    of one shape, they are made to fit it first."""
+    with tf.device("CPU:0"):
+        raw = encoded.fitted_pictures(encoded_pictures, stored) if stored else encoded_pictures
+        return augment.scale(data, evaluation_pictures(data, raw, tf.range(tf.size(encoded_pictures))))
 
 
 def _train_pictures(data: Data, raw: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

@@ -52,6 +52,28 @@ def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf
     return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
 
 
+def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tensor:
+    """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box in the middle that has the shape's
+    proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is."""
+    height, width, channels = shape
+    lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
+    turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4)))
+
+    def fit(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        picture, code = _decode_any(parts[0]), parts[1]
+        size, target = tf.shape(picture, tf.int64)[:2], tf.where(code >= 4, [width, height], [height, width])
+        across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
+        box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
+        picture = tf.slice(picture, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
+        picture = tf.image.resize(picture, target, antialias=True)
+        picture = tf.switch_case(code, [partial(_turned, picture, each) for each in range(8)])
+        picture = tf.image.rgb_to_grayscale(picture) if channels == 1 else picture
+        return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), shape)
+
+    signature = tf.TensorSpec(shape, tf.uint8)
+    return tf.map_fn(fit, (encoded, turn), fn_output_signature=signature, parallel_iterations=_PARALLEL)
+
+
 def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: float) -> Box:
     """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a random place.
 
@@ -129,15 +151,18 @@ def _upright_size(headers: Headers) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.where(lying, headers.width, headers.height), tf.where(lying, headers.height, headers.width)
 
 
+def _turns(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """EXIF: a stored picture is transposed, then flipped, to stand upright."""
+    return orientation >= 5, _is_any(orientation, 2, 3, 6, 7), _is_any(orientation, 3, 4, 7, 8)
+
+
 def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
     return tf.reduce_any(values[:, None] == tf.constant(wanted, tf.int64), axis=1)
 
 
 def _decode(encoded: tf.Tensor, headers: Headers, box: Box, mirror: tf.Tensor, size: int) -> tf.Tensor:
     """float32 [n, size, size, 3]: the boxes of the upright pictures, mirrored where `mirror` says so."""
-    # EXIF: a stored picture is transposed, then flipped, to stand upright
-    lying = headers.orientation >= 5
-    flip_x, flip_y = _is_any(headers.orientation, 2, 3, 6, 7), _is_any(headers.orientation, 3, 4, 7, 8)
+    lying, flip_x, flip_y = _turns(headers.orientation)
     tall, wide = _upright_size(headers)
     top = tf.where(flip_y, tall - box.top - box.height, box.top)
     left = tf.where(flip_x, wide - box.left - box.width, box.left)

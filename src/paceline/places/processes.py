@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UserError
+from paceline.errors import Ended, UserError
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.worker import MESSAGES
@@ -28,7 +28,7 @@ SILENT_S = 10.0
 """A live process says so every second; one that is silent for longer is stopped or starved."""
 
 
-class WorkerFailed(Exception):
+class WorkerFailed(Ended):
     """A worker ended, or stood still, in a way that nobody foresaw; the text says which one, with its error and its log."""
 
     def __init__(self, worker: int, reason: str, log: Path | None) -> None:
@@ -36,11 +36,11 @@ class WorkerFailed(Exception):
         self.worker, self.reason = worker, reason
 
 
-class Interrupted(Exception):
+class Interrupted(Ended):
     """A signal ended the run. The first one lets it save; a second one, or one before training began, ends it at once."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
 
 

@@ -113,6 +113,20 @@ class Checkpoints:
         """The state with the highest metric; None where no checkpoint has one."""
         return self._first_whole(self._by_metric())
 
+    def choose(self, which: str) -> State:
+        """`best`, `last` or a step, for commands that use a run; the best is the last where no checkpoint has a metric."""
+        if which.isdecimal():
+            return self.load(int(which))
+        if which not in ("best", "last"):
+            raise UserError(
+                f"checkpoint is {which!r}; it must be best, last or a step: {', '.join(map(str, self.steps())) or 'none yet'}"
+            )
+        state = (self.best() if which == "best" else None) or self.latest()
+        if state is None:
+            reason = "every checkpoint is damaged" if self.steps() else "there is no checkpoint yet"
+            raise UserError(f"{self._folder.parent} has nothing to use: {reason}; train it first")
+        return state
+
     def load(self, step: int) -> State:
         if step not in self.steps():
             there = ", ".join(map(str, self.steps())) or "none"

@@ -48,6 +48,8 @@ class Core:
     eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
     """By split: (params, stats, batch number) -> a row of `evaluate`: sums, then label, prediction and probability of each example"""
+    examine_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
+    """By split: the same, and each example's outputs and label, padding included"""
 
     def initial_state(self) -> State:
         vectors = self.template.initial()
@@ -63,12 +65,9 @@ def build_core(
 ) -> Core:
     """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
     train, held_out = splits["train"], {name: split for name, split in splits.items() if name != "train"}
-    parts = {"params": template.params, **dict.fromkeys(slot_names(experiment.optimizer), template.params)}
-    layout = Layout({**parts, "stats": template.stats})
-    height, width, _ = image_shape(experiment.data, source)
-    eval_batch_size = 250 if height * width <= 64 * 64 else 50  # fixed, because the batch size changes the last bits of a logit
-    evaluate = {
-        name: _build_evaluate(experiment, template, build_eval_batches(experiment, split, num_classes, eval_batch_size))
+    layout, eval_batch_size = build_layout(experiment, template), choose_eval_batch_size(image_shape(experiment.data, source))
+    examine = {
+        name: _build_examine(experiment, template, build_eval_batches(experiment, split, num_classes, eval_batch_size))
         for name, split in held_out.items()
     }
     return Core(
@@ -83,8 +82,20 @@ def build_core(
         replica_step=_build_replica_step(experiment, template),
         apply=_build_apply(experiment, layout),
         eval_batch_size=eval_batch_size,
-        evaluate_batch=evaluate,
+        evaluate_batch={name: opaque(lambda *which, each=each: each(*which)[0]) for name, each in examine.items()},
+        examine_batch={name: opaque(each) for name, each in examine.items()},
     )
+
+
+def build_layout(experiment: Experiment, template: Template) -> Layout:
+    """The vectors of a state: parameters, the optimizer's slots, statistics."""
+    parts = {"params": template.params, **dict.fromkeys(slot_names(experiment.optimizer), template.params)}
+    return Layout({**parts, "stats": template.stats})
+
+
+def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
+    """Fixed for pictures of a shape, because the batch size changes the last bits of a logit."""
+    return 250 if shape[0] * shape[1] <= 64 * 64 else 50
 
 
 def _cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -124,10 +135,10 @@ def _build_apply(experiment: Experiment, layout: Layout) -> Callable[[Vectors, t
     return opaque(apply)
 
 
-def _build_evaluate(
+def _build_examine(
     experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]
-) -> Callable[..., tf.Tensor]:
-    def evaluate(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def examine(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         batch = batch_of(number)
         outputs, _, _ = template.call(params, stats, batch.images, training=False)
         loss = _cross_entropy(experiment, outputs, batch.targets)
@@ -137,6 +148,7 @@ def _build_evaluate(
         ]
         probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
         single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
-        return tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
+        row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
+        return row, outputs, batch.labels
 
-    return opaque(evaluate)
+    return examine

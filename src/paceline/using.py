@@ -1,0 +1,53 @@
+"""Using a run (evaluate, predict, export) in a fresh worker process: what the parent starts, and what the worker then calls.
+
+It imports no TensorFlow: its settings must be made before, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.job import Job, Run
+
+if TYPE_CHECKING:
+    from paceline.runs import RunFolder
+
+Listen = Callable[[dict[str, Any]], None]
+
+KINDS = {"evaluate": "paceline.evaluation", "predict": "paceline.prediction", "export": "paceline.export"}
+"""Kind of a job -> the module whose `serve(job, send)` does it and gives the result."""
+
+
+def in_a_worker(kind: Any, run: RunFolder, request: dict[str, Any], listen: Listen = lambda message: None) -> dict[str, Any]:
+    """Do it in a worker process; its messages go to `listen`. Its log is kept, and named, only where it fails unforeseen."""
+    from paceline.places.processes import Group, WorkerFailed, forwarded_signals
+
+    result = run.read_result()
+    if not (result and result["finished"]) and request.get("checkpoint") in ("best", "last"):
+        listen(
+            {"kind": "warning", "text": f"{run.path} is not finished; this is its {request['checkpoint']} checkpoint so far"}
+        )
+    job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
+    handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
+    os.close(handle)
+    group = Group([job], [Path(log)])
+    try:
+        with forwarded_signals(group), group:
+            outcome = group.run(listen)
+    except WorkerFailed:
+        raise
+    except BaseException:
+        os.unlink(log)
+        raise
+    os.unlink(log)
+    return outcome
+
+
+def use_run(job: Job, send: Listen) -> dict[str, Any]:
+    """The worker's side."""
+    return import_module(KINDS[job.kind]).serve(job, send)
