@@ -1,17 +1,11 @@
 """Actions: what is written, saved and told between two blocks, and what stops training."""
 
-import io
 import json
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from paceline.errors import UserError
 from paceline.runs import RunFolder
@@ -23,10 +17,8 @@ from paceline.training.actions import (
     StopOnNonFiniteLoss,
     StopOnRequest,
     StopRequested,
-    TensorBoard,
     TrainingFailed,
     WriteMetrics,
-    picture_grid,
 )
 from paceline.training.checkpoint import Checkpoints, Layout, State
 
@@ -39,18 +31,6 @@ BLOCK: dict[str, Any] = {
     "per_step": {"loss": [0.5, 0.25], "accuracy": [0.25, 0.75], "learning_rate": [0.2, 0.1]},
 }
 EVALUATED = BLOCK | {"test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625}
-
-
-def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
-    return [(event.step, round(event.value, 6)) for event in read_events(folder).Scalars(tag)]
-
-
-def read_events(folder: Path) -> EventAccumulator:
-    # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
-    sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
-    accumulator = EventAccumulator(str(folder))
-    accumulator.Reload()
-    return accumulator
 
 
 class Trained:
@@ -148,55 +128,3 @@ def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
         "kind": "evaluation", "step": 8, "test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625
     }  # fmt: skip
     assert json.loads(json.dumps(sent[1]))["accuracy"] == 0.5
-
-
-def test_events_are_read_by_tensorboard(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path / "events")
-    assert not list(tmp_path.iterdir())
-    board(2, BLOCK)
-    board(4, EVALUATED)
-    board.close()
-    assert scalar(tmp_path / "events", "loss") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.25)]
-    assert scalar(tmp_path / "events", "learning_rate") == [(1, 0.2), (2, 0.1), (3, 0.2), (4, 0.1)]
-    assert scalar(tmp_path / "events", "images_per_second") == [(2, 1000.0), (4, 1000.0)]
-    assert scalar(tmp_path / "events", "test_accuracy") == [(4, 0.75)]
-
-
-def test_events_of_steps_that_are_computed_again_are_hidden(tmp_path: Path) -> None:
-    crashed = TensorBoard(tmp_path)
-    for step in (2, 4, 6):
-        crashed(step, BLOCK)
-    resumed = TensorBoard(tmp_path, first_step=2)
-    resumed(4, BLOCK | {"per_step": {"loss": [7.0, 8.0]}})
-    assert scalar(tmp_path, "loss") == [(1, 0.5), (2, 0.25), (3, 7.0), (4, 8.0)]
-    again = TensorBoard(tmp_path)
-    again(1, {"per_step": {"loss": [9.0]}})
-    assert scalar(tmp_path, "loss") == [(1, 9.0)]
-    for board in (crashed, resumed, again):
-        board.close()
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_grid_of_pictures_is_shown(tmp_path: Path, channels: int) -> None:
-    pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels), dtype=np.uint8)
-    board = TensorBoard(tmp_path)
-    board.image_grid("inputs", pictures, step=3)
-    board.close()
-    (event,) = read_events(tmp_path).Images("inputs")
-    assert (event.step, event.height, event.width) == (3, 2 * 10 - 2, 3 * 8 - 2)
-    shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).reshape(event.height, event.width, channels)
-    np.testing.assert_array_equal(shown, picture_grid(pictures))
-    np.testing.assert_array_equal(shown[10:18, 8:14], pictures[4])
-
-
-def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
-    program = f"""
-import sys
-import paceline.runs, paceline.training.checkpoint, paceline.training.progress
-from paceline.training.actions import TensorBoard
-TensorBoard({str(tmp_path)!r})(1, {{"loss": 0.5}})
-print("tensorflow" in sys.modules, "keras" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
-    assert scalar(tmp_path, "loss") == [(1, 0.5)]

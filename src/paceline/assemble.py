@@ -27,7 +27,7 @@ def build(job: Job) -> Core:
     source = build_source(experiment.data)
     train, validation = hold_out(source, experiment.data.validation)
     splits = {"train": train, "test": source.test} | ({"validation": validation} if validation else {})
-    plan = build_plan(experiment, train.size, job.run.stop_at)
+    plan = build_plan(experiment, train.size, job.run.stop_at, job.run.profiled or ())
     num_classes = experiment.model.num_classes or len(source.classes)
     if num_classes < len(source.classes):
         raise UserError(
@@ -80,3 +80,14 @@ def example_pictures(core: Core, count: int = 25) -> np.ndarray:
     images = core.batch(tf.constant(0, tf.int64), tf.constant(0, tf.int64)).images.numpy()[:count]
     low, high = images.min((1, 2, 3), keepdims=True), images.max((1, 2, 3), keepdims=True)
     return ((images - low) / np.maximum(high - low, 1e-6) * 255).astype(np.uint8)
+
+
+def pictures_of(core: Core, split: str, indices: np.ndarray) -> np.ndarray:
+    """Examples of a split as they are evaluated, before scaling."""
+    import tensorflow as tf
+
+    from paceline.data.batches import evaluation_pictures
+
+    where = tf.constant(indices, tf.int64)
+    pictures = evaluation_pictures(core.experiment.data, core.splits[split].read(where)[0], where)
+    return np.clip(pictures.numpy(), 0, 255).astype(np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline import assemble
@@ -15,6 +16,7 @@ from paceline.plugins import load_function
 from paceline.runs import RunFolder
 from paceline.training import actions, loop
 from paceline.training.checkpoint import Checkpoints, State
+from paceline.training.tensorboard import HistogramsAtSaves, Profile, TensorBoard
 
 if TYPE_CHECKING:
     from paceline.training.replica import Core
@@ -38,15 +40,23 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
     state = engine.load(_first_state(job, core, checkpoints, run, send))
     run.truncate_metrics(state.step)
     send({"kind": "start", **numbers(core, state), "line": assemble.derived(job, core), "run_dir": run.where})
-    speed, board = Speed(job.experiment.global_batch_size), actions.TensorBoard(run.events, state.step)
+    run.append_start(state.step, job.place.on, job.cluster.num_workers)
+    speed, board = Speed(job.experiment.global_batch_size), TensorBoard(run.events, state.step, core.source.classes)
+    board.hyper_parameters(job.experiment)
     if not state.step:
-        board.image_grid("input", assemble.example_pictures(core))
+        board.picture_grid("input", assemble.example_pictures(core))
+        board.graph(core.template.model)
+    profile = [Profile(run.events, *job.run.profiled, state.step)] if job.run.profiled else []
+    histograms = HistogramsAtSaves(board, engine.state, core.layout, core.plan.saves_at)
     save = actions.SaveCheckpoint(engine.state, checkpoints, core.plan.saves_at, send, run.publish)
     list_of_actions: list[loop.Action] = [
+        *profile,
         actions.StopOnNonFiniteLoss(),
         speed,
         actions.WriteMetrics(run),
+        actions.WriteEvaluation(run, partial(assemble.pictures_of, core)),
         board,
+        *([histograms] if job.run.histograms else []),
         actions.Report(send),
         save,
         *user_actions,
@@ -63,6 +73,8 @@ def lead(job: Job, core: Core, engine: loop.Engine, run: RunFolder, send: Send, 
             run.write_result({"step": engine.state().step, "finished": False, "error": str(error)})
         raise
     finally:
+        for each in profile:
+            each.close()
         board.close()
     outcome = result(core, engine.state(), metrics, speed.images_per_second())
     run.write_result(outcome)

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline import cli_run
+from paceline import cli_report, cli_run
 from paceline.errors import Ended, UserError, did_you_mean
 from paceline.experiment import Experiment
 from paceline.job import Job, Place, Run
@@ -240,6 +240,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "eval": cli_run.evaluate,
     "predict": cli_run.predict,
     "export": cli_run.export,
+    "report": cli_report.report,
     "data": data,
     "recipes": recipes,
     "spark-script": spark_script,

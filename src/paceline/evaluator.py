@@ -19,6 +19,7 @@ from paceline.job import Job
 from paceline.runs import RunFolder
 from paceline.training import actions
 from paceline.training.checkpoint import Checkpoints, State
+from paceline.training.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     from paceline.training.loop import Engine
@@ -92,7 +93,7 @@ def _check(different: list[str], run: RunFolder, what: str) -> None:
 def _evaluate_all(job: Job, run: RunFolder, core: Core, engine: Engine, patience: _Patience) -> None:
     checkpoints = Checkpoints(run.checkpoints, core.layout, experiment_digest=job.experiment.digest())
     done = {record["step"]: record for record in run.read_evaluations()}
-    board = actions.TensorBoard(run.evaluator_events, max(done, default=0))
+    board = TensorBoard(run.evaluator_events, max(done, default=0))
     start = {"kind": "start", **numbers(core, State(max(done, default=0), {}))}
     patience.send(start | {"line": f"evaluator: {assemble.derived(job, core)}", "run_dir": str(run.path)})
     unreadable: dict[int, UserError] = {}
@@ -127,13 +128,16 @@ def _load(checkpoints: Checkpoints, step: int, unreadable: dict[int, UserError],
         return None
 
 
-def _evaluate(
-    state: State, core: Core, engine: Engine, run: RunFolder, board: actions.TensorBoard, send: Send
-) -> dict[str, Any]:
+def _evaluate(state: State, core: Core, engine: Engine, run: RunFolder, board: TensorBoard, send: Send) -> dict[str, Any]:
     engine.load(state)
     began = time.monotonic()
     metrics = {"epoch": state.step / core.plan.steps_per_epoch, **engine.evaluate(final=True)}
-    record = {"step": state.step, **metrics, "seconds": time.monotonic() - began, "state_sha256": state.sha256()}
+    record = {
+        "step": state.step,
+        **actions.scalars(metrics),
+        "seconds": time.monotonic() - began,
+        "state_sha256": state.sha256(),
+    }
     run.append_evaluation(record)
     board(state.step, metrics)
     actions.Report(send)(state.step, metrics)

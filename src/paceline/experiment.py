@@ -247,6 +247,14 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "", ever
     return lines
 
 
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """An experiment in JSON as one level, with the names of the flags' fields: `schedule.rate`."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
 def _to_json(value: Any) -> Any:
     """Plain containers; a whole number in a field of floats is the float that it stands for."""
     if not dataclasses.is_dataclass(value):

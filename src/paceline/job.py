@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -73,6 +74,20 @@ class Run:
     """Newest checkpoints that are kept, beside the best."""
     actions: tuple[str, ...] = ()
     """Actions of your own, as package.module:function or file.py:function; each is called with (step, metrics) after a block."""
+    histograms: bool = False
+    """Histograms of the weights of each layer in TensorBoard, at each checkpoint."""
+    profile: str = ""
+    """A,B: a profile of the steps from A to B, for TensorBoard's profiler."""
+
+    @property
+    def profiled(self) -> tuple[int, int] | None:
+        """The steps from `profile`."""
+        if not self.profile:
+            return None
+        match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", self.profile)
+        if not match or int(match[1]) >= int(match[2]):
+            raise UserError(f"profile is {self.profile!r}; it must be two steps A,B with A below B, such as 10,20")
+        return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,7 @@ class Job:
             raise UserError(
                 f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more"
             )
+        _ = self.run.profiled  # checked where everything is
 
     @property
     def engine(self) -> str:

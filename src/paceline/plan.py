@@ -18,13 +18,14 @@ class Plan:
     evaluate_every: int = 0
     save_every: int = 0
     stop_at: int = 0
+    pauses: tuple[int, ...] = ()
+    """Further steps at which blocks end, for someone who looks on."""
 
     def next_stop(self, step: int, block_steps: int = 1_000_000) -> int:
         """The step at which the block that starts at `step` returns to the loop."""
         blocks = max(1, block_steps // self.round_steps) * self.round_steps
         ends = [self._due(step, every) for every in (self.evaluate_every, self.save_every, self.steps_per_epoch) if every]
-        if self.stop_at > step:
-            ends.append(self._round_end(self.stop_at))
+        ends += [self._round_end(pause) for pause in (self.stop_at, *self.pauses) if pause > step]
         return min([self._round_end(step + blocks), self.total_steps, *ends])
 
     def evaluates_at(self, step: int) -> bool:
@@ -49,7 +50,7 @@ class Plan:
         return step // every > (step - self.round_steps) // every
 
 
-def build_plan(experiment: Experiment, num_examples: int, stop_at: int = 0) -> Plan:
+def build_plan(experiment: Experiment, num_examples: int, stop_at: int = 0, pauses: tuple[int, ...] = ()) -> Plan:
     """The plan of an experiment on `num_examples` training examples."""
     steps_per_epoch = num_examples // experiment.global_batch_size
     if steps_per_epoch < 1:
@@ -64,6 +65,7 @@ def build_plan(experiment: Experiment, num_examples: int, stop_at: int = 0) -> P
         evaluate_every=_interval(experiment.evaluate_every, steps_per_epoch),
         save_every=_interval(experiment.save_every, steps_per_epoch),
         stop_at=stop_at,
+        pauses=pauses,
     )
 
 

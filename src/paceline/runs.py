@@ -46,6 +46,7 @@ class RunFolder:
         self._config, self._metrics = self.path / "config.json", self.path / "metrics.jsonl"
         self._result, self._lock = self.path / "result.json", self.path / "lock"
         self._evaluations = self.path / "evaluations.jsonl"
+        self._starts, self._evaluation = self.path / "starts.jsonl", self.path / "evaluation.npz"
         self._lock_handle: int | None = None
 
     def __repr__(self) -> str:
@@ -147,14 +148,41 @@ class RunFolder:
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add one line; `record` has a `step`."""
-        _append_line(self._metrics, record)
+        _append(self._metrics, record)
 
     def append_evaluation(self, record: dict[str, Any]) -> None:
         """Add one line to the evaluator's own file; the chief's evaluations are in its metrics."""
-        _append_line(self._evaluations, record)
+        _append(self._evaluations, record)
 
     def read_evaluations(self) -> list[dict[str, Any]]:
         return _records(_read_text(self._evaluations))
+
+    def append_start(self, step: int, place: str, workers: int) -> None:
+        """Note that training starts, or starts again, at this step, with whom and where; never forgotten."""
+        now = {"step": step, "time": time.time(), "place": place, "workers": workers}
+        _append(self._starts, now | {"machine": machine(), "versions": library_versions()})
+
+    def read_starts(self) -> list[dict[str, Any]]:
+        return _records(_read_text(self._starts))
+
+    def write_evaluation(self, arrays: dict[str, Any]) -> None:
+        """What the model said of each example in its last evaluation, and the pictures of its worst mistakes."""
+        import numpy as np
+
+        with explained("write", self._evaluation), replacing(self._evaluation) as file:
+            np.savez_compressed(file, **arrays)
+
+    def read_evaluation(self) -> dict[str, Any] | None:
+        """The arrays of the last evaluation; None where there was none, or none that is whole."""
+        import zipfile
+
+        import numpy as np
+
+        try:
+            with np.load(self._evaluation) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return None
 
     def truncate_metrics(self, step: int) -> None:
         """Forget what lies beyond `step`, where training goes on, and a line that a crash cut short."""
@@ -253,6 +281,14 @@ def library_versions() -> dict[str, str]:
     return found
 
 
+def machine() -> dict[str, Any]:
+    """Where this process runs, for people who compare speeds."""
+    lines = _read_text(Path("/proc/cpuinfo")).splitlines()
+    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {"host": socket.gethostname(), "cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_gb": round(memory, 1)}
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file whole or not at all: the old one stays until the new one is safe on disk. Raises OSError."""
@@ -289,12 +325,6 @@ def explained(doing: str, path: Path) -> Iterator[None]:
         raise UserError(f"cannot {doing} {path}: {error.strerror or error}") from error
 
 
-def _append_line(path: Path, record: dict[str, Any]) -> None:
-    line = json.dumps(_plain(record), allow_nan=False) + "\n"
-    with explained("write", path), open(path, "a", encoding="utf-8") as file:
-        file.write(line)
-
-
 def _read_text(path: Path) -> str:
     with explained("read", path):
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -308,6 +338,12 @@ def _read_json(path: Path, advice: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path} is damaged (no JSON object); {advice}")
     return value
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    line = json.dumps(_plain(record), allow_nan=False) + "\n"
+    with explained("write", path), open(path, "a", encoding="utf-8") as file:
+        file.write(line)
 
 
 def _records(text: str) -> list[dict[str, Any]]:

@@ -1,27 +1,29 @@
 """Actions: what happens between two blocks of training. An action is a callable `(step, metrics) -> None`.
 
 `step` is the number of steps done. `metrics` has scalars of the block (`loss`, `accuracy`, `learning_rate`, `epoch`,
-`images_per_second`), after an evaluation also `test_*` and `validation_*`, and `per_step`: a value for each step of the block.
+`images_per_second`), after an evaluation also `test_*` and `validation_*` (among them `test_examples`, what the model said of each
+one: `evaluate.Examples`), and `per_step`: a value for each step of the block.
 Whether a worker writes at all is decided by who builds the list of actions, and so is their order:
 `StopOnNonFiniteLoss` before `SaveCheckpoint`, what raises `StopRequested` last.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.runs import RunFolder, explained
+from paceline.runs import RunFolder
 from paceline.training.checkpoint import Checkpoints, State
+from paceline.training.evaluate import EXAMPLES
 from paceline.training.loop import Action, Metrics
+
+NUM_WORST = 24
+"""Mistakes of which the run keeps the pictures."""
 
 
 class TrainingFailed(UserError):
@@ -38,13 +40,13 @@ class StopRequested(Exception):
 
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
-    """What is logged: everything but the lists of single steps."""
-    return {name: value for name, value in metrics.items() if name != "per_step"}
+    """What is logged: everything but the lists of single steps and examples."""
+    return {name: value for name, value in metrics.items() if name != "per_step" and not name.endswith(EXAMPLES)}
 
 
 def evaluation(metrics: Metrics) -> dict[str, Any]:
     """The part that an evaluation measured; empty where there was none."""
-    return {name: value for name, value in metrics.items() if name.startswith(("test_", "validation_"))}
+    return {name: value for name, value in scalars(metrics).items() if name.startswith(("test_", "validation_"))}
 
 
 def steps_of_block(step: int, metrics: Metrics) -> list[tuple[int, dict[str, float]]]:
@@ -62,6 +64,23 @@ class WriteMetrics:
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         self._run.append_metrics({"step": step} | scalars(metrics))
+
+
+class WriteEvaluation:
+    """What the model said of every example in the last evaluation, and its worst mistakes as pictures, for the report."""
+
+    def __init__(self, run: RunFolder, pictures_of: Callable[[str, np.ndarray], np.ndarray]) -> None:
+        self._run, self._pictures_of = run, pictures_of
+
+    def __call__(self, step: int, metrics: Metrics) -> None:
+        for split in ("test", "validation"):
+            if examples := metrics.get(f"{split}{EXAMPLES}"):
+                worst = examples.worst(NUM_WORST)
+                pictures = thumbnails(self._pictures_of(split, worst)) if len(worst) else np.zeros([0, 1, 1, 3], np.uint8)
+                self._run.write_evaluation(
+                    {"step": step, "split": split, "worst": worst, "pictures": pictures} | vars(examples)
+                )
+                return
 
 
 class SaveCheckpoint:
@@ -92,6 +111,18 @@ class SaveCheckpoint:
         self._publish()  # on remote storage it is saved only now
         self._saved_step = step
         self._send({"kind": "saved", "step": step, "path": str(path)})
+
+
+def thumbnails(pictures: np.ndarray, side: int = 96) -> np.ndarray:
+    """Pictures, no larger than needed to recognise what they show."""
+    from PIL import Image
+
+    height, width, channels = pictures.shape[1:]
+    scale = side / max(height, width)
+    if scale >= 1:
+        return pictures
+    small = [Image.fromarray(picture.squeeze()).resize((round(width * scale), round(height * scale))) for picture in pictures]
+    return np.stack([np.asarray(picture).reshape(*reversed(picture.size), channels) for picture in small])
 
 
 class StopOnNonFiniteLoss:
@@ -161,92 +192,6 @@ class Report:
         self._send({"kind": "block", "step": step} | _python_numbers(block))
         if measured:
             self._send({"kind": "evaluation", "step": step} | _python_numbers(measured))
-
-
-class TensorBoard:
-    """Event files for TensorBoard, written without TensorFlow. No file before the first call.
-
-    `first_step` is where training starts or goes on: events beyond it, of steps that are computed again, are hidden.
-    """
-
-    def __init__(self, events_dir: str | Path, first_step: int = 0) -> None:
-        self._folder, self._first_step = Path(events_dir), first_step
-        self._writer: Any = None
-
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        with explained("write", self._folder):
-            self._write_block(step, metrics)
-
-    def _write_block(self, step: int, metrics: Metrics) -> None:
-        single = steps_of_block(step, metrics)
-        for at, values in single:
-            self._write(at, [{"tag": name, "simple_value": value} for name, value in values.items()])
-        shown = ["images_per_second", "epoch", "staleness_mean", "staleness_max"]
-        shown += [] if single else ["loss", "accuracy", "learning_rate"]
-        whole = {name: metrics[name] for name in shown if name in metrics} | evaluation(metrics)
-        self._write(step, [{"tag": name, "simple_value": float(value)} for name, value in whole.items()])
-        self._writer.flush()
-
-    def image_grid(self, tag: str, pictures: np.ndarray, step: int | None = None) -> None:
-        """Show pictures, uint8 [n, height, width, channels], as one."""
-        grid = picture_grid(pictures)
-        height, width, channels = grid.shape
-        image = {"height": height, "width": width, "colorspace": channels, "encoded_image_string": _png(grid)}
-        with explained("write", self._folder):
-            self._write(self._first_step if step is None else step, [{"tag": tag, "image": image}])
-            self._writer.flush()
-
-    def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with explained("write", self._folder):
-                writer.close()
-
-    def _write(self, step: int, values: list[dict[str, Any]]) -> None:
-        if self._writer is None:
-            self._writer = self._open()
-        self._add(step=step, summary={"value": values})
-
-    def _add(self, **fields: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event as EventProto
-
-        self._writer.write(EventProto(wall_time=time.time(), **fields).SerializeToString())
-
-    def _open(self) -> Any:
-        # tensorboard's own EventFileWriter opens its file with TensorFlow.
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._folder.mkdir(parents=True, exist_ok=True)
-        # Read in the order of names. Numbers, because the clocks of two hosts may not agree which file is the later one.
-        numbers = [int(path.suffix[1:]) for path in self._folder.glob("events.out.tfevents.*") if path.suffix[1:].isdigit()]
-        path = self._folder / f"events.out.tfevents.{max(numbers, default=0) + 1:010d}"
-        self._writer = RecordWriter(open(path, "xb"))  # noqa: SIM115
-        self._add(file_version="brain.Event:2")
-        # START hides the events of its own step too. Those of `first_step` stay; of step 0 there is nothing to keep.
-        hidden_from = self._first_step + 1 if self._first_step else 0
-        self._add(step=hidden_from, session_log=SessionLog(status=SessionLog.START))
-        return self._writer
-
-
-def picture_grid(pictures: np.ndarray, gap: int = 2) -> np.ndarray:
-    """Pictures in rows of a nearly square white sheet."""
-    count, height, width, channels = pictures.shape
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    grid = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, channels), 255, dtype=np.uint8)
-    for i, picture in enumerate(pictures):
-        top, left = i // columns * (height + gap), i % columns * (width + gap)
-        grid[top : top + height, left : left + width] = picture
-    return grid
-
-
-def _png(picture: np.ndarray) -> bytes:
-    from PIL import Image  # comes with tensorboard
-
-    buffer = io.BytesIO()
-    Image.fromarray(picture[:, :, 0] if picture.shape[2] == 1 else picture).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def _python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:

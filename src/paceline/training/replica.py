@@ -47,7 +47,7 @@ class Core:
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
-    """By split: (params, stats, batch number) -> sums [loss, correct, correct among five, count]"""
+    """By split: (params, stats, batch number) -> a row of `evaluate`: sums, then label, prediction and probability of each example"""
     examine_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
     """By split: the same, and each example's outputs and label, padding included"""
 
@@ -146,6 +146,9 @@ def _build_examine(
         sums = [
             tf.reduce_sum(v * batch.weights) for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))
         ]
-        return tf.stack(sums), outputs, batch.labels
+        probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
+        single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
+        row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
+        return row, outputs, batch.labels
 
     return examine
