@@ -26,6 +26,7 @@ from paceline.worker import MESSAGES
 WAITING_EVERY_S = 10.0
 SILENT_S = 10.0
 """A live process says so every second; one that is silent for longer is stopped or starved."""
+EXIT_S = 30.0
 EXPLAIN_S = 3.0
 """A worker that lost another often tells it before the end of that one is noticed: so long, its own account is not the last word."""
 ASKED = 128 + signal.SIGTERM
@@ -58,7 +59,7 @@ class Group:
         self._jobs, self._logs, self._place = jobs, logs, jobs[0].place
         self._processes: list[subprocess.Popen[bytes]] = []
         self._messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
+        self._heard, self._progress, self._limit = list[float](), list[float](), self._place.start_timeout
         self._received, self._started, self._outcome = list[int](), False, dict[str, Any]()
         self._objection: Exception | None = None
         self.saved = False
@@ -68,8 +69,7 @@ class Group:
             process, reader = _start(job, log)
             self._processes.append(process)
             threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
-        self._progress = time.monotonic()
-        self._heard = [self._progress] * len(self._processes)
+        self._heard, self._progress = ([time.monotonic()] * len(self._processes) for _ in range(2))
         if self._received:
             self._signal(signal.SIGKILL)
         return self
@@ -118,7 +118,7 @@ class Group:
             self._heard[index] = time.monotonic()
             if message is None:
                 running -= 1
-                if self._processes[index].wait() not in (0, ASKED):
+                if self._exit_code(index) not in (0, ASKED):
                     raise self._failure(index, None)
             elif message["kind"] == "alive":
                 self._check_progress()
@@ -127,7 +127,7 @@ class Group:
 
     def _take(self, index: int, message: dict[str, Any], listen: Listen) -> None:
         """Every message but a sign of life means progress."""
-        self._progress, kind = time.monotonic(), message["kind"]
+        self._progress[index], kind = time.monotonic(), message["kind"]
         self._started = self._started or kind == "start"
         self.saved = self.saved or kind == "saved"
         if kind in ("block", "beat"):
@@ -153,10 +153,18 @@ class Group:
             with suppress(queue.Empty):
                 other, message_of_other = self._messages.get(timeout=0.1)
                 self._heard[other] = time.monotonic()
-                failed = message_of_other["kind"] in ("error", "crash") if message_of_other else self._processes[other].wait()
+                failed = message_of_other["kind"] in ("error", "crash") if message_of_other else self._exit_code(other)
                 if failed:
                     accounts.setdefault(other, message_of_other)
         return self._account(causes[0], accounts[causes[0]])
+
+    def _exit_code(self, index: int) -> int:
+        """Of a worker that has said its last word; one that does not come to its end is helped."""
+        try:
+            return self._processes[index].wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._processes[index].kill()
+            return self._processes[index].wait()
 
     def _account(self, index: int, message: dict[str, Any] | None) -> Exception:
         if message and message["kind"] == "error":
@@ -167,14 +175,14 @@ class Group:
 
     def _check_progress(self) -> None:
         """A worker that is silent counts as lost in every phase; one that does not get on, once training has begun."""
-        waited = time.monotonic() - self._progress
         if silent := self._silent(self._place.stall_timeout):
             raise self._stopped(silent[0], self._place.stall_timeout)
-        if waited < self._limit:
+        if time.monotonic() - max(self._progress) < self._limit:
             return
         if silent := self._silent(min(SILENT_S, self._limit / 2)):
             raise self._stopped(silent[0], self._limit)
-        raise WorkerFailed(0, f"it makes no progress: nothing for {self._limit:.0f} s", self._logs[0])
+        index = self._progress.index(min(self._progress))  # the others wait for who got on least
+        raise WorkerFailed(index, f"it makes no progress: nothing for {self._limit:.0f} s", self._logs[index])
 
     def _silent(self, seconds: float) -> list[int]:
         """The workers that still run, but have not said so for so long."""
