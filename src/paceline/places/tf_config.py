@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -30,21 +31,27 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         job = replace(job, run=replace(job.run, run_dir=model_dir))
     group = Group([job], [None])
 
-    def missing() -> list[str]:
-        return [address for address in cluster.addresses if not _answers(address)]
+    own = cluster.addresses[cluster.index : cluster.index + 1]
+    others = [address for address in cluster.addresses if address not in own]
 
     def while_waiting() -> None:
-        if absent := missing():
+        if absent := _silent(others):
             listen({"kind": "warning", "text": f"waiting for {', '.join(absent)}"})
 
     try:
         with forwarded_signals(group), group:
             return group.run(listen, while_waiting)
     except WorkerFailed as failure:
-        gone = [address for address in missing() if address != cluster.addresses[cluster.index]]
+        gone = _silent(others)
         raise WorkerFailed(
             cluster.index, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
         ) from failure
+
+
+def _silent(addresses: list[str]) -> list[str]:
+    """Those that do not answer; asked all at once."""
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        return [address for address, answers in zip(addresses, pool.map(_answers, addresses), strict=True) if not answers]
 
 
 def _answers(address: str) -> bool:
