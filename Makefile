@@ -41,8 +41,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # What the tests need beside it: Ray, Spark, storage, and the tools.
 setup-all: $(VENV)/ready-all
 
+# Two hosts are tested as network namespaces, with ip and tc: where they may not be installed, those tests say why they are skipped.
 $(VENV)/ready-all: $(VENV)/ready
 	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3]"
+	@command -v ip tc > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get install -qq -y iproute2; } || true
 	touch $@
 
 clean:

@@ -39,7 +39,7 @@ def test_roles_and_order(cluster: Any, role: str, index: Any, addresses: tuple[s
 def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
     for cluster in ({"worker": [ONE]}, {"worker": [ONE], "evaluator": [TWO]}):
         parsed, _ = parse(cluster, "evaluator")
-        assert (parsed.role, parsed.addresses, parsed.is_chief) == ("evaluator", (ONE,), False)
+        assert (parsed.role, parsed.num_workers, parsed.is_chief) == ("evaluator", 1, False)
 
 
 def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:
@@ -80,6 +80,22 @@ def test_what_is_no_tf_config_at_all(text: str, message: str) -> None:
         ({"workers": [ONE]}, "worker", 0, "unknown role 'workers'"),
         ({"chief": [CHIEF], "master": [ONE]}, "chief", 0, "both chief and master"),
         ({"chief": [CHIEF, ONE]}, "chief", 0, "2 chiefs"),
+        ({"worker": [ONE]}, "evaluator", 1, "a run has one evaluator"),
+        ({"worker": None}, "worker", 0, "must be a list"),
+        ({"worker": {"0": ONE}}, "worker", 0, "must be a list"),
+        ({"worker": [""]}, "worker", 0, "must be host:port"),
+        ({"worker": ["http://a:1"]}, "worker", 0, "must be host:port"),
+        ({"worker": ["a:-1"]}, "worker", 0, "must be host:port"),
+        ({"worker": ["::1:3"]}, "worker", 0, "must be host:port"),
+        ({"worker": [None]}, "worker", 0, "must be host:port"),
+        ({"worker": [ONE]}, "worker", "one", "task index is 'one'"),
+        ({"worker": [ONE]}, "worker", 0.5, "task index is 0.5"),
+        ({"worker": [ONE]}, "worker", None, "task index is None"),
+        ({"worker": [ONE]}, ["worker"], 0, "task type is"),
+        ({"worker": [ONE]}, None, 0, "task type is None"),
+        ({"chief": [ONE], "worker": [ONE]}, "chief", 0, "names an address twice"),
+        ({"evaluator": [ONE]}, "evaluator", 0, "no chief and no worker"),
+        ({}, "worker", 0, "no chief and no worker"),
         ({"worker": [ONE], "ps": [TWO]}, "worker", 0, "parameter servers are not supported yet"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from paceline.errors import AddressTaken, UserError
@@ -68,13 +70,17 @@ def _several_workers(job: Job) -> tf.distribute.Strategy:
         task_id=job.cluster.index,
         rpc_layer="grpc",
     )
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except tf.errors.UnknownError as error:
         if "Could not start gRPC server" not in str(error):
             raise
         own = job.cluster.addresses[job.cluster.index]
         raise AddressTaken(f"cannot listen at {own}: another program has its port; end that, or give another") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # which TensorFlow's coordination service has taken for itself
+    return strategy
 
 
 def gpus(job: Job) -> list[str]:

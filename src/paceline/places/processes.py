@@ -26,6 +26,7 @@ from paceline.worker import MESSAGES
 WAITING_EVERY_S = 10.0
 SILENT_S = 10.0
 """A live process says so every second; one that is silent for longer is stopped or starved."""
+EXIT_S = 30.0
 EXPLAIN_S = 3.0
 """A worker that lost another often tells it before the end of that one is noticed: so long, its own account is not the last word."""
 ASKED = 128 + signal.SIGTERM
@@ -63,7 +64,7 @@ class Group:
         self._jobs, self._logs, self._place, self._start = jobs, logs, jobs[0].place, start or start_worker
         self._processes: list[subprocess.Popen[bytes]] = []
         self._messages: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self._heard, self._progress, self._limit = list[float](), 0.0, self._place.start_timeout
+        self._heard, self._progress, self._limit = list[float](), list[float](), self._place.start_timeout
         self._received, self._started, self._outcome = list[int](), False, dict[str, Any]()
         self._objection: Exception | None = None
         self._spare = [len(jobs) > 1 and job.cluster.serves and job.cluster.role == "worker" for job in jobs]
@@ -73,8 +74,7 @@ class Group:
     def __enter__(self) -> Group:
         for index in range(len(self._jobs)):
             self._processes.append(self._launch(index))
-        self._progress = time.monotonic()
-        self._heard = [self._progress] * len(self._processes)
+        self._heard, self._progress = ([time.monotonic()] * len(self._processes) for _ in range(2))
         if self._received:
             self._signal(signal.SIGKILL)
         return self
@@ -132,7 +132,7 @@ class Group:
                     return  # the chief is done, and nobody needs its servers any more
             elif message["kind"] == "alive":
                 if self._jobs[0].cluster.serves:  # alone here, it has nothing else to tell
-                    self._progress, self._limit = time.monotonic(), self._place.stall_timeout
+                    self._progress[index], self._limit = time.monotonic(), self._place.stall_timeout
                 self._check_progress()
             else:
                 self._take(index, message, listen)
@@ -141,7 +141,7 @@ class Group:
         """Whether a process that ended was replaced by a new one."""
         if not self._spare[index] or self._outcome or self._restarts[index] >= self._place.max_restarts:
             served = self._outcome and self._jobs[index].cluster.serves
-            if self._processes[index].wait() not in (0, ASKED) and not served:
+            if self._exit_code(index) not in (0, ASKED) and not served:
                 raise self._failure(index, None)
             return False
         failure = WorkerFailed(self._name(index), _reason(self._processes[index]), self._logs[index])
@@ -156,7 +156,7 @@ class Group:
 
     def _take(self, index: int, message: dict[str, Any], listen: Listen) -> None:
         """Every message but a sign of life means progress."""
-        self._progress, kind = time.monotonic(), message["kind"]
+        self._progress[index], kind = time.monotonic(), message["kind"]
         self._started = self._started or kind == "start"
         if kind == "saved":
             self.saved, self._restarts = True, [0] * len(self._jobs)
@@ -183,10 +183,18 @@ class Group:
             with suppress(queue.Empty):
                 other, message_of_other = self._messages.get(timeout=0.1)
                 self._heard[other] = time.monotonic()
-                failed = message_of_other["kind"] in ("error", "crash") if message_of_other else self._processes[other].wait()
+                failed = message_of_other["kind"] in ("error", "crash") if message_of_other else self._exit_code(other)
                 if failed:
                     accounts.setdefault(other, message_of_other)
         return self._account(causes[0], accounts[causes[0]])
+
+    def _exit_code(self, index: int) -> int:
+        """Of a worker that has said its last word; one that does not come to its end is helped."""
+        try:
+            return self._processes[index].wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._processes[index].kill()
+            return self._processes[index].wait()
 
     def _account(self, index: int, message: dict[str, Any] | None) -> Exception:
         if message and message["kind"] == "error":
@@ -200,14 +208,17 @@ class Group:
         for index in self._silent(self._place.stall_timeout / 2):
             if self._spare[index]:
                 self._processes[index].kill()  # its end is heard of next
-        waited = time.monotonic() - self._progress
         if silent := self._silent(self._place.stall_timeout):
             raise self._stopped(silent[0], self._place.stall_timeout)
-        if waited < self._limit:
+        if time.monotonic() - max(self._progress) < self._limit:
             return
         if silent := self._silent(min(SILENT_S, self._limit / 2)):
             raise self._stopped(silent[0], self._limit)
-        raise WorkerFailed(self._name(0), f"it makes no progress: nothing for {self._limit:.0f} s", self._logs[0])
+        index = min(
+            (i for i, job in enumerate(self._jobs) if not job.cluster.serves), key=self._progress.__getitem__, default=0
+        )
+        reason = f"it makes no progress: nothing for {self._limit:.0f} s"  # the others wait for who got on least
+        raise WorkerFailed(self._name(index), reason, self._logs[index])
 
     def _silent(self, seconds: float) -> list[int]:
         """The workers that still run, but have not said so for so long."""

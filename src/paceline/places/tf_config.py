@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -27,18 +28,23 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         job = replace(job, run=replace(job.run, run_dir=model_dir))
     group = Group([job], [None])
 
-    def missing() -> list[str]:
-        return [address for address in cluster.everyone if not answers(address)]
+    others = [address for address in cluster.everyone if address != cluster.address]
 
     def while_waiting() -> None:
-        if absent := missing():
+        if absent := _silent(others):
             listen({"kind": "warning", "text": f"waiting for {', '.join(absent)}"})
 
     try:
         with forwarded_signals(group), group:
             return group.run(listen, while_waiting)
     except WorkerFailed as failure:
-        gone = [address for address in missing() if address != cluster.address]
+        gone = _silent(others)
         raise WorkerFailed(
             cluster.name, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
         ) from failure
+
+
+def _silent(addresses: list[str]) -> list[str]:
+    """Those that do not answer; asked all at once."""
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        return [address for address, there in zip(addresses, pool.map(answers, addresses), strict=True) if not there]
