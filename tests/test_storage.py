@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import boto3
 import fsspec
 import numpy as np
 import pytest
@@ -386,6 +387,25 @@ def test_exactly_one_of_several_creates_a_lock(folder: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(won) == [False] * 7 + [True]
+
+
+def test_what_another_process_writes_is_seen_although_the_folder_was_listed_before(folder: str) -> None:
+    Store(folder).put("one", b"1")
+    assert set(Store(folder).files()) == {"one"}
+    boto3.client("s3").put_object(Bucket="bucket", Key=f"{folder.removeprefix('s3://bucket/')}/two", Body=b"2")
+    assert Store(folder).read("two") == b"2"
+    assert set(Store(folder).files()) == {"one", "two"}
+
+
+@pytest.mark.long
+def test_a_file_that_travels_in_several_parts_comes_back_as_it_was(folder: str, tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(150_000_000)
+    (tmp_path / "large").write_bytes(content)
+    Store(folder).put("large", tmp_path / "large")
+    pieces: list[int] = []
+    assert Store(folder).get("large", tmp_path / "back", pieces.append)
+    assert (tmp_path / "back").read_bytes() == content
+    assert (sum(pieces), len(pieces) > 10) == (len(content), True)
 
 
 def test_an_upload_is_tried_again_while_storage_is_away(

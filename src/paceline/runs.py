@@ -37,8 +37,8 @@ class RunFolder:
     """One training's folder, `where` the person said: on a disk, or by its URL. Building one touches neither disk nor network."""
 
     def __init__(self, path: str | Path) -> None:
-        self.where = str(path).rstrip("/") if is_remote(path) else str(path)
-        self.path = cached("runs", self.where) if is_remote(path) else Path(path)
+        self.path = cached("runs", str(path)) if is_remote(path) else Path(path)
+        self.where = str(path).rstrip("/") if is_remote(path) else str(self.path)
         self._mirror = Mirror(self.where, self.path) if is_remote(path) else None
         self.events = self.path / "events"
         self.evaluator_events = self.events / "evaluator"
