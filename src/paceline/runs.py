@@ -139,7 +139,9 @@ class RunFolder:
         with explained("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
-        strangers = [name for name in names if name != self._lock.name and not re.match(r"\.|(worker-|ps-|chief).*\.log$", name)]
+        strangers = [
+            name for name in names if name != self._lock.name and not re.match(r"\.|(worker-|ps-|chief).*\.log$", name)
+        ]
         if strangers and not self.exists():
             raise UserError(
                 f"{self.path} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"
