@@ -23,7 +23,12 @@ def new_mark() -> dict[str, str]:
     return {_VARIABLE: uuid.uuid4().hex}
 
 
-def _read(pid: int, name: str) -> str:
+def own_mark() -> dict[str, str]:
+    """The mark of the group that this process is in."""
+    return {_VARIABLE: os.environ[_VARIABLE]}
+
+
+def read(pid: int, name: str) -> str:
     """A file of a process; empty once it is gone, or where it belongs to someone else."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
@@ -34,19 +39,19 @@ def group(mark: dict[str, str]) -> list[int]:
     """The living processes of a group."""
     wanted = f"{_VARIABLE}={mark[_VARIABLE]}"
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if wanted in _read(pid, "environ").split("\0")]
+    return [pid for pid in pids if wanted in read(pid, "environ").split("\0")]
 
 
 def cpu_s(mark: dict[str, str]) -> float:
     """CPU time of a group, with children that have ended and were waited for."""
     # The command's name stands in brackets and may itself hold blanks.
-    fields = [_read(pid, "stat").rpartition(")")[2].split() for pid in group(mark)]
+    fields = [read(pid, "stat").rpartition(")")[2].split() for pid in group(mark)]
     return sum(int(value) for of_process in fields for value in of_process[11:15]) / _TICKS_PER_SECOND
 
 
 def peak_bytes(mark: dict[str, str]) -> int:
     """Sum of the peak resident sizes (VmHWM) of the processes that live now; pages that they share count more than once."""
-    lines = [line for pid in group(mark) for line in _read(pid, "status").splitlines()]
+    lines = [line for pid in group(mark) for line in read(pid, "status").splitlines()]
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 

@@ -16,6 +16,7 @@ SUITES = {
     "pictures": "benchmarks.suite_pictures:measure",
     "index": "benchmarks.suite_index:measure",
     "convert": "benchmarks.suite_convert:measure",
+    "ps": "benchmarks.suite_ps:measure",
     "startup": "benchmarks.suite_startup:measure",
     "workers": "benchmarks.suite_workers:measure",
     "recovery": "benchmarks.suite_recovery:measure",

@@ -278,15 +278,15 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def losses_of(run: Path) -> list[tuple[int, float]]:
-    """Step and loss of every step, as TensorBoard shows them."""
+def losses_of(run: Path, tag: str = "loss") -> list[tuple[int, float]]:
+    """Step and loss of every step, as TensorBoard shows them; or another of its scalars."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     events = EventAccumulator(str(run / "events"), size_guidance={"scalars": 0})
     events.Reload()
-    return [(event.step, event.value) for event in events.Scalars("loss")]
+    return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
 def _clean_environment() -> dict[str, str]:

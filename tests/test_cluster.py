@@ -42,6 +42,28 @@ def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
         assert (parsed.role, parsed.num_workers, parsed.is_chief) == ("evaluator", 1, False)
 
 
+@pytest.mark.parametrize("chief", ["chief", "master"])
+@pytest.mark.parametrize(
+    ("role", "index", "name", "address", "serves"),
+    [("worker", 0, "worker 0", ONE, True), ("worker", 1, "worker 1", TWO, True), ("ps", 0, "ps 0", "p:4", True)],
+)
+def test_beside_parameter_servers_the_chief_does_not_compute(
+    chief: str, role: str, index: int, name: str, address: str, serves: bool
+) -> None:
+    cluster = {chief: [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
+    parsed, _ = parse(cluster, role, index)
+    assert (parsed.name, parsed.address, parsed.serves, parsed.num_workers, parsed.is_chief) == (
+        name,
+        address,
+        serves,
+        2,
+        False,
+    )
+    lead, _ = parse(cluster, chief, 0)
+    assert (lead.name, lead.address, lead.serves, lead.num_workers, lead.is_chief) == ("chief", CHIEF, False, 2, True)
+    assert lead.tasks == {"chief": [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
+
+
 def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:
     _, run_dir = parse({"worker": [ONE]}, environment="cloud", model_dir="/shared/run")
     assert run_dir == "/shared/run"
@@ -96,7 +118,10 @@ def test_what_is_no_tf_config_at_all(text: str, message: str) -> None:
         ({"chief": [ONE], "worker": [ONE]}, "chief", 0, "names an address twice"),
         ({"evaluator": [ONE]}, "evaluator", 0, "no chief and no worker"),
         ({}, "worker", 0, "no chief and no worker"),
-        ({"worker": [ONE], "ps": [TWO]}, "worker", 0, "parameter servers are not supported yet"),
+        ({"worker": [ONE], "ps": [TWO]}, "worker", 0, "ps tasks but no chief"),
+        ({"chief": [CHIEF], "ps": [TWO]}, "chief", 0, "ps tasks but no worker"),
+        ({"chief": [CHIEF], "worker": [ONE], "ps": [TWO]}, "ps", 1, "task is ps 1, but its cluster has 1 of that role"),
+        ({"chief": [CHIEF], "worker": [ONE], "ps": [ONE]}, "ps", 0, "names an address twice"),
     ],
 )
 def test_a_malformed_cluster_is_one_clear_line(cluster: Any, role: Any, index: Any, message: str) -> None:

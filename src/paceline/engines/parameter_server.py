@@ -48,10 +48,8 @@ def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, Paramet
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)  # before anything else touches a device
     core = build(job)
-    params, servers = core.layout.sizes()["params"], len(job.cluster.ps)
-    if servers > params:
-        raise UserError(f"there are {servers} parameter servers for {params} parameters; give {params} or fewer")
-    _check_ops(core)
+    check_servers(len(job.cluster.ps), core.layout.sizes()["params"])
+    check_ops(core)
     _check_workers(job.cluster)
     gpus = [device for device in tf.config.list_logical_devices("GPU") if "/job:worker/" in device.name]
     if job.place.devices == "gpu" and not gpus:
@@ -70,11 +68,17 @@ def _wait_for_all(job: Job) -> None:
         time.sleep(0.1)
 
 
-def _check_ops(core: Core) -> None:
+def check_servers(servers: int, params: int) -> None:
+    if servers > params:
+        raise UserError(f"there are {servers} parameter servers for {params} parameters; give {params} or fewer")
+
+
+def check_ops(core: Core) -> None:
     """A worker has the graph, but not the Python of this process."""
     number = tf.TensorSpec([], tf.int64)
-    graph = core.batch.get_concrete_function(number, number).graph  # type: ignore[attr-defined]
-    python = [op.type for op in graph.get_operations() if "PyFunc" in op.type]
+    graph = core.batch.get_concrete_function(number, number).graph.as_graph_def()  # type: ignore[attr-defined]
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    python = [node.op for node in nodes if "PyFunc" in node.op]
     if python:
         raise UserError(
             f"the data are read by Python code ({python[0]}), which cannot travel to the workers of parameter servers; "

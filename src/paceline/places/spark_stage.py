@@ -10,6 +10,7 @@ import queue
 import secrets
 import signal
 import socket
+import subprocess
 import threading
 import time
 from functools import partial
@@ -43,13 +44,22 @@ class RemoteWorker:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def poll(self) -> int | None:
+    @property
+    def returncode(self) -> int | None:
         return None if self._thread.is_alive() else self._code
 
-    def wait(self) -> int:
-        self._thread.join()
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
         assert self._code is not None
         return self._code
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: int) -> None:
         try:
