@@ -1,6 +1,6 @@
-"""Use an export as somebody who never heard of Paceline: python exported.py FORMAT PATH INPUTS.npz OUTPUTS.npy. Not a test itself.
+"""Use an export as somebody who never heard of Paceline: python exported.py FORMAT PATH INPUTS.npz OUTPUTS.npz. Not a test itself.
 
-INPUTS has `images` (scaled pictures), `pixels` and `encoded` (bytes of files); which of them is used depends on what the export says it takes.
+INPUTS has `images` (scaled pictures), `pixels` and `encoded` (bytes of files); the export says which of them it takes.
 """
 
 import json
