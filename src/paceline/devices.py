@@ -34,10 +34,7 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
         )
     if job.place.devices == "gpu" and not found:
         raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
+    set_threads(job)
     count = max((n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(len(found), job.experiment.replicas // workers)), default=0)
     if workers > 1:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
@@ -45,6 +42,16 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
     if count > 1:
         return tf.distribute.MirroredStrategy(found[:count])
     return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
+
+
+def set_threads(job: Job) -> None:
+    """TensorFlow's pools of threads, and memory of GPUs as it is needed; before it touches a device."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(job.experiment.threads_per_replica)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _several_workers(job: Job) -> tf.distribute.Strategy:
@@ -67,9 +74,9 @@ def gpus(job: Job) -> list[str]:
 
 def side_by_side(job: Job) -> int:
     """How many replicas run at a time on a device: one on a GPU, else as many as this worker has cores for. The workers of one
-    command share the cores of their machine."""
+    command share the cores of their machine; Ray reserves some for each."""
     if gpus(job):
         return 1
-    neighbours = job.place.workers if job.place.on == "local" else 1
-    cores = len(os.sched_getaffinity(0)) // neighbours
-    return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.cluster.num_workers))
+    cores = len(os.sched_getaffinity(0)) // (job.place.workers if job.place.on == "local" else 1)
+    cores = int(job.place.ray.cpus_per_worker) if job.place.on == "ray" else cores
+    return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.place.workers))

@@ -48,6 +48,8 @@ def main() -> int:
     try:
         if job.dry_run:
             send({"kind": "description", "text": assemble.describe(job)})
+        elif job.place.on == "ray" and job.engine == "collective" and not job.cluster.addresses:
+            import_module("paceline.places.ray").relay(job, send, stop)
         else:
             run_worker(job, send, stop)
     except Exception as error:

@@ -17,7 +17,7 @@ from paceline.assemble import build
 from paceline.job import Job
 from paceline.meeting import compare_workers
 from paceline.training.checkpoint import State
-from paceline.training.evaluate import num_batches, summarise
+from paceline.training.evaluate import evaluated, num_batches, summarise
 from paceline.training.loop import Metrics
 from paceline.training.replica import TAIL, Core
 from paceline.training.rounds import block_metrics, build_rounds, rates_of
@@ -77,10 +77,8 @@ class CollectiveEngine:
         return block_metrics(self._core, self._step, tails, table, self._seconds) | shared
 
     def evaluate(self, final: bool) -> Metrics:
-        """The validation split where there is one, else the test split; at the end, both."""
-        names = [name for name in self._core.splits if final or name == "validation" or "validation" not in self._core.splits]
         metrics: Metrics = {}
-        for name in names:
+        for name in evaluated(self._core.splits, final):
             count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
             per_turn = self._strategy.num_replicas_in_sync * self._side_by_side
             turns = range(0, count, per_turn)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 
 def num_batches(size: int, batch_size: int) -> int:
     return -(-size // batch_size)
+
+
+def evaluated(splits: Iterable[str], final: bool) -> list[str]:
+    """The validation split where there is one, else the test split; at the end, both."""
+    names = list(splits)
+    return [name for name in names if final or name == "validation" or "validation" not in names]
 
 
 def summarise(split: str, rows: np.ndarray) -> dict[str, float]:
