@@ -17,6 +17,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -426,7 +427,7 @@ class ObjectStoreEngine:
         metrics: Metrics = {}
         for name in evaluated(self._core.splits, final):
             count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
-            rows = self._surely(lambda name=name, count=count: self._rows(name, count))
+            rows = self._surely(partial(self._rows, name, count))
             metrics |= summarise(name, np.concatenate(rows))
         return metrics
 
