@@ -46,7 +46,7 @@ def facts(core: Core) -> dict[str, Any]:
 
 def derived(job: Job, core: Core) -> str:
     """Every derived number in one line."""
-    e, sizes, workers = job.experiment, core.layout.sizes(), job.cluster.num_workers
+    e, sizes, workers = job.experiment, core.layout.sizes(), job.place.workers
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
         f"{core.num_examples:,} train, {tests} examples of {len(core.source.classes)} classes · {sizes['params']:,} parameters · "

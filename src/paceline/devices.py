@@ -43,7 +43,6 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
 def configure(job: Job) -> list[str]:
     """Make TensorFlow's settings, before it touches a device; the names of the GPUs to use."""
     set_environment(job)
-    import tensorflow as tf
 
     found = gpus(job)
     threads, workers = job.experiment.threads_per_replica, job.cluster.num_workers
@@ -54,11 +53,18 @@ def configure(job: Job) -> list[str]:
         )
     if job.place.devices == "gpu" and not found and not job.cluster.ps:  # there, the workers have them
         raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    set_threads(job)
+    return found
+
+
+def set_threads(job: Job) -> None:
+    """TensorFlow's pools of threads, and memory of GPUs as it is needed; before it touches a device."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(job.experiment.threads_per_replica)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
-    return found
 
 
 def _several_workers(job: Job) -> tf.distribute.Strategy:
@@ -91,12 +97,13 @@ def gpus(job: Job) -> list[str]:
 
 def side_by_side(job: Job) -> int:
     """How many replicas run at a time on a device: one on a GPU, else as many as this worker has cores for. The workers of one
-    command share the cores of their machine."""
+    command share the cores of their machine; Ray reserves some for each."""
     if gpus(job):
         return 1
+    share = int(job.place.ray.cpus_per_worker) if job.place.on == "ray" else 0
     neighbours = job.place.workers if job.place.on == "local" else 1
-    cores = job.place.cores or len(os.sched_getaffinity(0)) // neighbours
-    return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.cluster.num_workers))
+    cores = job.place.cores or share or len(os.sched_getaffinity(0)) // neighbours
+    return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.place.workers))
 
 
 def prepare(experiment: Experiment) -> int:

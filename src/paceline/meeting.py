@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,7 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
     """The bits depend on libraries and on the kind of CPU; every worker must have the chief's."""
     if job.cluster.num_workers == 1:
         return
-    own = {"experiment": job.experiment.digest(), "data": facts(core), "libraries": library_versions(), "cpu": cpu_features()}
-    text = json.dumps(own, sort_keys=True).encode()
+    text = json.dumps(fingerprint(job, core), sort_keys=True).encode()
     lengths = engine.gather(np.array([len(text)], np.int64))[:, 0]
     padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
     everyone = [json.loads(bytes(row.astype(np.uint8))) for row in engine.gather(padded)]
@@ -34,6 +33,11 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
                 f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: {', '.join(different[:4])}; "
                 "all workers need the same experiment, data, libraries and kind of CPU"
             )
+
+
+def fingerprint(job: Job, core: Core) -> dict[str, Any]:
+    """What decides the bits that a worker computes."""
+    return {"experiment": job.experiment.digest(), "data": facts(core), "libraries": library_versions(), "cpu": cpu_features()}
 
 
 def cpu_features(text: str = "") -> str:

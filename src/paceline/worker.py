@@ -56,6 +56,8 @@ def main() -> int:
         elif job.dry_run:
             bring_data(job.experiment.data.dir, send)
             send({"kind": "description", "text": assemble.describe(job)})
+        elif job.place.on == "ray" and job.engine == "collective" and not job.cluster.addresses:
+            import_module("paceline.places.ray").relay(job, send, stop)
         elif run_worker(job, send, stop):
             return 128 + signal.SIGTERM
     except Exception as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,13 +16,12 @@ from paceline import devices
 from paceline.assemble import build
 from paceline.job import Job
 from paceline.meeting import compare_workers
-from paceline.schedule import rates
 from paceline.training.checkpoint import State
-from paceline.training.evaluate import num_batches, summarise
-from paceline.training.loop import Metrics, block_metrics
+from paceline.training.evaluate import evaluated, num_batches, summarise
+from paceline.training.loop import Metrics
 from paceline.training.replica import TAIL, Core
-from paceline.training.tree import opaque, tree_sum
-from paceline.training.update import Vectors
+from paceline.training.rounds import block_metrics, build_rounds, rates_of
+from paceline.training.tree import tree_sum
 
 
 def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, CollectiveEngine]:
@@ -43,6 +41,7 @@ class CollectiveEngine:
     ) -> None:
         self._core, self._strategy, self._side_by_side, self._wants_stop = core, strategy, side_by_side, wants_stop
         self._replicas_per_device = core.experiment.replicas // strategy.num_replicas_in_sync
+        self._rounds = build_rounds(core, side_by_side)
         self._step, self._seconds = 0, 0.0
         self._alone = not strategy.extended._in_multi_worker_mode()
         with strategy.scope():
@@ -69,25 +68,17 @@ class CollectiveEngine:
         return State(self._step, {name: variable.numpy() for name, variable in local.items()})
 
     def advance(self, start: int, stop: int) -> Metrics:
-        plan, batch_size = self._core.plan, self._core.experiment.global_batch_size
-        table = np.array(rates(self._core.experiment, start, stop, plan.steps_per_epoch, plan.total_steps), np.float32)
-        began = time.monotonic()
+        table, began = rates_of(self._core, start, stop), time.monotonic()
         signals = tf.constant([float(self._wants_stop()), self._seconds])
         tails = self._block(tf.constant(start, tf.int64), tf.constant(stop, tf.int64), tf.constant(table), signals).numpy()
         self._step = start + len(tails)
         self._seconds = (time.monotonic() - began) / len(tails)
-        _, _, _, stops, seconds = tails.T
-        return block_metrics(plan, start, tails, table) | {
-            "stop_requested": bool(stops[-1]),
-            "images_per_second": batch_size / self._seconds,
-            "seconds_per_step": self._seconds if self._alone else float(seconds[-1]),
-        }
+        shared = {} if self._alone else {"seconds_per_step": float(tails[-1, TAIL.index("seconds")])}
+        return block_metrics(self._core, self._step, tails, table, self._seconds) | shared
 
     def evaluate(self, final: bool) -> Metrics:
-        """The validation split where there is one, else the test split; at the end, both."""
-        names = [name for name in self._core.splits if final or name == "validation" or "validation" not in self._core.splits]
         metrics: Metrics = {}
-        for name in names:
+        for name in evaluated(self._core.splits, final):
             count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
             per_turn = self._strategy.num_replicas_in_sync * self._side_by_side
             turns = range(0, count, per_turn)
@@ -117,9 +108,7 @@ class CollectiveEngine:
         self.gather(np.zeros(1, np.float32))  # nobody leaves before the chief, whose process the others need
 
     def _build_block(self) -> Callable[..., tf.Tensor]:
-        weights = self._core.experiment.sync.method == "weights"
-        length, strategy = self._core.plan.round_steps, self._strategy
-        one_round = self._build_weights_round() if weights else self._gradients_round
+        length, strategy, one_round = self._core.plan.round_steps, self._strategy, self._one_round
 
         def block(start: tf.Tensor, stop: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
             def goes_on(first: tf.Tensor, stopped: tf.Tensor, _: tf.TensorArray) -> tf.Tensor:
@@ -140,61 +129,15 @@ class CollectiveEngine:
 
         return block
 
-    def _gradients_round(self, step: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
-        """One step in a replica context: the replicas of this device side by side, the mean of all, the update."""
+    def _one_round(self, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
+        """A round in a replica context: the replicas of this device side by side, the mean of all, the state after it."""
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
-
-        def compute(replica: tf.Tensor) -> tf.Tensor:
-            batch = self._core.batch(step, replica)
-            return self._core.replica_step(
-                vectors["params"], vectors["stats"], batch.images, batch.targets, batch.labels, step, replica, signals
-            )
-
-        mean = self._mean(self._each_replica(compute))
-        self._assign(self._core.apply(vectors, mean, table[0]))
-        return self._core.tail(mean)[None] * self._tail_scale()
-
-    def _build_weights_round(self) -> Callable[..., tf.Tensor]:
-        """A round of the method `weights`: each replica trains alone, then all vectors are averaged as one."""
-        core, length = self._core, self._core.plan.round_steps
-        sizes = [core.layout.sizes()[name] for name in core.layout.parts]
-
-        @opaque
-        def train_alone(
-            state: tf.Tensor, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor, replica: tf.Tensor
-        ) -> Any:
-            def body(step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
-                vectors = dict(zip(core.layout.parts, tf.split(vector, sizes), strict=True))
-                batch = core.batch(step, replica)
-                own = core.replica_step(
-                    vectors["params"], vectors["stats"], batch.images, batch.targets, batch.labels, step, replica, signals
-                )
-                new = core.apply(vectors, own, table[step - first])
-                joined = tf.concat([new[name] for name in core.layout.parts], 0)
-                return step + 1, joined, tails.write(tf.cast(step - first, tf.int32), core.tail(own))
-
-            empty = tf.TensorArray(tf.float32, length, element_shape=[len(TAIL)])
-            _, joined, tails = tf.while_loop(lambda step, *_: step < last, body, [first, state, empty], parallel_iterations=2)
-            return tf.concat([joined, tf.reshape(tails.stack(), [-1])], 0)
-
-        def one_round(first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
-            state = tf.concat([tf.identity(variable) for variable in self._vectors.values()], 0)
-            mean = self._mean(self._each_replica(lambda replica: train_alone(state, first, last, table, signals, replica)))
-            *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
-            self._assign(dict(zip(core.layout.parts, pieces, strict=True)))
-            return tf.reshape(tails, [length, len(TAIL)]) * self._tail_scale()
-
-        return one_round
-
-    def _each_replica(self, compute: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
-        """Compute this device's replicas, no more at a time than run side by side."""
-        first = tf.distribute.get_replica_context().replica_id_in_sync_group * self._replicas_per_device
-        results: list[tf.Tensor] = []
-        for k in range(self._replicas_per_device):
-            before = results[k - self._side_by_side : k - self._side_by_side + 1] if k >= self._side_by_side else []
-            with tf.control_dependencies(before):
-                results.append(compute(tf.cast(first + k, tf.int64)))
-        return results
+        first_replica = tf.distribute.get_replica_context().replica_id_in_sync_group * self._replicas_per_device
+        results = self._rounds.compute(vectors, first, last, table, signals, first_replica, self._replicas_per_device)
+        new, tails = self._rounds.finish(vectors, self._mean(results), table)
+        for name, variable in self._vectors.items():
+            variable.assign(new[name])
+        return tails
 
     def _mean(self, results: list[tf.Tensor]) -> tf.Tensor:
         """The mean over all replicas, by the tree. Two subtrees can meet in any order; more are gathered and added here."""
@@ -205,15 +148,6 @@ class CollectiveEngine:
         elif devices > 2:
             total = tree_sum(tf.unstack(context.all_gather(total[None], axis=0), num=devices))
         return total / self._core.experiment.replicas
-
-    def _tail_scale(self) -> tf.Tensor:
-        """Loss and seconds are means over replicas; correct, count and stop are sums."""
-        replicas = float(self._core.experiment.replicas)
-        return tf.constant([1.0, replicas, replicas, replicas, 1.0])
-
-    def _assign(self, vectors: Vectors) -> None:
-        for name, variable in self._vectors.items():
-            variable.assign(vectors[name])
 
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """A turn: whole batches from number `first` on, `side_by_side` on each device; rows come back in their order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,25 +17,32 @@ from paceline.runs import RunFolder
 
 ADDRESS_TRIES = 5
 
+JobsOf = Callable[[Job, int], list[Job]]
+
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
+    return supervise(job, listen, _jobs)
+
+
+def supervise(job: Job, listen: Listen, jobs_of: JobsOf) -> dict[str, Any]:
+    """Run the processes that `jobs_of` (job, workers) names; they start again from the last checkpoint when one is lost."""
     run = RunFolder(job.run.run_dir)
     new = not run.path.exists()
     run.make()
     try:
-        return _supervise(job, run, listen)
+        return _start_until_the_end(job, run, listen, jobs_of)
     except UserError:
         if new and not run.exists():  # nothing began, so nothing is left behind
             shutil.rmtree(run.path)
         raise
 
 
-def _supervise(job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
+def _start_until_the_end(job: Job, run: RunFolder, listen: Listen, jobs_of: JobsOf) -> dict[str, Any]:
     """Start the group until it has come to its end, or fails once too often without a new checkpoint."""
     workers, failures, taken = job.place.workers, 0, 0
     while True:
-        jobs = _jobs(job, workers)
+        jobs = jobs_of(job, workers)
         group = Group(jobs, [run.log(each.cluster.name) for each in jobs])
         try:
             with forwarded_signals(group), group:

@@ -187,6 +187,8 @@ class Report:
         self._send = send
 
     def __call__(self, step: int, metrics: Metrics) -> None:
+        for event in metrics.get("events", ()):
+            self._send({"kind": "warning", "text": event})
         measured = evaluation(metrics)
         block = {name: value for name, value in scalars(metrics).items() if name not in measured}
         self._send({"kind": "block", "step": step} | _python_numbers(block))

@@ -6,6 +6,7 @@ places the label, what the model said instead or rightly, and how sure it was. L
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,12 @@ class Examples:
 
 def num_batches(size: int, batch_size: int) -> int:
     return -(-size // batch_size)
+
+
+def evaluated(splits: Iterable[str], final: bool) -> list[str]:
+    """The validation split where there is one, else the test split; at the end, both."""
+    names = list(splits)
+    return [name for name in names if final or name == "validation" or "validation" not in names]
 
 
 def summarise(split: str, rows: np.ndarray) -> dict[str, Any]:

@@ -1,0 +1,425 @@
+"""Ray: real clusters of one and several nodes, the same bits as one process, and whatever may be killed is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import tensorflow as tf
+from ray.cluster_utils import Cluster
+
+from helpers import TIMEOUT_S, paceline, program, result_of, wait_until, write_own_code
+from paceline.assemble import build
+from paceline.engines import object_store
+from paceline.engines.collective import CollectiveEngine
+from paceline.engines.object_store import Crew, ObjectStoreEngine
+from paceline.errors import UserError
+from paceline.experiment import Sync
+from paceline.job import Job, Place, Run
+from paceline.job import Ray as RayFlags
+from paceline.meeting import fingerprint
+from paceline.recipes import get_recipe
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+STEPS, METHODS = 8, ("weights", "gradients")  # the last crew is used by the tests that follow
+STORE_BYTES = 150_000_000
+
+
+class Nodes:
+    """A cluster of this test process alone, its driver connected."""
+
+    def __init__(self) -> None:
+        quiet = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **quiet})
+        self.address = self.cluster.address
+        self.second = self.cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+
+    def add(self) -> Any:
+        return self.cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """Two nodes of two CPUs each; four workers are on both."""
+    os.environ["RAY_AUTH_MODE"], before = "disabled", os.environ.get("RAY_AUTH_MODE")
+    started = Nodes()
+    yield started
+    ray.shutdown()
+    started.cluster.shutdown()
+    os.environ.pop("RAY_AUTH_MODE") if before is None else os.environ.update(RAY_AUTH_MODE=before)
+
+
+def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
+    """The recipe smoke, wider, so that its vectors are large enough to lie in the object store."""
+    smoke = get_recipe("smoke")
+    experiment = replace(smoke, model=replace(smoke.model, width=16), sync=Sync(method=method, every=3))
+    return Job(experiment, Place(on="ray", workers=workers, max_restarts=5, ray=RayFlags(**flags)), Run(run_dir="unused"))
+
+
+@cache
+def core_of(method: str) -> Any:
+    return build(job_of(method))
+
+
+@cache
+def expected(method: str) -> tuple[str, dict[str, Any]]:
+    """Digest and evaluation of one process."""
+    engine = CollectiveEngine(core_of(method), tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
+    engine.load(core_of(method).initial_state())
+    engine.advance(0, STEPS)
+    return engine.state().sha256(), engine.evaluate(final=True)
+
+
+@pytest.fixture(scope="module")
+def crews(nodes: Nodes) -> Iterator[Callable[..., Crew]]:
+    """One crew of actors for each method and size, used by all tests; those killed before are replaced first."""
+    made: dict[tuple[str, int], Crew] = {}
+
+    def crew(method: str, workers: int = 4) -> Crew:
+        for other in [key for key in made if key != (method, workers)]:
+            made.pop(other).close()  # the cluster has room for one crew
+        if (method, workers) not in made:
+            job = job_of(method, workers)
+            made[method, workers] = Crew(job)
+            made[method, workers].meet(fingerprint(job, core_of(method)))
+        fill(made[method, workers], workers)
+        return made[method, workers]
+
+    yield crew
+    for each in made.values():
+        each.close()
+
+
+def fill(crew: Crew, workers: int) -> None:
+    crew.survivors()
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(crew.ready) < workers:
+        crew.recruit()
+        assert not crew.take_in(1.0)
+        assert time.monotonic() < deadline, "no replacement came"
+
+
+def engine_of(method: str, crew: Crew, workers: int = 4, step: int = 0) -> ObjectStoreEngine:
+    engine = ObjectStoreEngine(job_of(method, workers), core_of(method), crew)
+    engine.load(core_of(method).initial_state())
+    if step:
+        engine.advance(0, step)
+    return engine
+
+
+def assert_as_expected(engine: ObjectStoreEngine, method: str, metrics: dict[str, Any]) -> None:
+    digest, evaluation = expected(method)
+    assert metrics["step"] == STEPS
+    assert np.isfinite(metrics["per_step"]["loss"]).all()
+    assert engine.evaluate(final=True) == evaluation
+    assert engine.state().sha256() == digest
+
+
+# --- the same bits
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_two_and_four_workers_on_two_nodes_give_the_bits_of_one_process(crews: Callable[..., Crew], method: str) -> None:
+    for workers in (4, 2, 1):
+        crew = crews(method)
+        crew.ready, spare = crew.ready[:workers], crew.ready[workers:]
+        engine = engine_of(method, crew)
+        metrics = engine.advance(0, STEPS)
+        assert_as_expected(engine, method, metrics)
+        assert len(metrics["per_step"]["loss"]) == STEPS
+        crew.ready += spare
+
+
+def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_nothing_of_ray(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    ended = paceline("train", "smoke", "--on", "ray", "--workers", "2", "--run-dir", "run", cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, ""), ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert "2 workers" in ended.out
+    assert "ray" not in ended.out.lower()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("flags", [(), ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")])
+def test_the_command_gives_the_bits_of_one_process(tmp_path: Path, workers: int, flags: tuple[str, ...]) -> None:
+    one = paceline("train", "smoke", "--run-dir", "one", *flags, cwd=tmp_path)
+    many = paceline("train", "smoke", "--run-dir", "many", "--on", "ray", "--workers", str(workers), *flags, cwd=tmp_path)
+    assert many.last_line["state_sha256"] == one.last_line["state_sha256"]
+
+
+@pytest.mark.long
+def test_the_exchange_collective_gives_the_bits_of_one_process(uninterrupted: Path, tmp_path: Path) -> None:
+    flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
+    ended = paceline("train", "smoke", *flags, cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_killed_worker_of_the_exchange_collective_is_started_again(uninterrupted: Path, tmp_path: Path) -> None:
+    write_own_code(tmp_path)
+    flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
+    with program("train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+        os.kill(running.workers()[-1], signal.SIGKILL)
+        ended = running.wait()
+    assert ended.code == 0, ended
+    assert "again from the last checkpoint" in ended.out
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+# --- faults
+
+
+def spoil(actor: Any, phase: str, how: str) -> None:
+    """Let the actor fail once, the next time that it gets to a phase of a round."""
+
+    def patch(self: Any) -> None:
+        names = {"computes": "_compute", "has the mean": "_take", "is asked": "_check", "has computed": "_num_tails"}
+        owner, name = (object_store, "mean") if phase == "adds up" else (self, names[phase.removeprefix("already ")])
+        original = getattr(owner, name)
+
+        def fail(*arguments: Any) -> Any:
+            setattr(owner, name, original)
+            if phase.startswith("already"):
+                original(*arguments)
+            if how == "SIGKILL":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("spoiled")
+
+        setattr(owner, name, fail)
+
+    ray.get(actor.__ray_call__.remote(patch))
+
+
+PHASES = ("is asked", "adds up", "has the mean", "already has the mean", "computes", "has computed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["exception", "SIGKILL"])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(("method", "workers"), [("gradients", 2), ("gradients", 4), ("weights", 2)])
+def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
+    crews: Callable[..., Crew], method: str, workers: int, index: int, phase: str, how: str
+) -> None:
+    crew = crews(method, workers)
+    engine = engine_of(method, crew, workers, step=3)
+    spoil(crew.ready[index], phase, how)
+    metrics = engine.advance(3, STEPS)
+    assert metrics["events"], "nothing failed"
+    assert len(crew.ready) == workers - (how == "SIGKILL")
+    assert_as_expected(engine, method, metrics)
+
+
+@pytest.mark.parametrize(("phase", "how"), [("computes", "SIGKILL"), ("already has the mean", "exception")])
+def test_an_actor_that_fails_leaves_the_bits_alone(crews: Callable[..., Crew], phase: str, how: str) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=2)
+    spoil(crew.ready[1], phase, how)
+    metrics = engine.advance(2, STEPS)
+    workers = 2 if how == "SIGKILL" else 4
+    assert f"going on with {workers} of them from step" in metrics["events"][0]
+    assert_as_expected(engine, "gradients", metrics)
+
+
+def test_an_actor_killed_between_two_blocks_and_one_in_an_evaluation(crews: Callable[..., Crew]) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=4)
+    ray.kill(crew.ready[0])
+    metrics = engine.advance(4, STEPS)
+    spoil(engine._team[0], "is asked", "SIGKILL")
+    assert_as_expected(engine, "gradients", metrics)
+
+
+def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(nodes: Nodes, crews: Callable[..., Crew]) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=1)
+    remove = threading.Timer(0.05, nodes.cluster.remove_node, args=(nodes.second,), kwargs={"allow_graceful": False})
+    remove.start()
+    events = engine.advance(1, 4).get("events", [])
+    remove.join()
+    events += engine.advance(4, 6).get("events", [])  # it may have been removed between two blocks
+    assert "going on with 2 of them" in events[0]
+    nodes.second = nodes.add()
+    fill(crew, 4)
+    metrics = engine.advance(6, STEPS)
+    assert metrics["events"] == ["going on with 4 workers from step 6"]
+    assert_as_expected(engine, "gradients", metrics)
+
+
+def test_with_all_actors_lost_the_engine_gives_up_so_that_the_checkpoint_counts(crews: Callable[..., Crew]) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=1)
+    for actor in crew.ready:
+        ray.kill(actor)
+    with pytest.raises(ray.exceptions.RayActorError):
+        engine.advance(1, STEPS)
+
+
+def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=1)
+    actor, before = crew.ready[0], engine.state().sha256()
+    size = sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats")) + 5
+    with pytest.raises(RuntimeError, match="a call of attempt 0"):
+        ray.get(actor.finish.remote(0, (1, 2), np.zeros(size, np.float32)))
+    assert engine.state().sha256() == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("restarts", ["0", "3"])
+def test_a_run_whose_driver_is_killed_goes_on(uninterrupted: Path, tmp_path: Path, restarts: str) -> None:
+    """By itself where it may start again, else with the same command; no actor outlives its driver."""
+    write_own_code(tmp_path)
+    flags = ("--on", "ray", "--workers", "2", "--run-dir", "run", "--max-restarts", restarts)
+    with program("train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+        os.kill(running.worker(), signal.SIGKILL)
+        ended = running.wait()
+    assert ended.code == (1 if restarts == "0" else 0)
+    again = paceline("train", "smoke", *flags, cwd=tmp_path)
+    assert again.code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(uninterrupted: Path, tmp_path: Path) -> None:
+    write_own_code(tmp_path)
+    flags = ("--on", "ray", "--workers", "2", "--run-dir", "run", "--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", *flags, cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+        os.kill(running.pid, signal.SIGTERM)
+        ended = running.wait()
+    assert ended.code == 143
+    assert not result_of(tmp_path / "run")["finished"]
+    assert paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path).code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+# --- resources
+
+
+@pytest.mark.long
+def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are(
+    nodes: Nodes, crews: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crews("gradients", 2).close()
+    monkeypatch.setattr(object_store, "PLACED_S", 3.0)
+    job = job_of("gradients", workers=4, cpus_per_worker=2)  # there is room for two
+    crew = Crew(job)
+    try:
+        crew.meet(fingerprint(job, core_of("gradients")))
+        engine = ObjectStoreEngine(job, core_of("gradients"), crew)
+        engine.load(core_of("gradients").initial_state())
+        metrics = engine.advance(0, STEPS)
+        assert "2 of 4 workers found a place" in metrics["events"][0]
+        assert_as_expected(engine, "gradients", metrics)
+    finally:
+        crew.close()
+
+
+def test_the_object_store_holds_no_more_after_many_rounds(crews: Callable[..., Crew]) -> None:
+    from ray._private.internal_api import node_stats
+
+    engine = engine_of("gradients", crews("gradients"), step=2)
+
+    def used() -> int:
+        return node_stats().store_stats.object_store_bytes_used
+
+    engine.advance(2, 12)
+    time.sleep(0.5)
+    before = used()
+    engine.advance(12, 112)
+    wait_until(lambda: used() <= before + vector_bytes(), 10.0, f"{used():,} bytes, before {before:,}")
+    assert node_stats().store_stats.spilled_bytes_total == 0
+
+
+def vector_bytes() -> int:
+    return 4 * sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats"))
+
+
+# --- what people may get wrong
+
+
+def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = paceline("train", "smoke", "--on", "ray", "--ray.address", "127.0.0.1:1", "--run-dir", "run", cwd=tmp_path)
+    assert time.monotonic() - began < 15
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert "there is no Ray cluster at 127.0.0.1:1" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--ray.gpus-per-worker", "1"), "a worker needs 1 CPUs and 1 GPUs, but no node of the Ray cluster has them"),
+        (("--ray.cpus-per-worker", "64"), "a worker needs 64 CPUs"),
+        (("--ray.address", "ray://127.0.0.1:10001"), "give host:port of the cluster's head"),
+        (("--sync.method", "async"), "sync.method is 'async'"),
+        (("--workers", "3"), "it must be a power of two"),
+    ],
+)
+def test_what_cannot_work_on_ray_is_one_line(nodes: Nodes, tmp_path: Path, flags: tuple[str, ...], complaint: str) -> None:
+    address = () if "--ray.address" in flags else ("--ray.address", nodes.address)
+    ended = paceline("train", "smoke", "--on", "ray", *address, *flags, "--run-dir", "run", cwd=tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert complaint in ended.err
+
+
+def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path) -> None:
+    job = job_of("gradients", workers=1, cpus_per_worker=0)
+    missing = replace(job.experiment, data=replace(job.experiment.data, source="cifar10", dir=str(tmp_path / "nowhere")))
+    crew = Crew(replace(job, experiment=missing))
+    with pytest.raises(UserError, match=rf"on {os.uname().nodename}: .*nowhere"):
+        crew.meet(fingerprint(job, core_of("gradients")))
+    crew.close()
+
+
+# --- examples
+
+
+def run_example(name: str, nodes: Nodes) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        env=os.environ | {"RAY_ADDRESS": nodes.address},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_example_of_a_keras_actor(nodes: Nodes) -> None:
+    first, same, second = run_example("ray_keras_actor.py", nodes)
+    assert same == "both predict the same: True"
+    assert float(second.split(":")[1]) < float(first.split(":")[1])
+
+
+def test_the_example_of_weight_averaging(nodes: Nodes) -> None:
+    first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py", nodes))
+    assert last < first / 2
+
+
+def test_the_example_of_gradient_averaging_finds_the_line(nodes: Nodes) -> None:
+    (line,) = run_example("ray_gradient_averaging.py", nodes)
+    _, _, slope, _, _, offset = line.split()
+    assert abs(float(slope) - 0.1) < 0.02
+    assert abs(float(offset) - 0.3) < 0.02
