@@ -49,6 +49,7 @@ def test_two_hosts_give_the_same_bits_as_one_process(uninterrupted: Path, tmp_pa
     assert not list((tmp_path / "worker").iterdir()), "only the chief writes"
 
 
+@pytest.mark.long
 def test_both_hosts_end_and_name_the_other_when_their_link_is_cut(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SLOWLY)
     with two_hosts() as hosts, ExitStack() as stack:
