@@ -30,7 +30,9 @@ def chiefs_files(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
-@pytest.mark.parametrize("environment", [EVALUATOR, IN_THE_SPEC], ids=["outside", "in-the-spec"])
+@pytest.mark.parametrize(
+    "environment", [pytest.param(EVALUATOR, id="outside", marks=pytest.mark.long), pytest.param(IN_THE_SPEC, id="in-the-spec")]
+)
 def test_a_finished_run_is_evaluated_with_the_chiefs_numbers_and_only_once(
     environment: dict[str, str], uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_an_unfinished_run_is_waited_for_until_a_sigterm(stopped_at_5: Path, tmp
     assert sorted(evaluations(run)) == [4, 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

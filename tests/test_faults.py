@@ -101,6 +101,7 @@ def test_a_worker_that_fails_always_is_named_after_so_many_restarts(tmp_path: Pa
     assert ended.out.count("starting 2 again") == 1
 
 
+@pytest.mark.long
 def test_min_workers_goes_on_with_fewer_and_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
     flags = ("--run-dir", "run", "--workers", "2", "--max-restarts", "0", "--min-workers", "1")
     environment = fault(tmp_path, 1, "mid-epoch", "SIGKILL", FAULT_AGAIN="yes")
@@ -111,6 +112,7 @@ def test_min_workers_goes_on_with_fewer_and_the_same_bits(uninterrupted: Path, t
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
+@pytest.mark.long
 def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def other_port(messages: list[dict[str, Any]]) -> str:
     return re.search(r"127\.0\.0\.1:(\d+)", text)[1]
 
 
+@pytest.mark.long
 def test_ports_are_not_chosen_anew_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
@@ -148,7 +151,7 @@ def test_ports_are_not_chosen_anew_for_ever(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "victim",
     [
-        pytest.param(lambda running: running.pid, id="the-command"),
+        pytest.param(lambda running: running.pid, id="the-command", marks=pytest.mark.long),
         pytest.param(lambda running: running.workers()[1], id="worker-1"),
         pytest.param(lambda running: running.workers()[0], id="the-chief", marks=pytest.mark.long),
     ],
@@ -214,6 +217,7 @@ def test_under_tf_config_everyone_ends_non_zero_and_names_who_is_gone(worker: in
     assert f"no answer from {pair.addresses[worker]}" in ended[1 - worker].err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_sigterm_to_one_task_of_a_tf_config_saves_and_ends_all_with_the_same_code(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(f"import time\nfrom pathlib import Path\nHERE = Path({str(tmp_path)!r})\n" + SLOWLY)
     pair, slowly = Pair(tmp_path), ("--actions", str(tmp_path / "own.py:slowly"))

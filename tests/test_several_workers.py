@@ -45,15 +45,20 @@ def test_four_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: P
     assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
 
 
-def test_a_run_resumes_with_another_number_of_workers(uninterrupted: Path, tmp_path: Path) -> None:
-    digest_of(tmp_path, "run", "--workers", "4", "--stop-at", "5")
-    assert digest_of(tmp_path, "run", "--workers", "2") == result_of(uninterrupted)["state_sha256"]
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("2", "1"), pytest.param("4", "2", marks=pytest.mark.long), pytest.param("1", "4", marks=pytest.mark.long)],
+)
+def test_a_run_resumes_with_another_number_of_workers(first: str, then: str, uninterrupted: Path, tmp_path: Path) -> None:
+    digest_of(tmp_path, "run", "--workers", first, "--stop-at", "5")
+    assert digest_of(tmp_path, "run", "--workers", then) == result_of(uninterrupted)["state_sha256"]
 
 
-def test_averaged_weights_give_the_same_bits_on_one_and_four_workers(tmp_path: Path) -> None:
-    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "four", *WEIGHTS, "--workers", "4")
-    one, four = evaluations(tmp_path / "one"), evaluations(tmp_path / "four")
-    assert one == four
+@pytest.mark.parametrize("workers", ["2", pytest.param("4", marks=pytest.mark.long)])
+def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(workers: str, tmp_path: Path) -> None:
+    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "several", *WEIGHTS, "--workers", workers)
+    one, several = evaluations(tmp_path / "one"), evaluations(tmp_path / "several")
+    assert one == several
     assert {each["test_count"] for each in one} == {131.0}
 
 
@@ -109,6 +114,7 @@ def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writ
     assert not list(elsewhere.iterdir()), "only the chief writes"
 
 
+@pytest.mark.long
 def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
     """Every file of the run but the other worker's log was opened for writing by the chief or by the command, by no one else."""
     environment = with_faults(WRITES_FOLDER=str(tmp_path))
@@ -127,6 +133,7 @@ def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
     assert f"no answer from {absent}" in ended.err
 
 
+@pytest.mark.long
 def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> None:
     (absent,) = free_addresses(1)
     with socket.socket() as other:

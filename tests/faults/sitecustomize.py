@@ -23,6 +23,19 @@ def fail(kind: str) -> None:
     os.kill(os.getpid(), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}[kind])
 
 
+def break_at_the_start(kind: str) -> None:
+    """Before TensorFlow is imported, while the others begin to wait."""
+    from paceline import devices
+
+    set_environment = devices.set_environment
+
+    def failing(job):
+        fail(kind)
+        set_environment(job)
+
+    devices.set_environment = failing
+
+
 def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
     """Steps of the recipe smoke: 10 lies within an epoch, 16 is evaluated, 12 is saved."""
     from paceline.training import checkpoint, loop
@@ -87,9 +100,7 @@ def on_start() -> None:
         if fault := os.environ.get("FAULT"):
             worker, phase, kind = fault.split()
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
-            if is_victim and phase == "start":
-                fail(kind)
-            break_in_the_loop(phase, kind, is_victim)
+            break_at_the_start(kind) if is_victim and phase == "start" else break_in_the_loop(phase, kind, is_victim)
         if logical := os.environ.get("LOGICAL_DEVICES"):
             divide_the_cpu(int(logical))
         return job
