@@ -225,7 +225,7 @@ def test_a_length_that_looks_like_gzip_is_told_apart():
 
 def test_remote_folders_are_copied_into_the_cache_through_fsspec(tmp_path):
     write_imagenet(tmp_path / "data")
-    source = build_source(Data(source="tfrecord", dir=f"file://{tmp_path}/data"))
+    source = build(f"file://{tmp_path}/data")
     assert source.train.read(tf.constant([14], tf.int64))[0].numpy()[0] == JPEG + b"\2" * 5
 
 

@@ -90,8 +90,6 @@ class RunFolder:
     def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         """Make this the folder of the experiment, or check that it is. Answers which libraries changed since."""
         self.make()
-        if self._mirror:
-            self._mirror.pull_checkpoints()
         changed = []
         if self.exists():
             changed = self._compare(experiment, data_facts)
@@ -103,6 +101,8 @@ class RunFolder:
         with explained("make the folders of", self.path):
             self.events.mkdir(exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
+        if self._mirror:
+            self._mirror.pull_checkpoints()
         self.publish()
         return changed
 
