@@ -8,6 +8,8 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -153,6 +155,17 @@ def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
     good = build_source()
     with pytest.raises(UserError, match=r"read by Python code .* cannot travel to the workers"):
         check_ops(build_tiny_core(source=Source(Split(50, read), good.test, tuple(map(str, range(CLASSES))), SHAPE)))
+
+
+@pytest.mark.parametrize(("method", "updates"), [("gradients", 6), ("async", 24)])
+def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_computed_again(method: str, updates: int) -> None:
+    script = Path(__file__).with_name("late_results.py")
+    done = subprocess.run([sys.executable, script, method], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["refused"] > 0
+    assert told["applied"] == updates
+    assert told["digests"][0] == told["digests"][1]
 
 
 # The real program
