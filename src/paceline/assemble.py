@@ -47,10 +47,11 @@ def facts(core: Core) -> dict[str, Any]:
 def derived(job: Job, core: Core) -> str:
     """Every derived number in one line."""
     e, sizes, workers = job.experiment, core.layout.sizes(), job.place.workers
+    servers = f" + {len(job.cluster.ps)} ps" if job.cluster.ps else ""
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
         f"{core.num_examples:,} train, {tests} examples of {len(core.source.classes)} classes · {sizes['params']:,} parameters · "
-        f"{workers} worker{'s' * (workers > 1)} · {e.replicas} replicas x {e.replica_batch_size} = "
+        f"{workers} worker{'s' * (workers > 1)}{servers} · {e.replicas} replicas x {e.replica_batch_size} = "
         f"global batch {e.global_batch_size} · {e.threads_per_replica} thread{'s' * (e.threads_per_replica > 1)} per replica, "
         f"{devices.side_by_side(job)} side by side · {core.plan.steps_per_epoch:,} steps per epoch, {core.plan.total_steps:,} in all"
     )

@@ -156,4 +156,7 @@ def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Ev
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)  # threads of TensorFlow may wait for processes that are gone

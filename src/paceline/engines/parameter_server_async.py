@@ -8,6 +8,7 @@ with which it is applied goes by when it arrives. It promises learning, not bits
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -115,14 +116,13 @@ class AsynchronousEngine(ParameterServerEngine):
             self._schedule(tickets, slots)
 
     def _schedule(self, tickets: list[int], slots: list[int]) -> None:
-        request = tf.constant([tickets, slots], tf.int64)
+        value = self._coordinator.schedule(self._gradients, args=(tf.constant([tickets, slots], tf.int64),))
 
-        def compute() -> None:
-            rows = self._gradients(request).numpy()
-            for ticket, slot, row in zip(tickets, slots, rows, strict=True):
+        def wait() -> None:
+            for ticket, slot, row in zip(tickets, slots, value.fetch(), strict=True):
                 self._arrivals.put(Arrival(ticket, slot, row[:-1], int(row[-1])))
 
-        self._coordinator.schedule(compute)
+        threading.Thread(target=wait, daemon=True).start()  # the coordinator tells nobody when something is done
 
     def _next_arrival(self) -> Arrival:
         while True:
