@@ -17,6 +17,9 @@ SUITES = {
     "index": "benchmarks.suite_index:measure",
     "convert": "benchmarks.suite_convert:measure",
     "startup": "benchmarks.suite_startup:measure",
+    "ray": "benchmarks.suite_ray:measure",
+    "ray-exchange": "benchmarks.suite_ray:measure_exchange",
+    "ray-train": "benchmarks.suite_ray:measure_train",
 }
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
 from paceline import devices
 from paceline.errors import UserError
@@ -445,12 +445,11 @@ class ObjectStoreEngine:
         """Rounds from `first` on; the step reached, at which every actor has the state."""
         team, length, before, pieces = self._team, self._core.plan.round_steps, None, list[Any]()
         shards, start = num_shards(len(team)), first
+        calls = [actor.advance.options(num_returns=shards + 1) for actor in team]
         while True:
             while first < stop and len(self._pending) < ROUNDS_AHEAD and not (first > start and self._wants_stop()):
                 now = first, min(first + length, stop)
-                sums = [
-                    actor.advance.options(num_returns=shards + 1).remote(self._attempt, before, now, *pieces) for actor in team
-                ]
+                sums = [call.remote(self._attempt, before, now, *pieces) for call in calls]
                 self._pending.append((*now, [row[-1] for row in sums]))
                 pieces = [row[0] for row in sums]
                 if shards > 1:
@@ -523,10 +522,12 @@ class ObjectStoreEngine:
         place, compiled = self._job.place, {(actor, len(self._team)) for actor in self._team} <= self._compiled
         began, limit_s = time.monotonic(), place.stall_timeout if compiled else place.start_timeout
         while True:
-            done, missing = _wait(references, min(LOOK_EVERY_S, limit_s / 4))
-            if not missing or time.monotonic() - began > 0.9 * limit_s:
-                return ray.get(references, timeout=0)
-            ray.get(done)  # raises the first error
+            try:
+                return ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4))
+            except GetTimeoutError:
+                if time.monotonic() - began > 0.9 * limit_s:
+                    raise
+            ray.get(_wait(references, 0.0)[0])  # raises an error that is there already
             self._crew.survivors()
 
     def _tell(self, event: str) -> None:
