@@ -32,9 +32,7 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
             f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per process; "
             f"give --workers {job.experiment.replicas} (one replica each) or --threads-per-replica 1"
         )
-    if job.place.devices == "gpu" and not found:
-        raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
-    set_threads(job)
+    set_up(job)
     count = max((n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(len(found), job.experiment.replicas // workers)), default=0)
     if workers > 1:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
@@ -44,10 +42,12 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
 
 
-def set_threads(job: Job) -> None:
+def set_up(job: Job) -> None:
     """TensorFlow's pools of threads, and memory of GPUs as it is needed; before it touches a device."""
     import tensorflow as tf
 
+    if job.place.devices == "gpu" and not gpus(job):
+        raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
     tf.config.threading.set_intra_op_parallelism_threads(job.experiment.threads_per_replica)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
     for gpu in tf.config.list_physical_devices("GPU"):
