@@ -13,12 +13,17 @@ from pathlib import Path
 
 from benchmarks.harness import ROOT
 
-PACKAGES = ("paceline", "tensorflow-cpu", "tensorflow", "keras", "numpy")
+PACKAGES = ("paceline", "tensorflow-cpu", "tensorflow", "keras", "numpy", "ray")
 
 
 def torch_python() -> str:
     """The Python that has torch: this one, unless PACELINE_TORCH_PYTHON names another."""
     return os.environ.get("PACELINE_TORCH_PYTHON", sys.executable)
+
+
+def ray_torch_python() -> str:
+    """The Python that has torch and ray[train]: this one, unless PACELINE_RAY_TORCH_PYTHON names another."""
+    return os.environ.get("PACELINE_RAY_TORCH_PYTHON", sys.executable)
 
 
 def _output(command: list[str]) -> str:

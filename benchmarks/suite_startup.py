@@ -52,11 +52,11 @@ def paceline() -> str:
     return str(Path(sys.executable).with_name("paceline"))
 
 
-def train(folder: str, steps: int, watch_memory: bool = False) -> tuple[float, int]:
+def train(folder: str, steps: int, watch_memory: bool = False, flags: Sequence[str] = ()) -> tuple[float, int]:
     """`paceline train` in a fresh run folder, stopped after `steps` steps."""
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         run_dir = Path(parent, "run")
-        flags = ["--data.dir", folder, "--run-dir", str(run_dir), "--stop-at", str(steps)]
+        flags = ["--data.dir", folder, "--run-dir", str(run_dir), "--stop-at", str(steps), *flags]
         measured = run([paceline(), "train", "cifar10-resnet20", *flags], watch_memory)
         reached = json.loads((run_dir / "result.json").read_text())["step"]
         if reached != steps:

@@ -43,7 +43,6 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
 def configure(job: Job) -> list[str]:
     """Make TensorFlow's settings, before it touches a device; the names of the GPUs to use."""
     set_environment(job)
-
     found = gpus(job)
     threads, workers = job.experiment.threads_per_replica, job.cluster.num_workers
     if threads > 1 and job.experiment.replicas > workers and not found and job.cluster.role == "worker":
@@ -51,16 +50,16 @@ def configure(job: Job) -> list[str]:
             f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per process; "
             f"give --workers {job.experiment.replicas} (one replica each) or --threads-per-replica 1"
         )
-    if job.place.devices == "gpu" and not found and not job.cluster.ps:  # there, the workers have them
-        raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
-    set_threads(job)
+    set_up(job)
     return found
 
 
-def set_threads(job: Job) -> None:
+def set_up(job: Job) -> None:
     """TensorFlow's pools of threads, and memory of GPUs as it is needed; before it touches a device."""
     import tensorflow as tf
 
+    if job.place.devices == "gpu" and not gpus(job) and not job.cluster.ps:  # there, the workers have them
+        raise UserError("devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu")
     tf.config.threading.set_intra_op_parallelism_threads(job.experiment.threads_per_replica)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
     for gpu in tf.config.list_physical_devices("GPU"):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
 from paceline import devices
 from paceline.errors import UserError
@@ -46,6 +46,7 @@ def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, ObjectS
     """Connect, have the actors started, build the core meanwhile, and begin with the actors that found a place."""
     connect(job)
     crew = Crew(job)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the driver computes nothing
     from paceline.assemble import build
     from paceline.meeting import fingerprint
 
@@ -131,7 +132,7 @@ class Actor:
         from paceline.training.rounds import build_rounds
 
         try:
-            devices.set_threads(self._job)
+            devices.set_up(self._job)
             self._core = build(self._job)
         except UserError as error:
             raise UserError(f"on {socket.gethostname()}: {error}") from None
@@ -150,10 +151,11 @@ class Actor:
     def step(self) -> int:
         return self._state[0]
 
-    @ray.method(concurrency_group="control")
-    def state(self) -> tuple[int, dict[str, np.ndarray]]:
+    @ray.method(concurrency_group="control", num_returns=2)
+    def state(self) -> tuple[int, tuple[int, dict[str, np.ndarray]]]:
+        """The step by itself too, for who only hands the state on."""
         step, vectors = self._state
-        return step, {name: np.asarray(vector) for name, vector in vectors.items()}
+        return step, (step, {name: np.asarray(vector) for name, vector in vectors.items()})
 
     def load(self, attempt: int, state: tuple[int, dict[str, np.ndarray]], index: int, workers: int) -> None:
         """Go on from this state as worker `index` of `workers`."""
@@ -393,7 +395,7 @@ class ObjectStoreEngine:
         return state
 
     def state(self) -> State:
-        step, vectors = self._surely(lambda: self._get([self._team[0].state.remote()])[0])
+        step, vectors = self._surely(lambda: self._get([self._team[0].state.remote()[1]])[0])
         assert step == self._step
         return State(step, {name: np.array(vectors[name]) for name in self._core.layout.parts})
 
@@ -421,7 +423,7 @@ class ObjectStoreEngine:
         self._crew.recruit()
         if len(self._crew.team()) > len(self._team):
             self._tell(f"going on with {len(self._crew.team())} workers from step {self._step}")
-            self._surely(lambda: self._form(self._team[0].state.remote()))
+            self._surely(lambda: self._form(self._team[0].state.remote()[1]))
 
     def evaluate(self, final: bool) -> Metrics:
         metrics: Metrics = {}
@@ -445,12 +447,11 @@ class ObjectStoreEngine:
         """Rounds from `first` on; the step reached, at which every actor has the state."""
         team, length, before, pieces = self._team, self._core.plan.round_steps, None, list[Any]()
         shards, start = num_shards(len(team)), first
+        calls = [actor.advance.options(num_returns=shards + 1) for actor in team]
         while True:
             while first < stop and len(self._pending) < ROUNDS_AHEAD and not (first > start and self._wants_stop()):
                 now = first, min(first + length, stop)
-                sums = [
-                    actor.advance.options(num_returns=shards + 1).remote(self._attempt, before, now, *pieces) for actor in team
-                ]
+                sums = [call.remote(self._attempt, before, now, *pieces) for call in calls]
                 self._pending.append((*now, [row[-1] for row in sums]))
                 pieces = [row[0] for row in sums]
                 if shards > 1:
@@ -493,22 +494,20 @@ class ObjectStoreEngine:
         if max(steps.values(), default=-1) < self._step or self._failures > self._job.place.max_restarts:
             raise error  # none of them has the state any more, or it does not help: from the last checkpoint
         self._crew.recruit()
-        best = max(steps, key=lambda actor: steps[actor])
         gone = ", ".join(sorted(self._crew.hosts[actor] for actor in before - set(steps))) or "none"
-        self._tell(
-            f"lost a worker ({reason}; gone on: {gone}); going on with {len(self._crew.team())} of them from step {steps[best]}"
-        )
-        done = [row for row in self._pending if row[1] <= steps[best]]
         try:
-            self._form(best.state.remote())
-            self._pending = deque(done)
+            reached, state = max(steps, key=lambda actor: steps[actor]).state.remote()
+            (step,) = self._get([reached])  # of that very state: it may have got on since it was asked
+            self._form(state)
+            self._pending = deque(row for row in self._pending if row[1] <= step)
             while self._pending:
                 self._take_tails()
         except RayError as another:
             return self._recover(another)
         finally:
             self._pending.clear()
-        return steps[best]
+        self._tell(f"lost a worker ({reason}; gone on: {gone}); going on with {len(self._team)} of them from step {step}")
+        return step
 
     def _surely(self, call: Callable[[], Any]) -> Any:
         """The answer of a call that changes nothing, asked again of the survivors where an actor is lost."""
@@ -523,10 +522,12 @@ class ObjectStoreEngine:
         place, compiled = self._job.place, {(actor, len(self._team)) for actor in self._team} <= self._compiled
         began, limit_s = time.monotonic(), place.stall_timeout if compiled else place.start_timeout
         while True:
-            done, missing = _wait(references, min(LOOK_EVERY_S, limit_s / 4))
-            if not missing or time.monotonic() - began > 0.9 * limit_s:
-                return ray.get(references, timeout=0)
-            ray.get(done)  # raises the first error
+            try:
+                return ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4))
+            except GetTimeoutError:
+                if time.monotonic() - began > 0.9 * limit_s:
+                    raise
+            ray.get(_wait(references, 0.0)[0])  # raises an error that is there already
             self._crew.survivors()
 
     def _tell(self, event: str) -> None:

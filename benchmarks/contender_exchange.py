@@ -1,0 +1,127 @@
+"""The exchange alone: two workers take the mean of their vectors, again and again. An exchange counts as an image.
+
+python -m benchmarks.contender_exchange ray|gloo SIZE
+python -m benchmarks.contender_exchange memory WORKERS SIZE     prints the driver's peak memory in bytes
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.protocol import Channel, Clock, serve_group
+
+WORKERS = 2
+
+
+class Exchanger:
+    """An actor that computes nothing: what the engine calls, with a vector that is always the same."""
+
+    def __init__(self, size: int) -> None:
+        self._vector = np.ones(size, np.float32)
+
+    def load(self, attempt: int, state: Any, index: int, workers: int) -> None:
+        from paceline.engines.object_store import num_shards
+
+        self._workers, self._shards = workers, num_shards(workers)
+
+    def advance(self, attempt: int, before: Any, now: Any, *pieces: np.ndarray) -> list[np.ndarray]:
+        self.finish(attempt, before, *pieces)
+        return [*np.array_split(self._vector, self._shards), np.zeros(5, np.float32)]
+
+    def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
+        from paceline.engines.object_store import mean
+
+        return mean(pieces, self._workers)
+
+    def finish(self, attempt: int, before: Any, *pieces: np.ndarray) -> None:
+        if pieces:
+            whole = self.reduce(attempt, *pieces) if self._shards == 1 else np.concatenate(pieces)
+            assert whole.size == self._vector.size
+
+
+def build_exchange(workers: int, size: int) -> Any:
+    """The engine itself, with actors that only exchange."""
+    import ray
+
+    from paceline.engines.object_store import ObjectStoreEngine
+    from paceline.job import Job, Place
+    from paceline.recipes import get_recipe
+
+    ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    actors = [ray.remote(num_cpus=1)(Exchanger).remote(size) for _ in range(workers)]
+    crew = SimpleNamespace(team=lambda: actors, survivors=lambda: dict.fromkeys(actors, 0))
+    plan, experiment = SimpleNamespace(round_steps=1), SimpleNamespace(replicas=workers)
+    engine = ObjectStoreEngine(
+        Job(get_recipe("smoke"), Place(on="ray")), SimpleNamespace(plan=plan, experiment=experiment), crew
+    )
+    engine._form(None)
+    return engine
+
+
+def run_ray(size: int) -> None:
+    engine = build_exchange(WORKERS, size)
+
+    def exchange(steps: int) -> float:
+        engine._train(0, steps)
+        return steps
+
+    serve_group(exchange)
+
+
+def run_memory(workers: int, size: int) -> None:
+    engine = build_exchange(workers, size)
+    engine._train(0, 20)
+    with open("/proc/self/status") as file:
+        (peak,) = [line.split()[1] for line in file if line.startswith("VmHWM:")]
+    print(int(peak) * 1024)
+
+
+def run_gloo(size: int, rank: int = 0, meeting_file: str = "") -> None:
+    import torch
+    import torch.distributed
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=WORKERS)
+    vector, channel = torch.ones(size), Channel() if rank == 0 else None
+    while True:
+        steps = torch.tensor(channel.next_turn() or 0) if channel else torch.tensor(0)
+        clock = Clock.start()
+        torch.distributed.broadcast(steps, 0)
+        if steps == 0:
+            break
+        for _ in range(int(steps)):
+            torch.distributed.all_reduce(vector)
+            vector /= WORKERS
+        cpu_s = torch.tensor(clock.read()[1], dtype=torch.float64)
+        torch.distributed.all_reduce(cpu_s)
+        if channel:
+            channel.report(int(steps), clock.read()[0], float(cpu_s))
+    torch.distributed.destroy_process_group()
+
+
+def main() -> None:
+    how, numbers = sys.argv[1], [int(number) for number in sys.argv[2:4]]
+    if how == "ray":
+        run_ray(*numbers)
+    elif how == "memory":
+        run_memory(*numbers)
+    elif len(sys.argv) > 3:
+        run_gloo(numbers[0], 1, sys.argv[4])
+    else:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "benchmarks.contender_exchange", "gloo", sys.argv[2], "1", f"{folder}/ranks"]
+            other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            run_gloo(numbers[0], 0, f"{folder}/ranks")
+            other.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Paceline on Ray: the object-store engine with two workers of one core each, on a cluster of this machine.
+
+python -m benchmarks.contender_paceline_ray DEPTH DATA_FOLDER gradients|weights
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from benchmarks.contender_paceline import build_experiment
+from benchmarks.protocol import serve_group
+from paceline.experiment import Sync
+from paceline.job import Job, Place
+
+WORKERS, EVERY = 2, 10
+
+
+def main() -> None:
+    experiment = replace(build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY))
+    job = Job(experiment, Place(on="ray", workers=WORKERS))
+    from paceline.engines.object_store import open_engine
+
+    core, engine = open_engine(job, lambda: False)
+    engine.load(core.initial_state())
+    step, round_steps = 0, core.plan.round_steps
+
+    def train(steps: int) -> float:
+        nonlocal step
+        stop = step + -(-steps // round_steps) * round_steps
+        engine.advance(step, stop)
+        images = (stop - step) * experiment.global_batch_size
+        step = stop
+        return images
+
+    serve_group(train)
+    engine.close()
+
+
+if __name__ == "__main__":
+    main()
