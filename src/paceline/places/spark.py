@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -22,7 +23,7 @@ from paceline.runs import RunFolder
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-SETTLED_S = 5.0
+SETTLED_S = 10.0
 """So long without another executor means that no more will come, on a cluster that does not say how many it will start."""
 REPLACED_S = 60.0
 """So long a cluster has to replace an executor that was lost."""
@@ -84,15 +85,15 @@ def wait_for_slots(context: SparkContext, job: Job, patience_s: float, listen: L
             return
         if found != seen:
             seen, changed = found, now
-        settled = found[1] >= max(1, expected) and now - changed > patience_s
-        if settled or now - began > (job.place.start_timeout if expected else max(30.0, patience_s)):
+        complete = found[1] >= max(1, expected) and (_is_local(context) or now - changed > patience_s)
+        if complete or now - began > job.place.start_timeout:
             raise UserError(
                 f"--workers {wanted} needs {wanted} slots at once, but Spark has {found[0]} ({found[1]} executors, "
                 f"spark.task.cpus {context.getConf().get('spark.task.cpus', '1')}); give fewer workers, or Spark more cores"
             )
         if now - warned > WARN_EVERY_S:
             warned = now
-            listen({"kind": "warning", "text": f"waiting for executors: {found[0]} slots of {wanted}"})
+            listen({"kind": "warning", "text": f"waiting for Spark: {found[0]} slots of {wanted}, {found[1]} executors"})
         time.sleep(0.2)
 
 
@@ -101,12 +102,18 @@ def _slots(context: SparkContext) -> tuple[int, int]:
     if context._jsc is None:
         raise UserError("the Spark session was stopped; the same command goes on from the last checkpoint")
     scala = context._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    local = context.master.startswith("local") and not context.master.startswith("local-cluster")
-    return scala.maxNumConcurrentTasks(profile), scala.getExecutorMemoryStatus().size() - (0 if local else 1)
+    slots = scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile())
+    return slots, scala.getExecutorMemoryStatus().size() - (not _is_local(context))  # the driver is counted, too
+
+
+def _is_local(context: SparkContext) -> bool:
+    """Tasks in the driver's own Java: there is nothing to wait for."""
+    return re.match(r"local(\[|$)", context.master) is not None
 
 
 def _expected_executors(context: SparkContext) -> int:
     """How many the cluster will start; 0 where only time can tell. YARN and Kubernetes have two by default."""
+    if cluster := re.match(r"local-cluster\[\s*(\d+)", context.master):
+        return int(cluster[1])
     default = "2" if context.master.startswith(("yarn", "k8s")) else "0"
     return int(context.getConf().get("spark.executor.instances", default))
