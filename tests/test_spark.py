@@ -231,6 +231,16 @@ def test_executors_whose_python_has_no_paceline_get_the_drivers(
     assert digest_of(tmp_path, "run", *flags) == result_of(uninterrupted)["state_sha256"]
 
 
+@pytest.mark.long
+def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master: str) -> None:
+    code = "import os\n\n\ndef note(step, metrics):\n    open('gpus.txt', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    (tmp_path / "note.py").write_text(code)
+    gpus = ("spark.executor.resource.gpu.amount=2", "spark.task.resource.gpu.amount=2", "spark.cores.max=1")
+    ended = train(tmp_path, "run", "--stop-at", "1", "--actions", "note.py:note", *on_spark(master, *gpus))
+    assert ended.code == 0, ended
+    assert (tmp_path / "gpus.txt").read_text() == "3,5"
+
+
 def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:
     began = time.monotonic()
     ended = train(tmp_path, "run", "--workers", "4", *on_spark("local[2]"))
@@ -252,15 +262,12 @@ def test_a_host_that_does_not_see_the_data_is_named(tmp_path: Path) -> None:
 
 
 def test_a_host_that_does_not_share_the_run_folder_is_named(tmp_path: Path) -> None:
-    from paceline.places.spark_task import Errand, proof_problem
+    from paceline.places.spark_task import proof_problem
 
-    proof = tmp_path / ".proof"
-    errand = Errand({}, ("localhost", 1), "secret", "", str(proof))
-    assert proof_problem(errand, "h7").startswith(f"host h7, which has the chief, does not share {tmp_path} with the driver")
-    proof.write_text("of a folder of the same name")
-    assert proof_problem(errand, "h7")
-    proof.write_text("secret")
-    assert not proof_problem(errand, "h7")
+    told = proof_problem(str(tmp_path / ".proof"), "h7")
+    assert told.startswith(f"host h7, which has the chief, does not share {tmp_path} with the driver; ")
+    (tmp_path / ".proof").touch()
+    assert not proof_problem(str(tmp_path / ".proof"), "h7")
 
 
 def test_a_finished_run_says_so_without_starting_spark(uninterrupted: Path, tmp_path: Path) -> None:
