@@ -1,6 +1,7 @@
 """Workers on a Spark cluster, one per task of a barrier stage, started again from the last checkpoint when one is lost.
 
-`spark_session` has Spark itself, `spark_slots` counts, `spark_stage` the driver's side of one attempt, `spark_task` what runs on the executors.
+`spark_session` has Spark itself, `spark_slots` counts, `spark_stage` is the driver's side of one attempt and `spark_task` what runs on
+the executors.
 """
 
 from __future__ import annotations
