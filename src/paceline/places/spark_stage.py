@@ -10,6 +10,7 @@ import queue
 import secrets
 import signal
 import socket
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -48,10 +49,18 @@ class RemoteWorker:
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else self._code
 
-    def wait(self) -> int:
-        self._thread.join()
-        assert self._code is not None
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        if self._code is None or self._thread.is_alive():
+            raise subprocess.TimeoutExpired(f"the worker on {self._host}", timeout or 0.0)
         return self._code
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: int) -> None:
         if number == signal.SIGKILL:
@@ -123,7 +132,7 @@ class Stage:
         self._server.close()
         late = [self._arrived.get()[1] for _ in range(self._arrived.qsize())]
         for worker in (*self._workers.values(), *late):
-            worker.send_signal(signal.SIGKILL)
+            worker.kill()
         self._thread.join(END_TIMEOUT_S / 6)
         if self._thread.is_alive():
             self._context.cancelJobGroup(self._name)
@@ -168,7 +177,7 @@ class Stage:
         worker = RemoteWorker(connection, hello["host"], self._run.worker_log(hello["worker"]))
         self._arrived.put((hello["worker"], worker))
         if self._over:
-            worker.send_signal(signal.SIGKILL)
+            worker.kill()
 
     def _wait_for_tasks(self) -> None:
         deadline, count = time.monotonic() + self._job.place.start_timeout, self._job.place.workers
