@@ -45,7 +45,14 @@ setup-all: $(VENV)/ready-all
 $(VENV)/ready-all: $(VENV)/ready
 	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3]"
 	@command -v ip tc > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get install -qq -y iproute2; } || true
+	@$(FIND_JAVA) || { $(INSTALL_JAVA) && $(FIND_JAVA); } || echo "$(NO_JAVA)"
 	touch $@
+
+# Spark needs it; everything else works without, and the tests of Spark are then skipped.
+FIND_JAVA = $(BIN)/python -c "from paceline.places.spark_session import check_java; check_java()" 2>/dev/null
+INSTALL_JAVA = test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq >/dev/null 2>&1 \
+	&& { apt-get install -y -qq openjdk-17-jre-headless || apt-get install -y -qq default-jre-headless; } >/dev/null 2>&1
+NO_JAVA = There is no Java 17 or newer for Spark: install one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

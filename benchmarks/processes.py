@@ -51,8 +51,15 @@ def cpu_s(mark: dict[str, str]) -> float:
 
 def peak_bytes(mark: dict[str, str]) -> int:
     """Sum of the peak resident sizes (VmHWM) of the processes that live now; pages that they share count more than once."""
-    lines = [line for pid in group(mark) for line in read(pid, "status").splitlines()]
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return sum(peak_bytes_of(pid) for pid in group(mark))
+
+
+def peak_bytes_of(pid: int) -> int:
+    return sum(int(line.split()[1]) * 1024 for line in read(pid, "status").splitlines() if line.startswith("VmHWM:"))
+
+
+def command_of(pid: int) -> str:
+    return read(pid, "cmdline").replace("\0", " ")
 
 
 def kill(mark: dict[str, str]) -> None:

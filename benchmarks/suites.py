@@ -26,6 +26,7 @@ SUITES = {
     "ray": "benchmarks.suite_ray:measure",
     "ray-exchange": "benchmarks.suite_ray:measure_exchange",
     "ray-train": "benchmarks.suite_ray:measure_train",
+    "spark": "benchmarks.suite_spark:measure",
 }
 
 

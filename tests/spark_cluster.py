@@ -3,7 +3,7 @@
     python tests/spark_cluster.py FOLDER PID
 
 writes the URL of the master to FOLDER/url when both workers have come, and ends everything once the process PID is gone. Each worker
-says that it has 16 cores, so that several tests find room; a test takes two (spark.cores.max).
+says that it has 16 cores, so that several tests find room; a test takes two (spark.cores.max). Each also says that it has two GPUs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST", "TF_", "PACELINE"))
     }
-    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    gpus = f"-Dspark.worker.resource.gpu.amount=2 -Dspark.worker.resource.gpu.discoveryScript={folder / 'gpus'}"
+    environment |= {
+        "SPARK_WORKER_OPTS": gpus,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_DIRS": str(folder / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     with open(folder / f"{name}.log", "wb") as log:
         return subprocess.Popen([CLASS, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
 
@@ -48,6 +54,8 @@ def alive_workers(port: int) -> int:
 
 def main(folder: Path, pid: int) -> None:
     port, page, deadline = free_port(), free_port(), time.monotonic() + TIMEOUT_S
+    (folder / "gpus").write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["3", "5"]}'\n""")
+    (folder / "gpus").chmod(0o755)
     here, url = ("--host", "127.0.0.1"), f"spark://127.0.0.1:{port}"
     processes = [
         start(folder, "master", "org.apache.spark.deploy.master.Master", *here, "--port", str(port), "--webui-port", str(page))

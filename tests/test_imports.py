@@ -65,7 +65,7 @@ def imports_of(file):
             yield node.module or ""
 
 
-SPARK = {f"places/spark{part}.py" for part in ("", "_session", "_stage", "_task", "_jobs")} | {"spark.py"}
+SPARK = {f"places/spark{part}.py" for part in ("", "_session", "_slots", "_stage", "_task", "_jobs")} | {"spark.py"}
 
 
 @pytest.mark.parametrize("library", ["ray", "pyspark"])

@@ -1,12 +1,12 @@
 """Workers on a Spark cluster, one per task of a barrier stage, started again from the last checkpoint when one is lost.
 
-`spark_session` has Spark itself, `spark_stage` the driver's side of one attempt, `spark_task` what runs on the executors.
+`spark_session` has Spark itself, `spark_slots` counts, `spark_stage` is the driver's side of one attempt and `spark_task` what runs on
+the executors.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,14 @@ from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 from paceline.places.spark_session import spark_context
+from paceline.places.spark_slots import SETTLED_S, wait_for_slots
 from paceline.runs import RunFolder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-SETTLED_S = 5.0
-"""So long without another executor means that no more will come, on a cluster that does not say how many it will start."""
 REPLACED_S = 60.0
 """So long a cluster has to replace an executor that was lost."""
-WARN_EVERY_S = 10.0
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
@@ -57,8 +55,12 @@ def _supervise(context: SparkContext, job: Job, run: RunFolder, listen: Listen) 
 
     failures, patience_s, count = 0, SETTLED_S, job.place.workers
     jobs = [replace(job, cluster=Cluster(index=index)) for index in range(count)]  # the stage will know their addresses
+
+    def warn(text: str) -> None:
+        listen({"kind": "warning", "text": text})
+
     while True:
-        wait_for_slots(context, job, patience_s, listen)
+        wait_for_slots(context, f"--workers {count}", count, job.place.start_timeout, warn, patience_s)
         saved = False
         try:
             with Stage(context, job, run) as stage:
@@ -72,43 +74,4 @@ def _supervise(context: SparkContext, job: Job, run: RunFolder, listen: Listen) 
             failures, patience_s = 1 if saved else failures + 1, REPLACED_S
             if failures > job.place.max_restarts:
                 raise
-            listen({"kind": "warning", "text": f"{failure}; starting {count} again from the last checkpoint"})
-
-
-def wait_for_slots(context: SparkContext, job: Job, patience_s: float, listen: Listen) -> None:
-    """Until all tasks can run at once. Spark itself would wait for ten minutes and not tell how many slots there are."""
-    wanted, expected = job.place.workers, _expected_executors(context)
-    began = changed = warned = time.monotonic()
-    seen = (-1, -1)
-    while True:
-        now, found = time.monotonic(), _slots(context)
-        if found[0] >= wanted:
-            return
-        if found != seen:
-            seen, changed = found, now
-        settled = found[1] >= max(1, expected) and now - changed > patience_s
-        if settled or now - began > (job.place.start_timeout if expected else max(30.0, patience_s)):
-            raise UserError(
-                f"--workers {wanted} needs {wanted} slots at once, but Spark has {found[0]} ({found[1]} executors, "
-                f"spark.task.cpus {context.getConf().get('spark.task.cpus', '1')}); give fewer workers, or Spark more cores"
-            )
-        if now - warned > WARN_EVERY_S:
-            warned = now
-            listen({"kind": "warning", "text": f"waiting for executors: {found[0]} slots of {wanted}"})
-        time.sleep(0.2)
-
-
-def _slots(context: SparkContext) -> tuple[int, int]:
-    """How many tasks can run at once, by the count that Spark checks a barrier stage with, and on how many executors."""
-    if context._jsc is None:
-        raise UserError("the Spark session was stopped; the same command goes on from the last checkpoint")
-    scala = context._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    local = context.master.startswith("local") and not context.master.startswith("local-cluster")
-    return scala.maxNumConcurrentTasks(profile), scala.getExecutorMemoryStatus().size() - (0 if local else 1)
-
-
-def _expected_executors(context: SparkContext) -> int:
-    """How many the cluster will start; 0 where only time can tell. YARN and Kubernetes have two by default."""
-    default = "2" if context.master.startswith(("yarn", "k8s")) else "0"
-    return int(context.getConf().get("spark.executor.instances", default))
+            warn(f"{failure}; starting {count} again from the last checkpoint")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,14 @@ from paceline.data.progress_bar import late_bar
 from paceline.errors import UserError
 from paceline.job import Spark
 from paceline.places.spark_session import explain_failure, spark_context
+from paceline.places.spark_slots import count_slots, wait_for_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 POLL_S = 0.2
+START_TIMEOUT_S = 300.0
+"""As in a training: the longest wait for executors."""
 
 
 def run_jobs_on_spark(
@@ -41,7 +45,9 @@ def run_jobs_on_spark(
     """Results when all are there. Every executor must see all of `folders`."""
     if not jobs:
         return
+    console = console or Console(stderr=True)
     with spark_context(spark, log) as context, late_bar(what, total, console) as advance:
+        wait_for_slots(context, what, 1, START_TIMEOUT_S, lambda text: console.print(text, soft_wrap=True))
         yield from _collect(context, partial(_run, function, [str(folder) for folder in folders]), jobs, what, total, advance)
 
 
@@ -65,10 +71,13 @@ def _collect(
         except Exception as error:
             errors.append(error)
 
-    thread, seen = InheritableThread(target=submit, daemon=True), 0
+    thread, seen, had_slots = InheritableThread(target=submit, daemon=True), 0, time.monotonic()
     thread.start()
     while thread.is_alive():
         thread.join(POLL_S)
+        had_slots = time.monotonic() if count_slots(context)[0] else had_slots
+        if time.monotonic() - had_slots > START_TIMEOUT_S:
+            raise UserError(f"{what}: Spark has no executors any more; the same command goes on")
         done = _tasks_done(context, name)
         advance(total * (done - seen) / len(jobs))
         seen = done

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 OLDEST_JAVA = 17
+LIGHT_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Java that starts quickly and stays small: it only passes work on to Python."""
 DEFAULTS = {
     "spark.app.name": "paceline",
+    "spark.driver.defaultJavaOptions": LIGHT_JAVA,
+    "spark.executor.defaultJavaOptions": LIGHT_JAVA,
     "spark.driver.memory": "512m",  # it only schedules
     "spark.dynamicAllocation.enabled": "false",  # a barrier stage cannot have it
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",  # we have counted ourselves; Spark's own wait is ten minutes
@@ -38,7 +42,7 @@ DEFAULTS = {
     "spark.stage.maxConsecutiveAttempts": "1",  # a training that failed starts again from its checkpoint, which is our business
     "spark.ui.showConsoleProgress": "false",
 }
-"""Of a session that is started here, unless the person or Spark's own files say otherwise."""
+"""Of a session that is started here, unless --spark.conf says otherwise."""
 
 
 @contextmanager

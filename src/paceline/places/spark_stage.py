@@ -13,17 +13,19 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
+from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places.processes import WorkerFailed
 from paceline.places.spark_session import explain_failure
-from paceline.places.spark_task import Errand, keep_alive, run_task
-from paceline.runs import RunFolder
+from paceline.places.spark_task import Errand, hang_up, keep_alive, run_task
+from paceline.runs import RunFolder, explained
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -62,14 +64,12 @@ class RemoteWorker:
         self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: int) -> None:
-        try:
-            if number == signal.SIGKILL:
-                self._connection.shutdown(socket.SHUT_RDWR)  # without it a task ends its worker
-            else:
-                self.stdin.write(json.dumps({"signal": number}).encode() + b"\n")
-                self.stdin.flush()
-        except (OSError, ValueError):
-            return  # gone already
+        if number == signal.SIGKILL:
+            hang_up(self._connection)  # without it a task ends its worker
+            return
+        with suppress(OSError, ValueError):  # gone already
+            self.stdin.write(json.dumps({"signal": number}).encode() + b"\n")
+            self.stdin.flush()
 
     def _read(self) -> None:
         with os.fdopen(self._writer, "wb", buffering=0) as messages, open(self._log, "a", encoding="utf-8") as log:
@@ -102,21 +102,24 @@ class Stage:
         self._secret, self._name = secrets.token_hex(), f"paceline-{secrets.token_hex(4)}"
         self._arrived: queue.Queue[tuple[int, RemoteWorker]] = queue.Queue()
         self._workers: dict[int, RemoteWorker] = {}
-        self._handed_out = 0
+        self._handed_out, self._over = 0, False
         self._error: Exception | None = None
         self._proof = run.path / f".{self._name}"
         self._thread = InheritableThread(target=self._submit, daemon=True)
 
     def __enter__(self) -> Stage:
-        host, port = (
-            self._context.getConf().get("spark.driver.host"),
-            int(self._context.getConf().get("spark.paceline.port", "0")),
-        )
-        self._server = socket.create_server((self._context.getConf().get("spark.driver.bindAddress", host), port))
+        conf = self._context.getConf()
+        host, port = conf.get("spark.driver.host"), int(conf.get("spark.paceline.port", "0"))
+        own = conf.get("spark.driver.bindAddress", host)
+        try:
+            self._server = socket.create_server((own, port))
+        except OSError as error:
+            raise UserError(f"the driver cannot listen on {own}:{port} ({error}); see spark.paceline.port") from None
         self._address = (host, self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
         try:
-            self._proof.write_text(self._secret)
+            with explained("write", self._proof):
+                self._proof.touch()
             self._thread.start()
             self._wait_for_tasks()
         except BaseException:
@@ -125,9 +128,12 @@ class Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._over = True
+        hang_up(self._server)
         self._server.close()
-        for worker in self._workers.values():
-            worker.send_signal(signal.SIGKILL)
+        late = [self._arrived.get()[1] for _ in range(self._arrived.qsize())]
+        for worker in (*self._workers.values(), *late):
+            worker.kill()
         self._thread.join(END_TIMEOUT_S / 6)
         if self._thread.is_alive():
             self._context.cancelJobGroup(self._name)
@@ -171,6 +177,8 @@ class Stage:
         keep_alive(connection)
         worker = RemoteWorker(connection, hello["host"], self._run.log(f"worker {hello['worker']}"))
         self._arrived.put((hello["worker"], worker))
+        if self._over:
+            worker.kill()
 
     def _wait_for_tasks(self) -> None:
         deadline, count = time.monotonic() + self._job.place.start_timeout, self._job.place.workers

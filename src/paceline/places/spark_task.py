@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Errand:
     folder: str
     """Of the command; relative paths and modules of the user's own are found from there, where an executor has it."""
     proof: str
-    """A file in the run folder with the secret, which only a host that shares the folder can read; empty: no need."""
+    """A new file of a random name in the run folder, which only a host that shares the folder can see; empty: no need."""
 
 
 class Line:
@@ -78,6 +79,12 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+def hang_up(connection: socket.socket) -> None:
+    """Both sides are told, and every thread that waits for it, here too; closing it alone would not do that."""
+    with suppress(OSError):  # it is gone already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def run_task(errand: Errand, _: Iterator[int]) -> Iterator[int]:
     """One worker from its start to its end."""
     context = BarrierTaskContext.get()
@@ -94,7 +101,7 @@ def run_task(errand: Errand, _: Iterator[int]) -> Iterator[int]:
         folder = errand.folder if os.path.isdir(errand.folder) else os.getcwd()
         job = _meet(errand, context, index, host, folder, line)
         line.send({"kind": "exit", "code": _run_worker(job, line, folder, context) if job else 0})
-        connection.shutdown(socket.SHUT_RDWR)  # the thread that listens for commands holds it, too
+        hang_up(connection)  # the thread that listens for commands holds it, too
     return iter(())
 
 
@@ -105,7 +112,7 @@ def _meet(errand: Errand, context: BarrierTaskContext, index: int, host: str, fo
         port.bind(("", 0))
         own = {
             "address": f"{host}:{port.getsockname()[1]}",
-            "problem": _problem(job.experiment.data, folder, host) or (proof_problem(errand, host) if index == 0 else ""),
+            "problem": _problem(job.experiment.data, folder, host) or (proof_problem(errand.proof, host) if index == 0 else ""),
         }
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
     problems = [other["problem"] for other in everyone if other["problem"]]
@@ -126,18 +133,12 @@ def _problem(data: Data, folder: str, host: str) -> str:
     return f"host {host} cannot read the data folder {where}; put the data where every executor sees them, under one path"
 
 
-def proof_problem(errand: Errand, host: str) -> str:
-    file = Path(errand.proof)
-    if not errand.proof or _holds(file, errand.secret):
+def proof_problem(proof: str, host: str) -> str:
+    if not proof or os.path.exists(proof):
         return ""
-    return f"host {host}, which has the chief, does not share {file.parent} with the driver; give a --run-dir that both see"
-
-
-def _holds(file: Path, text: str) -> bool:
-    try:
-        return file.read_text() == text
-    except OSError:
-        return False
+    return (
+        f"host {host}, which has the chief, does not share {Path(proof).parent} with the driver; give a --run-dir that both see"
+    )
 
 
 def _run_worker(job: Job, line: Line, folder: str, context: BarrierTaskContext) -> int:

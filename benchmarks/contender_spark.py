@@ -1,0 +1,65 @@
+"""`paceline.spark.predict` of 20,000 CIFAR pictures on two cores, or `paceline eval` in one process.
+
+    python -m benchmarks.contender_spark predict|eval RUN DATA_FOLDER
+
+A step is all of the pictures. predict: the model was loaded in an earlier turn. eval: what comes after its first batch.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+from benchmarks.images import load_training_images
+from benchmarks.protocol import Channel, cpu_seconds, serve
+
+PICTURES = 20_000
+
+
+def serve_predict(run: str, folder: str) -> None:
+    from PIL import Image
+    from pyspark.sql import SparkSession
+
+    from paceline.spark import predict
+
+    pictures = []
+    for pixels in load_training_images(folder)[0][:PICTURES]:
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        pictures.append((file.getvalue(),))
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(pictures, 2), "content binary").cache()
+    frame.count()
+    predicted = predict(frame, run)
+
+    def turn(steps: int) -> float:
+        for _ in range(steps):
+            predicted.write.format("noop").mode("overwrite").save()
+        return steps * PICTURES
+
+    serve(turn)
+
+
+def serve_eval(run: str, folder: str) -> None:
+    from paceline.evaluation import evaluate_run
+    from paceline.runs import RunFolder
+
+    channel = Channel()
+    while (steps := channel.next_turn()) is not None:
+        images, wall_s, cpu_s = 0, 0.0, 0.0
+        for _ in range(steps):
+            seen: list[tuple[int, float, float]] = []
+            evaluate_run(
+                RunFolder(run),
+                data_dir=folder,
+                progress=lambda done, total, seen=seen: seen.append((done, time.perf_counter(), cpu_seconds())),
+            )
+            images += seen[-1][0] - seen[0][0]
+            wall_s += seen[-1][1] - seen[0][1]
+            cpu_s += seen[-1][2] - seen[0][2]
+        channel.report(images, wall_s, cpu_s)
+
+
+if __name__ == "__main__":
+    {"predict": serve_predict, "eval": serve_eval}[sys.argv[1]](*sys.argv[2:])
