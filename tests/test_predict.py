@@ -182,7 +182,7 @@ def test_what_is_no_picture_is_told_by_its_place_and_the_others_are_predicted(pr
     names = ("empty.jpg", "text.png", "cut.png", "large.png")
     mixed = [good, *((pictures / "bad" / name).read_bytes() for name in names), encode(PHOTO, "JPEG")[:400], good]
     found, faults = predictor.predict_whole(mixed)
-    assert list(faults) == [1, 2, 4, 3, 5] or sorted(faults) == [1, 2, 3, 4, 5]
+    assert sorted(faults) == [1, 2, 3, 4, 5]
     assert (faults[1], faults[2]) == ("is empty", "is not a picture")
     assert "truncated" in faults[3]
     assert faults[4] == "has 100 megapixels; 90 is the most: make it smaller"
@@ -231,10 +231,9 @@ def test_files_folders_and_globs_are_found_once_each_in_order(tmp_path: Path):
         f"{here}/{name}" for name in ("b.jpg", "a.PNG", "notes.txt")
     ]
     assert find_files([f"{here}/**/*.webp"]) == [f"{here}/deep/er/c.webp"]
-    for wrong in (f"{here}/no.jpg", f"{here}/*.gif", f"{here}/.git/.."):
-        if not wrong.endswith(".."):
-            with pytest.raises(UserError, match="there is no"):
-                find_files([wrong])
+    for wrong in (f"{here}/no.jpg", f"{here}/*.gif"):
+        with pytest.raises(UserError, match="there is no"):
+            find_files([wrong])
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="there is no picture in"):
         find_files([f"{here}/empty"])
