@@ -17,6 +17,7 @@ SUITES = {
     "index": "benchmarks.suite_index:measure",
     "convert": "benchmarks.suite_convert:measure",
     "startup": "benchmarks.suite_startup:measure",
+    "predict": "benchmarks.suite_predict:measure",
 }
 
 

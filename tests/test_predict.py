@@ -104,6 +104,7 @@ def test_probabilities_do_not_depend_on_the_other_pictures_of_a_call(predictor: 
     assert together.dtype == np.float32
     np.testing.assert_array_equal(together[316:], together[:4])
     np.testing.assert_array_equal(predictor.predict(encoded[1:2]), together[1:2])
+    np.testing.assert_array_equal(predictor.predict([encode(PHOTO), *encoded[:4]])[1:], together[:4])  # of another size
     assert predictor.predict([]).shape == (0, 10)
 
 
