@@ -163,6 +163,7 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
     assert refused(paceline(*command, cwd=tmp_path), "model.onnx exists")
     assert (tmp_path / "model.onnx").read_bytes() == written
     assert refused(paceline("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path), "--to is 'torch'")
+    assert refused(paceline("export", str(uninterrupted), "m", cwd=tmp_path), "--to is missing")
     assert refused(
         paceline("export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path), "weights alone"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from PIL import Image
 
 import paceline as library
-from helpers import paceline
+from helpers import TIMEOUT_S, paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run, save
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
@@ -220,6 +222,15 @@ def test_the_command_prints_json_or_plain_lines(uninterrupted: Path, pictures: P
     assert len(one["top"]) == 5
     plain = paceline("predict", str(uninterrupted), files[0], "--top", "1", cwd=tmp_path)
     assert plain.out == f"{files[0]}  {one['top'][0]['class']} {one['top'][0]['probability']:.4f}\n"
+
+
+def test_a_reader_that_has_enough_ends_it_silently(uninterrupted: Path, pictures: Path, tmp_path: Path):
+    many = " ".join([f"'{pictures}/*.png'", *(f"'{pictures}/{'./' * more}*.png'" for more in range(1, 6))])  # several batches
+    line = f"'{sys.executable}' -m paceline predict '{uninterrupted}' {many} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
+    first, code = done.stdout.splitlines()
+    assert first.startswith(str(pictures / "000.png"))
+    assert (code, done.stderr) == ("1", "")
 
 
 def test_files_folders_and_globs_are_found_once_each_in_order(tmp_path: Path):

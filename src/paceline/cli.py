@@ -9,6 +9,7 @@ import inspect
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import sys
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # what runs in workers has its own way to stop
         return 130
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere, silently
         return 1
 
 
@@ -103,7 +105,7 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
             raise
         raise UserError(f"{_refusal(refused.getvalue())} (see {program} --help)") from None
     if unknown:
-        raise UserError(f"{_unknown(unknown[0], list(flags_of(kind)))} (see {program} --help)")
+        raise UserError(f"{_unknown(unknown[0], list(flags_of(kind)), train=kind is _Train)} (see {program} --help)")
     return flags
 
 
@@ -119,15 +121,15 @@ def _refusal(explanation: str) -> str:
     if wrong := re.match(r"Missing value for argument '(\S+)'. Expected (\d+) values$", first):
         return f"{wrong[1]} needs {'a value' if wrong[2] == '1' else f'{wrong[2]} values'}"
     if first.startswith("Missing from "):
-        names = re.findall(r"(?:: |\(required\) )([A-Z]+) ", first)
+        names = re.findall(r"(?:: |\(required\) )(--[a-z.-]+|[A-Z]+) ", first)
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
     return first
 
 
-def _unknown(word: str, known: list[str]) -> str:
+def _unknown(word: str, known: list[str], train: bool) -> str:
     """The nearest flag by its last part, or else by its whole name."""
     if not word.startswith("-"):
-        return f"cannot understand {word!r}; the recipe comes first and every other value after its flag"
+        return f"cannot understand {word!r}; {'the recipe comes first and ' * train}every other value after its flag"
     name = word.lstrip("-").split("=")[0]
     near = [flag for flag in known if flag.endswith(f".{name}")] or difflib.get_close_matches(name, known, n=1)
     near = near or [flag for flag in known if re.split(r"[.-]", flag)[-1] == re.split(r"[.-]", name)[-1]]

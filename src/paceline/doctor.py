@@ -120,7 +120,7 @@ def _devices(gpus: int) -> Finding:
 
 
 def _onednn(with_s: float) -> Finding:
-    """Paceline's workers switch it on, so that only other programs, and predictors in them, are the slower ones."""
+    """Paceline's workers switch it on, whatever the environment says."""
     without = _probe("0")
     if isinstance(without, str):
         return Finding("broken", "oneDNN", without)
@@ -128,8 +128,6 @@ def _onednn(with_s: float) -> Finding:
     text = f"on in Paceline's workers; a convolution step takes {1000 * with_s:.0f} ms with it, {1000 * without['step_s']:.0f} without"
     if ratio < 0.9:
         return Finding("slow", "oneDNN", f"{text}: this machine is faster without, which Paceline does not offer")
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
-        return Finding("slow", "oneDNN", f"{text}; TF_ENABLE_ONEDNN_OPTS=0 switches it off for load_predictor: unset it")
     return Finding("good", "oneDNN", f"{text}, {ratio:.1f} times as long")
 
 
