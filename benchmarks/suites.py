@@ -27,6 +27,7 @@ SUITES = {
     "ray-exchange": "benchmarks.suite_ray:measure_exchange",
     "ray-train": "benchmarks.suite_ray:measure_train",
     "spark": "benchmarks.suite_spark:measure",
+    "predict": "benchmarks.suite_predict:measure",
 }
 
 

@@ -14,6 +14,17 @@ SOURCE = Path(paceline.__file__).parent
 HEAVY = ("tensorflow", "keras", "ray", "pyspark", "torch")
 DRIVER_SIDE = [
     "cli",
+    "cli_run",
+    "cli_tools",
+    "using",
+    "prediction",
+    "predictor",
+    "evaluation",
+    "export",
+    "table_of_runs",
+    "doctor",
+    "bench",
+    "completion",
     "experiment",
     "recipes",
     "schedule",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -108,8 +109,8 @@ def side_by_side(job: Job) -> int:
 def prepare(experiment: Experiment) -> int:
     """TensorFlow's settings for using a trained model in this process, as its training had them; where TensorFlow was used here
     before, they stay as they are. Answers how many batches to compute side by side."""
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "tensorflow" not in sys.modules:
+        set_environment(Job(experiment))
     import tensorflow as tf
 
     lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)

@@ -28,19 +28,30 @@ def in_a_worker(kind: Any, run: RunFolder, request: dict[str, Any], listen: List
     from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 
     result = run.read_result()
-    if not (result and result["finished"]) and request.get("checkpoint") in ("best", "last"):
+    if not (result and result.get("finished")) and request.get("checkpoint") in ("best", "last"):
         listen(
             {"kind": "warning", "text": f"{run.path} is not finished; this is its {request['checkpoint']} checkpoint so far"}
         )
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
     os.close(handle)
-    group = Group([job], [Path(log)])
+    group, objections = Group([job], [Path(log)]), list[Exception]()
+
+    def listen_or_object(message: dict[str, Any]) -> None:
+        try:
+            listen(message)
+        except Exception as error:  # such as a reader of our output that has gone
+            objections.append(error)
+            raise
+
     try:
         with forwarded_signals(group), group:
-            outcome = group.run(listen)
+            outcome = group.run(listen_or_object)
     except WorkerFailed:
-        raise
+        if not objections:
+            raise
+        os.unlink(log)
+        raise objections[0] from None
     except BaseException:
         os.unlink(log)
         raise

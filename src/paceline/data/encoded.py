@@ -56,7 +56,8 @@ def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tenso
     """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box in the middle that has the shape's
     proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is."""
     height, width, channels = shape
-    lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
+    headers = read_headers(encoded)
+    lying, flip_x, flip_y = _turns(headers.orientation)
     turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4)))
 
     def fit(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
@@ -67,11 +68,18 @@ def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tenso
         picture = tf.slice(picture, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
         picture = tf.image.resize(picture, target, antialias=True)
         picture = tf.switch_case(code, [partial(_turned, picture, each) for each in range(8)])
-        picture = tf.image.rgb_to_grayscale(picture) if channels == 1 else picture
-        return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), shape)
+        return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), [height, width, 3])
 
-    signature = tf.TensorSpec(shape, tf.uint8)
-    return tf.map_fn(fit, (encoded, turn), fn_output_signature=signature, parallel_iterations=_PARALLEL)
+    options = {"fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8), "parallel_iterations": _PARALLEL}
+    fits = (headers.height == height) & (headers.width == width) & (turn == 0)
+    pictures = tf.cond(  # decoding alone takes a fraction of the time
+        tf.reduce_all(fits),
+        lambda: tf.map_fn(lambda one: tf.ensure_shape(_decode_any(one), [height, width, 3]), encoded, **options),
+        lambda: tf.map_fn(fit, (encoded, turn), **options),
+    )
+    if channels == 1:
+        pictures = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(pictures, tf.float32))), tf.uint8)
+    return pictures
 
 
 def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: float) -> Box:
