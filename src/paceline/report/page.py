@@ -242,8 +242,9 @@ def _matrix_table(matrix: np.ndarray, classes: Sequence[str]) -> Element:
         cells = [element("th", classes[i], scope="row")]
         for j, count in enumerate(counts):
             share = count / max(1, counts.sum()) if i == j else count / max(1, wrong.max())
-            kind = ("right" if i == j else "wrong") + (" strong" if share > 0.55 else "")
-            attributes = {"class": kind, "style": f"--share:{share:.2f}"} if count else {"class": "none"}
+            strong = bool(share > 0.55)  # in between, neither dark nor light numbers could be read
+            kind = ("right" if i == j else "wrong") + " strong" * strong
+            attributes = {"class": kind, "style": f"--shade:{1 if strong else 0.5 * share:.2f}"} if count else {"class": "none"}
             cells.append(element("td", f"{count:,}" if count else "·", **attributes))
         cells.append(element("td", percent(counts[i] / counts.sum(), 1) if counts.sum() else "–", class_="share"))
         rows.append(element("tr", cells))

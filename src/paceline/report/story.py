@@ -83,7 +83,7 @@ class Story:
         value = self.result.get(name)
         return value if value is not None else next((y for _, y in reversed(self.curve(name))), None)
 
-    @property
+    @cached_property
     def split(self) -> str:
         """What was evaluated all along: the validation split where there is one."""
         return "validation" if self.curve("validation_loss") else "test"
