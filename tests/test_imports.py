@@ -14,6 +14,8 @@ SOURCE = Path(paceline.__file__).parent
 HEAVY = ("tensorflow", "keras", "ray", "pyspark", "torch")
 DRIVER_SIDE = [
     "cli",
+    "report",
+    "cli_report",
     "experiment",
     "recipes",
     "schedule",

@@ -74,9 +74,7 @@ class Story:
 
     def curve(self, name: str, x: str = "epoch") -> Points:
         """The values of a metric where it was measured."""
-        return [
-            (r[x], r[name]) for r in self.records if isinstance(r.get(name), int | float) and isinstance(r.get(x), int | float)
-        ]
+        return [(r[x], r[name]) for r in self.records if r.get(name) is not None and r.get(x) is not None]
 
     def last(self, name: str) -> float | None:
         """The result's value, or else the newest of the metrics."""
