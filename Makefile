@@ -43,7 +43,7 @@ setup-all: $(VENV)/ready-all
 
 $(VENV)/ready-all: $(VENV)/ready
 	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3]"
-	@command -v chromium chromium-browser google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
 	  || echo "No Chromium, with which tests look at the report: they are skipped. Debian and Ubuntu: apt-get install chromium"
 	touch $@
