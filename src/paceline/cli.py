@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline import cli_report, cli_run
+from paceline import cli_data, cli_report, cli_run, cli_tools
+from paceline.completion import flags_of
 from paceline.errors import Ended, UserError, did_you_mean
 from paceline.experiment import Experiment
 from paceline.job import Job, Place, Run
@@ -63,7 +64,9 @@ def _help() -> str:
 @dataclass(frozen=True)
 class _Train:
     """Train a recipe, or go on with its unfinished run: paceline train [RECIPE] [flags]. Without a name the recipe is `shapes`; the
-    defaults below are those of the recipe."""
+    defaults below are those of the recipe.
+
+    Example: paceline train cifar10-fast --data.dir data --workers 2"""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     place: Annotated[Place, tyro.conf.arg(name="")]
@@ -100,7 +103,7 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any) -> Any:
             raise
         raise UserError(f"{_refusal(refused.getvalue())} (see {program} --help)") from None
     if unknown:
-        raise UserError(f"{_unknown(unknown[0], _flag_names(default))} (see {program} --help)")
+        raise UserError(f"{_unknown(unknown[0], list(flags_of(kind)))} (see {program} --help)")
     return flags
 
 
@@ -129,18 +132,6 @@ def _unknown(word: str, known: list[str]) -> str:
     near = [flag for flag in known if flag.endswith(f".{name}")] or difflib.get_close_matches(name, known, n=1)
     near = near or [flag for flag in known if re.split(r"[.-]", flag)[-1] == re.split(r"[.-]", name)[-1]]
     return f"unknown flag --{name}" + (f"; did you mean --{near[0]}?" if near else "")
-
-
-def _flag_names(flags: Any, prefix: str = "", depth: int = 0) -> list[str]:
-    """All flags of nested dataclasses; the outermost groups have no prefix."""
-    names = []
-    for item in dataclasses.fields(flags):
-        value, name = getattr(flags, item.name), item.name.replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            names += _flag_names(value, f"{prefix}{name}." if depth else "", depth + 1)
-        else:
-            names.append(f"{prefix}{name}")
-    return names
 
 
 def _launch(job: Job, as_json: bool) -> int:
@@ -184,8 +175,11 @@ def _describe(job: Job) -> dict[str, Any]:
 
 
 def recipes(arguments: list[str]) -> None:
-    """List the recipes."""
-    if arguments and arguments[0] not in ("-h", "--help"):
+    """List the recipes: paceline recipes"""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print("usage: paceline recipes\n\nList the recipes, which `paceline train RECIPE` trains.\n\nExample: paceline recipes")
+        return
+    if arguments:
         raise UserError(f"cannot understand `paceline recipes {' '.join(arguments)}`; use: paceline recipes")
     from rich.console import Console
     from rich.table import Table
@@ -200,18 +194,46 @@ def recipes(arguments: list[str]) -> None:
     Console().print(table)
 
 
-def data(arguments: list[str]) -> int:
-    """Fetch, look at, convert and check data sets: paceline data fetch|info|convert|check"""
-    from paceline.cli_data import data
+def _names_of_recipes() -> list[str]:
+    from paceline.recipes import RECIPES
 
-    return data(arguments)
+    return list(RECIPES)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "eval": cli_run.evaluate,
     "predict": cli_run.predict,
+    "export": cli_run.export,
     "report": cli_report.report,
-    "data": data,
+    "runs": cli_tools.runs,
+    "tensorboard": cli_tools.tensorboard,
+    "data": cli_data.data,
     "recipes": recipes,
+    "bench": cli_tools.bench,
+    "doctor": cli_tools.doctor,
+    "completion": cli_tools.completion,
 }
+FLAGS: dict[str, Any] = {
+    "train": _Train,
+    "eval": cli_run.Eval,
+    "predict": cli_run.Predict,
+    "export": cli_run.Export,
+    "report": cli_report.Report,
+    "runs": cli_tools.Runs,
+    "tensorboard": cli_tools.TensorBoard,
+    "recipes": None,
+    "bench": cli_tools.Bench,
+    "doctor": cli_tools.Doctor,
+    "completion": cli_tools.Completion,
+    **{f"data {name}": kind for name, kind in cli_data.FLAGS.items()},
+}
+"""The flags of each command, for completion."""
+FIRST_WORDS: dict[str, Callable[[], list[str]]] = {
+    "train": _names_of_recipes,
+    "bench": _names_of_recipes,
+    "completion": lambda: ["bash", "zsh", "fish"],
+    "data fetch": lambda: ["cifar10", "cifar100"],
+    **dict.fromkeys(("eval", "predict", "export", "report", "tensorboard"), cli_tools.names_of_runs),
+}
+"""What the words of a command that are no flags can be, where it is no file."""

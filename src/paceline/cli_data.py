@@ -25,6 +25,10 @@ def data(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Fetch:
+    """Download a data set, check its digest and unpack it.
+
+    Example: paceline data fetch cifar10 data"""
+
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """cifar10 or cifar100."""
     dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = "data"
@@ -43,6 +47,10 @@ def _fetch(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Look:
+    """Look at a data set in a folder: CIFAR, TFRecords, arrays, or folders of pictures.
+
+    Example: paceline data info photos; paceline data check photos"""
+
     dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """Folder of the data set."""
     data: Annotated[Data, tyro.conf.arg(name="data")]
@@ -67,6 +75,10 @@ def _info(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Convert:
+    """Turn CIFAR or a folder of pictures into sharded TFRecords.
+
+    Example: paceline data convert photos records --split 0.1"""
+
     src: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
     """CIFAR as downloaded, or a folder of pictures: train/<class>/*.jpg and val/..., or one folder of classes with --split."""
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
@@ -111,4 +123,5 @@ def _check(arguments: list[str]) -> int:
     return 1 if report.problems else 0
 
 
+FLAGS = {"fetch": _Fetch, "info": _Look, "convert": _Convert, "check": _Look}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {"fetch": _fetch, "info": _info, "convert": _convert, "check": _check}

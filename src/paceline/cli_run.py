@@ -23,13 +23,13 @@ _RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
 @dataclass(frozen=True)
-class _Data:
+class DataFlags:
     dir: str = ""
     """Where the data lie now; empty is where the training found them."""
 
 
 @dataclass(frozen=True)
-class _Eval:
+class Eval:
     """Evaluate a checkpoint of a run on all test pictures: accuracy, top-5 and loss with the bits of the training's own evaluation, and
     each class.
 
@@ -37,7 +37,7 @@ class _Eval:
 
     run: _RunName
     """Folder of the run, or its name in runs/."""
-    data: _Data = field(default_factory=_Data)
+    data: DataFlags = field(default_factory=DataFlags)
     checkpoint: str = "best"
     """best, last or a step. The best is chosen on the validation split; without one it is the last."""
     split: Literal["test", "validation"] = "test"
@@ -52,7 +52,7 @@ def evaluate(arguments: list[str]) -> int:
     from paceline.runs import existing_run
     from paceline.using import in_a_worker
 
-    flags = parse(_Eval, "paceline eval", arguments, _Eval(tyro.MISSING))
+    flags = parse(Eval, "paceline eval", arguments, Eval(tyro.MISSING))
     request = {"checkpoint": flags.checkpoint, "data_dir": flags.data.dir, "split": flags.split, "examples": ""}
     with _listening("evaluating") as listen:
         found = in_a_worker("evaluate", existing_run(flags.run), request, listen)
@@ -84,7 +84,7 @@ def _class_table(scores: list[dict[str, Any]]) -> Table:
 
 
 @dataclass(frozen=True)
-class _Predict:
+class Predict:
     """Say what is on pictures, of any size and usual format, prepared as the training prepared its own. What is no picture is named and
     skipped; the exit code is then 1.
 
@@ -111,7 +111,7 @@ def predict(arguments: list[str]) -> int:
     from paceline.runs import existing_run
     from paceline.using import in_a_worker
 
-    flags = parse(_Predict, "paceline predict", arguments, _Predict(tyro.MISSING, tyro.MISSING))
+    flags = parse(Predict, "paceline predict", arguments, Predict(tyro.MISSING, tyro.MISSING))
     if flags.json and flags.csv:
         raise UserError("--json and --csv were given; choose one of them")
     if flags.top < 1:
@@ -180,3 +180,43 @@ def _listening(what: str) -> Iterator[Callable[[dict[str, Any]], None]]:
                 done = message["done"]
 
         yield listen
+
+
+@dataclass(frozen=True)
+class Export:
+    """Take a run's model elsewhere, with its class names. keras, savedmodel and onnx are used without Paceline; safetensors are the
+    weights alone.
+
+    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx --serving"""
+
+    run: _RunName
+    """Folder of the run, or its name in runs/."""
+    out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """File, or folder of a SavedModel."""
+    to: Literal["keras", "savedmodel", "onnx", "safetensors"]
+    """Which format."""
+    serving: bool = False
+    """With the preprocessing inside and probabilities out: a SavedModel takes JPEG or PNG files, keras and onnx take pixels."""
+    checkpoint: str = "best"
+    """best, last or a step. The best is chosen on the validation split; without one it is the last."""
+    force: bool = False
+    """Replace OUT if it exists."""
+
+
+def export(arguments: list[str]) -> int:
+    """Take a run's model to Keras, TensorFlow, ONNX or safetensors: paceline export RUN OUT --to FORMAT"""
+    from paceline.cli import parse
+    from paceline.export import check_target
+    from paceline.runs import existing_run
+    from paceline.using import in_a_worker
+
+    flags = parse(Export, "paceline export", arguments, Export(tyro.MISSING, tyro.MISSING, tyro.MISSING))
+    if flags.serving and flags.to == "safetensors":
+        raise UserError("safetensors hold weights alone; --serving is for keras, savedmodel and onnx")
+    run = existing_run(flags.run)
+    check_target(flags.out, flags.to, flags.force)
+    request = {"to": flags.to, "out": flags.out, "serving": flags.serving, "checkpoint": flags.checkpoint}
+    with _listening("exporting") as listen:
+        done = in_a_worker("export", run, request, listen)
+    print(f"wrote {done['out']} (step {done['step']:,}): {done['input']} -> {done['output']}")
+    return 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -143,9 +143,11 @@ def load_predictor(run: str | Path, checkpoint: str = "best") -> Predictor:
     return Predictor(load_trained(existing_run(run), checkpoint))
 
 
-def load_trained(run: RunFolder, checkpoint: str = "best") -> Trained:
-    """The model of a run and its weights; reads nothing but the run folder, unless an old version wrote it."""
+def load_trained(run: RunFolder, checkpoint: str = "best", precision: Literal["", "float32"] = "") -> Trained:
+    """The model of a run, in its own precision or another, and its weights; reads nothing but the run folder, unless an old version
+    wrote it."""
     experiment, facts = run.experiment(), run.data_facts()
+    experiment = replace(experiment, precision=precision or experiment.precision)
     if not facts.get("classes"):
         raise UserError(f"{run.path} is damaged: its config.json names no classes; restore it from a copy")
     devices.prepare(experiment)

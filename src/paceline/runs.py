@@ -65,6 +65,13 @@ class RunFolder:
             os.close(self._lock_handle)
             self._lock_handle = None
 
+    def is_locked(self) -> bool:
+        """Whether a process trains here now."""
+        if not self._lock.exists():
+            return False
+        with explained("look at", self._lock), open(self._lock) as file:
+            return not _flock(file.fileno(), 0.0)  # if it was taken, closing the file lets go of it
+
     def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         """Make this the folder of the experiment, or check that it is. Answers which libraries changed since."""
         self.make()

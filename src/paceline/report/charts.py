@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations
 from xml.etree.ElementTree import Element
 
 from paceline.report.html import element
@@ -185,7 +185,7 @@ def _end_names(lines: Sequence[Line]) -> list[Element]:
     ends = sorted(((*line.points[-1], line) for line in lines if line.name), key=lambda end: end[1])
     heights = [y for _, y, _ in ends]
     for _ in range(40):
-        for (i, above), (j, below) in pairwise(enumerate(ends)):
+        for (i, above), (j, below) in combinations(enumerate(ends), 2):
             overlap = 12 - (heights[j] - heights[i])
             if overlap > 0 and abs(above[0] - below[0]) < 40:
                 heights[i], heights[j] = heights[i] - overlap / 2, heights[j] + overlap / 2

@@ -1,0 +1,77 @@
+"""How fast a recipe trains on this machine: the real training, in its own worker processes, for some seconds."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.experiment import Experiment
+from paceline.job import Job, Place, Run
+from paceline.plan import build_plan
+
+CIFAR_SIZE = 50_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    recipe: str
+    workers: int
+    images_per_second: float | None
+    total_images: int
+    """Of a full run."""
+    drawn: bool
+    """Whether drawn pictures stood in for the recipe's own."""
+
+    def line(self) -> str:
+        where = f"{self.recipe:<18} {'one process ' if self.workers == 1 else f'{self.workers} processes'}"
+        if not self.images_per_second:
+            return f"{where}  nothing measured; give more --seconds"
+        duration = _duration(self.total_images / self.images_per_second)
+        stand_in = "  (on drawn pictures)" if self.drawn else ""
+        return f"{where}  {self.images_per_second:>8,.0f} images/s  a full run trains {duration}{stand_in}"
+
+
+def measure_recipe(name: str, experiment: Experiment, workers: int, seconds: float, data_dir: str = "") -> Measured:
+    """Train for `seconds` after the first block, which compiles; nothing is evaluated, and the run folder is gone afterwards."""
+    from paceline.places import launch
+
+    drawn = experiment.data.source == "cifar10" and not data_dir
+    if drawn:  # the same shapes and numbers of pictures and classes
+        data = replace(experiment.data, source="shapes", train_size=5_000, test_size=10, validation=0)
+    elif experiment.data.source != "shapes" and not data_dir:
+        raise UserError(f"the recipe {name} needs its data: give --data.dir DIR")
+    else:
+        data = replace(experiment.data, dir=data_dir if experiment.data.source != "shapes" else "")
+    quick = replace(experiment, data=data, epochs=10_000.0, steps=0, evaluate_every=0.0, save_every=0.0)
+    deadline, total_steps = float("inf"), 0
+
+    def listen(message: dict[str, Any]) -> None:
+        nonlocal deadline, total_steps
+        if message["kind"] == "start":
+            total_steps = _full_steps(experiment, message["steps_per_epoch"])
+        if message["kind"] == "block":
+            deadline = min(deadline, time.monotonic() + seconds)
+            if time.monotonic() >= deadline:
+                raise StopIteration
+
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
+        place = Place(on="local", workers=workers, max_restarts=0)
+        result = launch(Job(quick, place, Run(run_dir=str(Path(folder, "run")))), listen)
+    if drawn:
+        total_steps = build_plan(experiment, CIFAR_SIZE - experiment.data.validation).total_steps
+    images = total_steps * experiment.global_batch_size
+    return Measured(name, workers, result.get("images_per_second"), images, drawn)
+
+
+def _full_steps(experiment: Experiment, steps_per_epoch: int) -> int:
+    return experiment.steps or round(experiment.epochs * steps_per_epoch)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"

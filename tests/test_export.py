@@ -1,0 +1,168 @@
+"""`paceline export`: each format is used by its own runtime, in a fresh process that has no Paceline, and agrees with eval."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors import safe_open
+
+from helpers import TIMEOUT_S, Ended, paceline
+from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
+from paceline.data import augment
+from paceline.data.shapes import draw_shapes
+from paceline.errors import UserError
+from paceline.evaluation import evaluate_run
+from paceline.experiment import Data
+from paceline.export import _scaled, check_target, serve
+from paceline.job import Job, Run
+from paceline.predictor import to_probabilities
+from paceline.runs import RunFolder
+
+TOLERANCE = 1e-4
+
+
+def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
+    """As the worker process of the command does it; answers its notes."""
+    notes: list[str] = []
+    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": "best"}
+    job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
+    done = serve(job, lambda message: notes.append(message["text"]))
+    assert done["out"] == str(out)
+    return notes
+
+
+def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """What the export says of pictures, in a process of its own."""
+    np.savez(folder / "inputs.npz", **inputs)
+    program = Path(__file__).with_name("exported.py")
+    command = [sys.executable, str(program), to, str(out), str(folder / "inputs.npz"), str(folder / "outputs.npz")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "outputs.npz") as found:
+        return found["outputs"], list(found["classes"])
+
+
+@pytest.mark.parametrize("to", ["keras", "savedmodel", "onnx"])
+@pytest.mark.parametrize("serving", [False, True])
+def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_picture(
+    uninterrupted: Path, tmp_path: Path, to: str, serving: bool
+):
+    run, out = RunFolder(uninterrupted), tmp_path / f"model.{to}"
+    notes = export(run, out, to, serving)
+    assert len(notes) == (serving and to != "savedmodel"), notes
+    pictures, _ = draw_shapes(1, 131)
+    found, classes = use(
+        to,
+        out,
+        tmp_path,
+        images=augment.scale(run.experiment().data, tf.constant(pictures)).numpy(),
+        pixels=pictures.astype(np.float32),
+        encoded=np.array([encode(each) for each in pictures], object),
+    )
+    evaluation = evaluate_run(run)
+    assert classes == list(evaluation.classes)
+    shares = found if serving else to_probabilities(found, True)
+    np.testing.assert_array_equal(shares.argmax(axis=1), evaluation.probabilities.argmax(axis=1))
+    np.testing.assert_allclose(shares, evaluation.probabilities, atol=TOLERANCE)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inputs.npz", f"model.{to}", "outputs.npz"]
+
+
+def test_a_savedmodel_that_serves_takes_jpegs_of_any_size_as_eval_does(tmp_path: Path):
+    run, _, files = make_pictures_run(tmp_path)
+    export(run, tmp_path / "model", "savedmodel", serving=True)
+    encoded = np.array([file.read_bytes() for file in files], object)
+    found, _ = use("savedmodel", tmp_path / "model", tmp_path, encoded=encoded)
+    np.testing.assert_allclose(found, evaluate_run(run).probabilities, atol=TOLERANCE)
+
+
+def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(tmp_path: Path):
+    run, core, _ = make_grey_run(tmp_path)
+    export(run, tmp_path / "weights.safetensors", "safetensors", serving=False)
+    with safe_open(tmp_path / "weights.safetensors", framework="numpy") as file:
+        assert json.loads(file.metadata()["classes"]) == ["a", "b", "[red]c"]
+        assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(core.template.params + core.template.stats)  # noqa: SIM118
+        name, _ = core.template.params[0]
+        with safe_open(run.checkpoints / "step-00000001.safetensors", framework="numpy") as checkpoint:
+            np.testing.assert_array_equal(file.get_tensor(name), checkpoint.get_tensor(f"params/{name}"))
+    assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("scaling", ["standardise", "unit", "mean", "mean_std"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_scaling_in_kerass_own_layers_is_that_of_training(scaling: str, channels: int, tmp_path: Path):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 6, channels)).astype(np.float32)
+    pixels[0] = 9  # of one colour: no deviation to divide by
+    data, inputs = Data(scaling=scaling), keras.Input((7, 6, channels))
+    model = keras.Model(inputs, _scaled(data, (7, 6, channels), inputs))
+    model.save(tmp_path / "scaling.keras")
+    found = keras.models.load_model(tmp_path / "scaling.keras")(pixels)
+    np.testing.assert_allclose(found, augment.scale(data, tf.constant(pixels)), atol=1e-4)
+
+
+def test_a_run_of_lower_precision_is_exported_in_float32_with_a_note(tmp_path: Path):
+    run, _ = make_run(tmp_path / "run", replace(SMALL, data=Data(train_size=32, test_size=9), precision="bfloat16"))
+    (note,) = export(run, tmp_path / "model.keras", "keras", serving=False)
+    assert note == "the export computes in float32, the training did in bfloat16"
+    assert {layer.compute_dtype for layer in keras.models.load_model(tmp_path / "model.keras").layers} == {"float32"}
+
+
+def test_a_target_that_exists_is_replaced_only_when_forced(tmp_path: Path):
+    model, folder = tmp_path / "model.onnx", tmp_path / "folder"
+    model.write_text("old")
+    folder.mkdir()
+    (folder / "precious.txt").touch()
+    with pytest.raises(UserError, match="exists; give --force"):
+        check_target(str(model), "onnx", force=False)
+    check_target(str(model), "onnx", force=True)
+    for path, to in ((folder, "savedmodel"), (folder, "onnx"), (model, "savedmodel")):
+        with pytest.raises(UserError, match="something else than an export"):
+            check_target(str(path), to, force=True)
+    with pytest.raises(UserError, match=r"use .*model\.keras"):
+        check_target(str(model), "keras", force=True)
+    with pytest.raises(UserError, match="there is no folder"):
+        check_target(str(tmp_path / "no" / "model.onnx"), "onnx", force=False)
+
+
+def test_forcing_replaces_a_savedmodel_whole_and_a_failure_leaves_the_old_one(tmp_path: Path):
+    run, _, _ = make_grey_run(tmp_path)
+    out = tmp_path / "model"
+    export(run, out, "savedmodel", serving=False)
+    (out / "left-over").touch()
+    with pytest.raises(UserError, match="no checkpoint of step 9"):
+        serve(_job(run, out, checkpoint="9"), lambda message: None)
+    assert (out / "left-over").exists()
+    serve(_job(run, out, checkpoint="best"), lambda message: None)
+    assert not (out / "left-over").exists()
+    assert (out / "saved_model.pb").exists()
+
+
+def _job(run: RunFolder, out: Path, checkpoint: str) -> Job:
+    request = {"to": "savedmodel", "out": str(out), "serving": False, "checkpoint": checkpoint}
+    return Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
+
+
+def refused(ended: Ended, part: str) -> bool:
+    return ended.code == 2 and ended.err.count("\n") == 1 and part in ended.err
+
+
+def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path, tmp_path: Path):
+    command = ("export", str(uninterrupted), "model.onnx", "--to", "onnx", "--serving")
+    ended = paceline(*command, cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert ended.out.startswith("wrote model.onnx (step 24): pixels from 0 to 255, float32 [n, 32, 32, 3] -> probabilities")
+    assert ended.err.startswith("note: onnx cannot decode JPEG")
+    written = (tmp_path / "model.onnx").read_bytes()
+    assert refused(paceline(*command, cwd=tmp_path), "model.onnx exists")
+    assert (tmp_path / "model.onnx").read_bytes() == written
+    assert refused(paceline("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path), "--to is 'torch'")
+    assert refused(
+        paceline("export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path), "weights alone"
+    )
