@@ -130,6 +130,23 @@ def test_starts_are_noted_with_their_workers(stopped_at_5: Path, tmp_path: Path)
     assert "unfinished: step 6 of 24" in page
 
 
+def test_what_an_engine_told_and_stale_gradients_are_shown(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    RunFolder(run).append_metrics(
+        {
+            "step": 940,
+            "epoch": 6.1,
+            "images_per_second": 400.0,
+            "staleness_mean": 1.5,
+            "events": ["worker 1 is lost; 3 are left"],
+        }
+    )
+    page = report(run, out=tmp_path / "page.html")
+    assert "step 940 (4 min" in page
+    assert "worker 1 is lost; 3 are…" in page
+    assert "Mean staleness" in page
+
+
 def test_runs_are_compared_and_named_by_letters(tmp_path: Path) -> None:
     fast = replace(get_recipe("shapes"), schedule=Schedule(rate=0.7))
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", fast, seed=1), make_run(tmp_path / "c")]

@@ -166,30 +166,26 @@ def _learning(stories: Sequence[Story]) -> Element:
 
 
 def _rates(stories: Sequence[Story]) -> list[Element]:
-    several = len(stories) > 1
-    attempts = [(letter(i, len(stories)), attempt) for i, story in enumerate(stories) for attempt in story.attempts()]
-    events = [(each.minute, f"{name} {each.who()}".strip()) for name, each in attempts if each.step or not several]
+    """Learning rate and speed, with every start, and with what happened in between."""
+    count, events, notes = len(stories), list[tuple[float, str]](), list[str]()
+    for i, story in enumerate(stories):
+        name, attempts = letter(i, count), story.attempts()
+        events += [(each.minute, f"{name} {each.who()}".strip()) for each in attempts if each.step or count == 1]
+        events += [(minute, shorten(f"{name} {text}".strip(), 24)) for _, minute, text in story.happenings()]
+        told = [f"at step {a.step:,} ({duration(a.minute)}) with {a.who()}" if a.step else f"with {a.who()}" for a in attempts]
+        notes += [f"{name} started {', again '.join(told)}.".strip().capitalize()] if told else []
+        notes += [f"{name} step {step:,} ({duration(minute)}): {text}".strip() for step, minute, text in story.happenings()]
+    speeds = _lines([story.speeds() for story in stories])
+    staleness = [story.curve("staleness_mean") for story in stories]
     charts = [
         Chart("Learning rate", _lines([s.curve("learning_rate") for s in stories]), "epoch", number, from_zero=True),
-        Chart(
-            "Images per second",
-            _lines([story.speeds() for story in stories]),
-            "minutes of training",
-            lambda value: f"{value:,.0f}",
-            from_zero=True,
-            events=events,
-        ),
+        Chart("Images per second", speeds, "minutes of training", thousands, from_zero=True, events=events),
+        *([Chart("Mean staleness", _lines(staleness), "epoch", number, from_zero=True)] if any(staleness) else []),
     ]
-    lines = []
-    for i, story in enumerate(stories):
-        told = [
-            f"at step {a.step:,} ({duration(a.minute)}) with {a.who()}" if a.step else f"with {a.who()}"
-            for a in story.attempts()
-        ]
-        if told:
-            lines.append(f"{letter(i, len(stories))} started {', again '.join(told)}.".strip().capitalize())
-    shown = element("ul", [element("li", line) for line in lines], class_="notes") if lines else None
-    shown = shown or element("p", "When and with whom it started was not noted.", class_="quiet")
+    if notes:
+        shown = element("ul", [element("li", note) for note in notes], class_="notes")
+    else:
+        shown = element("p", "When and with whom it started was not noted.", class_="quiet")
     return [element("div", [draw(chart) for chart in charts], class_="charts"), shown]
 
 
@@ -382,6 +378,14 @@ def percent(value: float | None, digits: int = 2) -> str:
 
 def whole_percent(value: float) -> str:
     return f"{100 * value:.3g} %"
+
+
+def thousands(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def number(value: float | None, digits: int = 4) -> str:

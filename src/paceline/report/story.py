@@ -117,6 +117,11 @@ class Story:
             for step in sorted(last)
         ]
 
+    def happenings(self) -> list[tuple[int, float, str]]:
+        """Step, minute and text of what an engine told while it went on: workers that were lost, or came back."""
+        at = dict(self.minutes)
+        return [(r["step"], at[r["step"]], str(text)) for r in self.records for text in r.get("events") or []]
+
 
 def read_story(run: RunFolder) -> Story:
     """Raises UserError where there is nothing to tell: the folder is damaged or of a newer Paceline."""
