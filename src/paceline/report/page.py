@@ -232,10 +232,10 @@ def _confusion(story: Story, evaluation: Evaluation, most: int) -> list[Element]
 def _matrix_table(matrix: np.ndarray, classes: Sequence[str]) -> Element:
     """Rows are what pictures show, columns what the model said."""
     wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
-    heads = [element("th", element("span", name), scope="col") for name in classes]
+    heads = [element("th", element("span", shorten(name, 20)), scope="col", title=name) for name in classes]
     rows = []
     for i, counts in enumerate(matrix):
-        cells = [element("th", classes[i], scope="row")]
+        cells = [element("th", shorten(classes[i], 20), scope="row", title=classes[i])]
         for j, count in enumerate(counts):
             share = count / max(1, counts.sum()) if i == j else count / max(1, wrong.max())
             strong = bool(share > 0.55)  # in between, neither dark nor light numbers could be read
@@ -264,8 +264,9 @@ def _frequent(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> Ele
     rows = []
     for index in order:
         i, j = divmod(int(index), len(matrix))
-        share = percent(matrix[i, j] / matrix[i].sum(), 1)
-        rows.append(element("tr", [element("td", cell) for cell in (classes[i], classes[j], f"{matrix[i, j]:,}", share)]))
+        names = [shorten(classes[index], 40) for index in (i, j)]
+        cells = [*names, f"{matrix[i, j]:,}", percent(matrix[i, j] / matrix[i].sum(), 1)]
+        rows.append(element("tr", [element("td", cell) for cell in cells]))
     return _table(("shown", "taken for", "times", "of its class"), rows) if rows else element("p", "None.", class_="quiet")
 
 
@@ -276,7 +277,8 @@ def _mistakes(evaluation: Evaluation, classes: Sequence[str], most: int) -> list
         shown, said = classes[evaluation.examples.labels[index]], classes[evaluation.examples.predictions[index]]
         sure = percent(evaluation.examples.probabilities[index], 1)
         image = _picture(picture, f"Test picture {index}: {shown}, taken for {said}")
-        caption = element("figcaption", element("b", shown), element("span", f"not {said}"), element("small", f"{sure} sure"))
+        said = element("span", f"not {shorten(said, 30)}")
+        caption = element("figcaption", element("b", shorten(shown, 30)), said, element("small", f"{sure} sure"))
         cards.append(element("figure", image, caption))
     return [element("h4", "Worst mistakes"), element("div", cards, class_="mistakes")] if cards else []
 
