@@ -71,26 +71,12 @@ class TensorBoard:
             self._write_events({"step": self._first_step, "graph_def": GraphDef(node=nodes).SerializeToString()})
 
     def hyper_parameters(self, experiment: Experiment) -> None:
-        """Every field of the experiment, for the table that compares runs; runs of the same experiment are one group.
+        """Every field of the experiment, for the table that compares runs."""
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-        The plug-in's own `hparams_pb` writes the same, but imports the clients of all clouds, which takes as long as a few steps.
-        """
-        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-        data = HParamsPluginData()
-        data.session_start_info.group_name, data.session_start_info.start_time_secs = experiment.digest(), time.time()
-        for name, value in flatten(experiment.to_json()).items():
-            own = data.session_start_info.hparams[name]
-            if isinstance(value, bool):
-                own.bool_value = value
-            elif isinstance(value, int | float):
-                own.number_value = value
-            else:
-                own.string_value = str(value)
-        plugin = {"plugin_name": "hparams", "content": data.SerializeToString()}
-        nothing = {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": 0}]}}
-        summary = {"tag": "_hparams_/session_start_info", "metadata": {"plugin_data": plugin}, "tensor": nothing}
-        self._write((self._first_step, [summary]))
+        values = flatten(experiment.to_json())
+        plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()}
+        self._write_events({"step": self._first_step, "summary": hparams_pb(plain)})
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
