@@ -25,34 +25,27 @@ format: setup-all
 	$(BIN)/ruff format .
 
 bench: setup-all
-	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3,bench]"
+	$(INSTALL) --editable ".[$(ALL),bench]"
 	$(BIN)/python -m benchmarks
 
 setup: $(VENV)/ready
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
+ALL := $(EXTRA),dev,ray,spark,s3,onnx,profile
 $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable ".[$(EXTRA)]"
 	touch $@
 
-# What the tests need beside it: Ray, Spark, storage, and the tools.
+# What the tests need beside it: Ray, Spark, storage, the tools, and packages of the system.
 setup-all: $(VENV)/ready-all
 
-# Two hosts are tested as network namespaces, with ip and tc: where they may not be installed, those tests say why they are skipped.
 $(VENV)/ready-all: $(VENV)/ready
-	$(INSTALL) --editable ".[$(EXTRA),dev,ray,spark,s3]"
-	@command -v ip tc > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get install -qq -y iproute2; } || true
-	@$(FIND_JAVA) || { $(INSTALL_JAVA) && $(FIND_JAVA); } || echo "$(NO_JAVA)"
+	$(INSTALL) --editable ".[$(ALL)]"
+	@bash packages.sh
 	touch $@
-
-# Spark needs it; everything else works without, and the tests of Spark are then skipped.
-FIND_JAVA = $(BIN)/python -c "from paceline.places.spark_session import check_java; check_java()" 2>/dev/null
-INSTALL_JAVA = test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq >/dev/null 2>&1 \
-	&& { apt-get install -y -qq openjdk-17-jre-headless || apt-get install -y -qq default-jre-headless; } >/dev/null 2>&1
-NO_JAVA = There is no Java 17 or newer for Spark: install one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -25,6 +25,8 @@ DRIVER_SIDE = [
     "doctor",
     "bench",
     "completion",
+    "report",
+    "cli_report",
     "experiment",
     "recipes",
     "schedule",

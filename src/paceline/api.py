@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended. `history` has the records of metrics.jsonl."""
+    """How a run ended; it draws itself in a notebook."""
 
     step: int
     finished: bool
@@ -38,8 +38,20 @@ class Result:
     run_dir: str
 
     @property
-    def history(self) -> list[dict[str, Any]]:
-        return existing_run(self.run_dir, checkpoints=False).read_metrics()
+    def history(self) -> Any:
+        """The records of metrics.jsonl: a DataFrame with a row for each block, or a list of dictionaries where there is no pandas."""
+        records = existing_run(self.run_dir, checkpoints=False).read_metrics()
+        try:
+            import pandas
+        except ImportError:
+            return records
+        return pandas.DataFrame.from_records(records)
+
+    def _repr_html_(self) -> str:
+        from paceline.report.page import build_fragment
+        from paceline.report.story import read_story
+
+        return build_fragment(read_story(existing_run(self.run_dir, checkpoints=False)))
 
 
 def train(

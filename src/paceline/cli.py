@@ -250,6 +250,7 @@ FLAGS: dict[str, Any] = {
     "eval": cli_run.Eval,
     "predict": cli_run.Predict,
     "export": cli_run.Export,
+    "report": cli_report.Report,
     "runs": cli_tools.Runs,
     "tensorboard": cli_tools.TensorBoard,
     "recipes": None,
@@ -264,6 +265,6 @@ FIRST_WORDS: dict[str, Callable[[], list[str]]] = {
     "bench": _names_of_recipes,
     "completion": lambda: ["bash", "zsh", "fish"],
     "data fetch": lambda: ["cifar10", "cifar100"],
-    **dict.fromkeys(("eval", "predict", "export", "tensorboard"), cli_tools.names_of_runs),
+    **dict.fromkeys(("eval", "predict", "export", "report", "tensorboard"), cli_tools.names_of_runs),
 }
 """What the words of a command that are no flags can be, where it is no file."""

@@ -13,7 +13,7 @@ from paceline.errors import UserError
 
 
 @dataclass(frozen=True)
-class _Report:
+class Report:
     """One self-contained page about one or several runs: curves, what the model confuses, its worst mistakes, what differs between them.
 
     Example: paceline report runs/shapes-6d2c1f04 runs/shapes-41b6c3aa -o report.html"""
@@ -31,7 +31,7 @@ def report(arguments: list[str]) -> int:
     from paceline.cli import parse
     from paceline.report import write_report
 
-    flags = parse(_Report, "paceline report", arguments, _Report())
+    flags = parse(Report, "paceline report", arguments, Report())
     if not flags.runs:
         raise UserError("which run? Use: paceline report RUN... -o FILE")
     left_out = write_report(flags.runs, Path(flags.out), flags.force)

@@ -13,6 +13,7 @@ from paceline.errors import UserError
 from paceline.experiment import Experiment
 from paceline.recipes import RECIPES
 from paceline.runs import RunFolder, all_runs, default_path
+from paceline.storage import is_remote
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,20 @@ def _row(run: RunFolder, folder: Path) -> Row:
         measured.get("test_loss"),
         result.get("images_per_second") or last.get("images_per_second"),
         changed,
-        f"paceline {shlex.join(resume_command(run.path, experiment))}" if state == "unfinished" else "",
+        f"paceline {shlex.join(resume_command(run.where, experiment))}" if state == "unfinished" else "",
     )
 
 
-def resume_command(path: Path, experiment: Experiment) -> list[str]:
+def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
     """`train ...` that goes on with a run: its recipe, by the name of its folder or else the nearest, with what differs as flags.
     Where its workers ran is not noted in the folder, so the command runs here."""
-    named = re.fullmatch(r"(.+)-[0-9a-f]{8}", path.name)
+    named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
     recipe = (
         named[1] if named and named[1] in RECIPES else min(RECIPES, key=lambda name: len(_flags(RECIPES[name](), experiment)))
     )
     flags = _flags(RECIPES[recipe](), experiment)
-    own_place = default_path(recipe, experiment).resolve() == path.resolve()
-    return ["train", recipe, *flags, *([] if own_place else ["--run-dir", str(path)])]
+    own_place = not is_remote(where) and Path(default_path(recipe, experiment)).resolve() == Path(where).resolve()
+    return ["train", recipe, *flags, *([] if own_place else ["--run-dir", str(where)])]
 
 
 def _flags(old: Any, new: Any, prefix: str = "") -> list[str]:

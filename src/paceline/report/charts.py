@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations
 from xml.etree.ElementTree import Element
 
 from paceline.report.html import element
@@ -100,7 +100,7 @@ def thin(points: Points, most: int = SCREEN_POINTS) -> Points:
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round values from at or below `low` to at or above `high`."""
-    if high <= low:
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-3):
         low, high = (low - 0.5, low + 0.5) if low else (0.0, 1.0)
     rough = (high - low) / count
     unit = 10.0 ** math.floor(math.log10(rough))
@@ -176,7 +176,7 @@ def _mark(x: float, y: float, style: int) -> Element:
         f"M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4 -4z",
         f"M{x:.1f} {y - 4:.1f}l4 7h-8z",
     )
-    filled = "filled" if style // 4 % 2 else "hollow"
+    filled = "filled" if (style // 4 + style // 8) % 2 else "hollow"
     return element("path", d=shapes[style % 4], class_=f"mark {filled} s{style % 8}")
 
 
@@ -185,7 +185,7 @@ def _end_names(lines: Sequence[Line]) -> list[Element]:
     ends = sorted(((*line.points[-1], line) for line in lines if line.name), key=lambda end: end[1])
     heights = [y for _, y, _ in ends]
     for _ in range(40):
-        for (i, above), (j, below) in pairwise(enumerate(ends)):
+        for (i, above), (j, below) in combinations(enumerate(ends), 2):
             overlap = 12 - (heights[j] - heights[i])
             if overlap > 0 and abs(above[0] - below[0]) < 40:
                 heights[i], heights[j] = heights[i] - overlap / 2, heights[j] + overlap / 2

@@ -166,30 +166,26 @@ def _learning(stories: Sequence[Story]) -> Element:
 
 
 def _rates(stories: Sequence[Story]) -> list[Element]:
-    several = len(stories) > 1
-    attempts = [(letter(i, len(stories)), attempt) for i, story in enumerate(stories) for attempt in story.attempts()]
-    events = [(each.minute, f"{name} {each.who()}".strip()) for name, each in attempts if each.step or not several]
+    """Learning rate and speed, with every start, and with what happened in between."""
+    count, events, notes = len(stories), list[tuple[float, str]](), list[str]()
+    for i, story in enumerate(stories):
+        name, attempts = letter(i, count), story.attempts()
+        events += [(each.minute, f"{name} {each.who()}".strip()) for each in attempts if each.step or count == 1]
+        events += [(minute, shorten(f"{name} {text}".strip(), 24)) for _, minute, text in story.happenings()]
+        told = [f"at step {a.step:,} ({duration(a.minute)}) with {a.who()}" if a.step else f"with {a.who()}" for a in attempts]
+        notes += [f"{name} started {', again '.join(told)}.".strip().capitalize()] if told else []
+        notes += [f"{name} step {step:,} ({duration(minute)}): {text}".strip() for step, minute, text in story.happenings()]
+    speeds = _lines([story.speeds() for story in stories])
+    staleness = [story.curve("staleness_mean") for story in stories]
     charts = [
         Chart("Learning rate", _lines([s.curve("learning_rate") for s in stories]), "epoch", number, from_zero=True),
-        Chart(
-            "Images per second",
-            _lines([story.speeds() for story in stories]),
-            "minutes of training",
-            lambda value: f"{value:,.0f}",
-            from_zero=True,
-            events=events,
-        ),
+        Chart("Images per second", speeds, "minutes of training", thousands, from_zero=True, events=events),
+        *([Chart("Mean staleness", _lines(staleness), "epoch", number, from_zero=True)] if any(staleness) else []),
     ]
-    lines = []
-    for i, story in enumerate(stories):
-        told = [
-            f"at step {a.step:,} ({duration(a.minute)}) with {a.who()}" if a.step else f"with {a.who()}"
-            for a in story.attempts()
-        ]
-        if told:
-            lines.append(f"{letter(i, len(stories))} started {', again '.join(told)}.".strip().capitalize())
-    shown = element("ul", [element("li", line) for line in lines], class_="notes") if lines else None
-    shown = shown or element("p", "When and with whom it started was not noted.", class_="quiet")
+    if notes:
+        shown = element("ul", [element("li", note) for note in notes], class_="notes")
+    else:
+        shown = element("p", "When and with whom it started was not noted.", class_="quiet")
     return [element("div", [draw(chart) for chart in charts], class_="charts"), shown]
 
 
@@ -236,14 +232,15 @@ def _confusion(story: Story, evaluation: Evaluation, most: int) -> list[Element]
 def _matrix_table(matrix: np.ndarray, classes: Sequence[str]) -> Element:
     """Rows are what pictures show, columns what the model said."""
     wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
-    heads = [element("th", element("span", name), scope="col") for name in classes]
+    heads = [element("th", element("span", shorten(name, 20)), scope="col", title=name) for name in classes]
     rows = []
     for i, counts in enumerate(matrix):
-        cells = [element("th", classes[i], scope="row")]
+        cells = [element("th", shorten(classes[i], 20), scope="row", title=classes[i])]
         for j, count in enumerate(counts):
             share = count / max(1, counts.sum()) if i == j else count / max(1, wrong.max())
-            kind = ("right" if i == j else "wrong") + (" strong" if share > 0.55 else "")
-            attributes = {"class": kind, "style": f"--share:{share:.2f}"} if count else {"class": "none"}
+            strong = bool(share > 0.55)  # in between, neither dark nor light numbers could be read
+            kind = ("right" if i == j else "wrong") + " strong" * strong
+            attributes = {"class": kind, "style": f"--shade:{1 if strong else 0.5 * share:.2f}"} if count else {"class": "none"}
             cells.append(element("td", f"{count:,}" if count else "·", **attributes))
         cells.append(element("td", percent(counts[i] / counts.sum(), 1) if counts.sum() else "–", class_="share"))
         rows.append(element("tr", cells))
@@ -267,8 +264,9 @@ def _frequent(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> Ele
     rows = []
     for index in order:
         i, j = divmod(int(index), len(matrix))
-        share = percent(matrix[i, j] / matrix[i].sum(), 1)
-        rows.append(element("tr", [element("td", cell) for cell in (classes[i], classes[j], f"{matrix[i, j]:,}", share)]))
+        names = [shorten(classes[index], 40) for index in (i, j)]
+        cells = [*names, f"{matrix[i, j]:,}", percent(matrix[i, j] / matrix[i].sum(), 1)]
+        rows.append(element("tr", [element("td", cell) for cell in cells]))
     return _table(("shown", "taken for", "times", "of its class"), rows) if rows else element("p", "None.", class_="quiet")
 
 
@@ -279,7 +277,8 @@ def _mistakes(evaluation: Evaluation, classes: Sequence[str], most: int) -> list
         shown, said = classes[evaluation.examples.labels[index]], classes[evaluation.examples.predictions[index]]
         sure = percent(evaluation.examples.probabilities[index], 1)
         image = _picture(picture, f"Test picture {index}: {shown}, taken for {said}")
-        caption = element("figcaption", element("b", shown), element("span", f"not {said}"), element("small", f"{sure} sure"))
+        said = element("span", f"not {shorten(said, 30)}")
+        caption = element("figcaption", element("b", shorten(shown, 30)), said, element("small", f"{sure} sure"))
         cards.append(element("figure", image, caption))
     return [element("h4", "Worst mistakes"), element("div", cards, class_="mistakes")] if cards else []
 
@@ -381,6 +380,14 @@ def percent(value: float | None, digits: int = 2) -> str:
 
 def whole_percent(value: float) -> str:
     return f"{100 * value:.3g} %"
+
+
+def thousands(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def number(value: float | None, digits: int = 4) -> str:

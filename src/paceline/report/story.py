@@ -74,16 +74,14 @@ class Story:
 
     def curve(self, name: str, x: str = "epoch") -> Points:
         """The values of a metric where it was measured."""
-        return [
-            (r[x], r[name]) for r in self.records if isinstance(r.get(name), int | float) and isinstance(r.get(x), int | float)
-        ]
+        return [(r[x], r[name]) for r in self.records if r.get(name) is not None and r.get(x) is not None]
 
     def last(self, name: str) -> float | None:
         """The result's value, or else the newest of the metrics."""
         value = self.result.get(name)
         return value if value is not None else next((y for _, y in reversed(self.curve(name))), None)
 
-    @property
+    @cached_property
     def split(self) -> str:
         """What was evaluated all along: the validation split where there is one."""
         return "validation" if self.curve("validation_loss") else "test"
@@ -118,6 +116,11 @@ class Story:
             Attempt(step, float(np.interp(step, steps, minutes)), int(last[step].get("workers") or 1), tries[step])
             for step in sorted(last)
         ]
+
+    def happenings(self) -> list[tuple[int, float, str]]:
+        """Step, minute and text of what an engine told while it went on: workers that were lost, or came back."""
+        at = dict(self.minutes)
+        return [(r["step"], at[r["step"]], str(text)) for r in self.records for text in r.get("events") or []]
 
 
 def read_story(run: RunFolder) -> Story:
