@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import Ended, paceline, program, result_of, wait_until, write_own_code
+from helpers import Ended, paceline, program, result_of, tf_config, wait_until, write_own_code
 from paceline.api import Result
 from paceline.data import remote
 from paceline.errors import UserError
@@ -293,6 +293,23 @@ def test_two_workers_of_a_tf_config_train_with_a_remote_model_dir(
         followed = follower.wait()
     assert (chief.code, followed.code) == (0, 0), (chief, followed)
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_the_evaluator_watches_a_remote_folder(
+    uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(uninterrupted, folder)
+    before = Store(folder).files()
+    environment = tf_config({"chief": ["127.0.0.1:1"]}, "evaluator", model_dir=folder)
+    ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
+    assert ended.code == 0, ended
+    after = Store(folder).files()
+    assert {name: after[name] for name in before} == before, "the chief's files are the chief's"
+    assert {name.rpartition("/")[0] or name for name in after if name not in before} == {"evaluations.jsonl", "events/evaluator"}
+    lines = (Store(folder).read("evaluations.jsonl") or b"").splitlines()
+    records = {record["step"]: record for record in map(json.loads, lines)}
+    assert records[24]["test_accuracy"] == result_of(uninterrupted)["test_accuracy"]
+    assert records[24]["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
 @pytest.mark.long

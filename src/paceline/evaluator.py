@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import assemble, devices
 from paceline.chief import Send, numbers
+from paceline.data.remote import bring_data
 from paceline.errors import UserError
 from paceline.experiment import differences
 from paceline.job import Job
-from paceline.runs import RunFolder
+from paceline.runs import RunFolder, watched_run
 from paceline.training import actions
 from paceline.training.checkpoint import Checkpoints, State
 from paceline.training.tensorboard import TensorBoard
@@ -67,10 +68,13 @@ class _Patience:
 
 def watch(job: Job, send: Send, stop: threading.Event) -> bool:
     """Evaluate until the run is finished and its last checkpoint evaluated; True where a SIGTERM came first."""
-    run, patience = RunFolder(job.run.run_dir), _Patience(job, send, stop)
+    run, patience = watched_run(job.run.run_dir), _Patience(job, send, stop)
     try:
+        bring_data(job.experiment.data.dir, send)
+        run.refresh()
         while not run.exists():
-            patience.wait(f"a run in {run.path}")
+            patience.wait(f"a run in {run.where}")
+            run.refresh()
         _check(differences(run.experiment().to_json(), job.experiment.to_json()), run, "experiment")
         devices.set_environment(job)
         from paceline.engines.collective import open_engine
@@ -86,7 +90,7 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
 def _check(different: list[str], run: RunFolder, what: str) -> None:
     if different:
         raise UserError(
-            f"the evaluator's {what} is not that of {run.path}: {', '.join(different[:4])}; give it the chief's own settings"
+            f"the evaluator's {what} is not that of {run.where}: {', '.join(different[:4])}; give it the chief's own settings"
         )
 
 
@@ -95,17 +99,18 @@ def _evaluate_all(job: Job, run: RunFolder, core: Core, engine: Engine, patience
     done = {record["step"]: record for record in run.read_evaluations()}
     board = TensorBoard(run.evaluator_events, max(done, default=0))
     start = {"kind": "start", **numbers(core, State(max(done, default=0), {}))}
-    patience.send(start | {"line": f"evaluator: {assemble.derived(job, core)}", "run_dir": str(run.path)})
+    patience.send(start | {"line": f"evaluator: {assemble.derived(job, core)}", "run_dir": run.where})
     unreadable: dict[int, UserError] = {}
     try:
         while not _finished(run, core.plan.total_steps, done, unreadable):
+            run.refresh()
             for step in [step for step in checkpoints.steps() if step not in {*done, *unreadable}]:
                 if state := _load(checkpoints, step, unreadable, patience.send):
                     done[step] = _evaluate(state, core, engine, run, board, patience.send)
-            patience.wait(f"a checkpoint in {run.checkpoints}", lambda: (checkpoints.steps(), len(run.read_metrics())))
+            patience.wait(f"a checkpoint in {run.where}", lambda: (checkpoints.steps(), len(run.read_metrics())))
     finally:
         board.close()
-    last = done[core.plan.total_steps] | {"finished": True, "images_per_second": None, "run_dir": str(run.path)}
+    last = done[core.plan.total_steps] | {"finished": True, "images_per_second": None, "run_dir": run.where}
     names = ("step", "finished", "test_accuracy", "test_loss", "images_per_second", "state_sha256", "run_dir")
     patience.send({"kind": "result"} | {name: last[name] for name in names})
 
@@ -140,5 +145,6 @@ def _evaluate(state: State, core: Core, engine: Engine, run: RunFolder, board: T
     }
     run.append_evaluation(record)
     board(state.step, metrics)
+    run.publish_evaluations()
     actions.Report(send)(state.step, metrics)
     return record

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.storage import StorageError, Store, Tally
+from paceline.storage import File, StorageError, Store, Tally
 
 LOCK = "lock"
 LOCK_TIMEOUT_S = float(os.environ.get("PACELINE_LOCK_TIMEOUT_S") or 60.0)
@@ -45,6 +45,7 @@ class Mirror:
         self._store, self._local = Store(url), local
         self._there: dict[str, tuple[int, int]] = {}  # what the remote side has: size and time of the local file
         self._waiting: dict[str, int] = {}
+        self._seen: dict[str, File] = {}  # what `refresh` found
         self._beats, self._lost = 0, ""
         self._busy, self._ended = threading.Lock(), threading.Event()
         self._send: Send = lambda message: None
@@ -94,6 +95,20 @@ class Mirror:
         """All of them: which one is whole, and which the best, is known only when they are here."""
         self._fetch(self._waiting)
         self._waiting = {}
+
+    def refresh(self) -> None:
+        """For who looks on while others train: fetch what is new over there, and drop the checkpoints that were pruned."""
+        files = {name: file for name, file in self._store.files().items() if not _is_private(name)}
+        self._fetch({name: file.size for name, file in files.items() if self._seen.get(name) != file})
+        self._seen |= files
+        for name in _files(self._local):
+            if name.startswith("checkpoints/") and name not in files:
+                (self._local / name).unlink(missing_ok=True)
+
+    def add(self, names: list[str]) -> None:
+        """Bring up files that nobody else writes. They are not fetched again."""
+        self._upload(names)
+        self._seen |= {name: file for name, file in self._store.files().items() if name in names}
 
     def publish(self) -> None:
         """Bring up what changed. When it returns, a run that resumes elsewhere finds it; else it raises."""

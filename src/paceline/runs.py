@@ -161,6 +161,17 @@ class RunFolder:
         """Add one line to the evaluator's own file; the chief's evaluations are in its metrics."""
         _append(self._evaluations, record)
 
+    def publish_evaluations(self) -> None:
+        """The evaluator's own files, to a remote folder."""
+        if self._mirror:
+            own = [self._evaluations, *self.evaluator_events.glob("*")]
+            self._mirror.add([path.relative_to(self.path).as_posix() for path in own if path.exists()])
+
+    def refresh(self) -> None:
+        """See what the chief has written meanwhile; on a disk that needs nothing."""
+        if self._mirror:
+            self._mirror.refresh()
+
     def read_evaluations(self) -> list[dict[str, Any]]:
         return _records(_read_text(self._evaluations))
 
@@ -262,17 +273,31 @@ def existing_run(path: str | Path, root: str | Path = "runs", checkpoints: bool 
     raise UserError(f"no run in {path}; {hint}")
 
 
+def watched_run(path: str | Path) -> RunFolder:
+    """A run for who looks on while others train it, with `refresh`; it need not be there yet."""
+    if not is_remote(path):
+        return RunFolder(path)
+    folder, run = _scratch(str(path))
+    run._mirror = Mirror(run.where, folder)
+    return run
+
+
 def _copy(url: str, checkpoints: bool) -> RunFolder:
-    """Apart from the local side of a training that may be under way on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder, run = _scratch(url)
     mirror = Mirror(url, folder)
     mirror.pull()
     if checkpoints:
         mirror.pull_checkpoints()
+    return run
+
+
+def _scratch(url: str) -> tuple[Path, RunFolder]:
+    """Apart from the local side of a training that may be under way on this machine; gone when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     run = RunFolder(folder)
     run.where = url.rstrip("/")
-    return run
+    return folder, run
 
 
 def library_versions() -> dict[str, str]:
