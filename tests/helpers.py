@@ -232,9 +232,9 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
-def tf_config(cluster: dict[str, list[str]], role: str, index: int = 0) -> dict[str, str]:
+def tf_config(cluster: dict[str, list[str]], role: str, index: int = 0, model_dir: str = "run") -> dict[str, str]:
     """The environment of one task."""
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, "model_dir": "run"})}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, "model_dir": model_dir})}
 
 
 def once_per_session(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
