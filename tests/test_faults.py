@@ -241,3 +241,16 @@ def test_a_sigterm_ends_a_task_that_waits_for_the_others_at_once(tmp_path: Path)
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.long
+def test_a_command_that_was_stopped_blames_no_worker_when_it_goes_on(tmp_path: Path) -> None:
+    """As by Ctrl-Z and fg: the workers went on meanwhile, and nobody listened to them."""
+    flags = ("--run-dir", "run", "--workers", "2", "--stall-timeout", "6", "--max-restarts", "0")
+    with program("train", "smoke", *flags, cwd=tmp_path) as running:
+        wait_until(lambda: saved_step(tmp_path / "run") > 0 or not running.is_running())
+        os.kill(running.pid, signal.SIGSTOP)
+        time.sleep(12)
+        os.kill(running.pid, signal.SIGCONT)
+        ended = running.wait()
+    assert ended.code == 0, ended
