@@ -246,11 +246,13 @@ def cpu_s(pid: int) -> float:
 @pytest.mark.long
 def test_a_command_that_was_stopped_blames_no_worker_when_it_goes_on(tmp_path: Path) -> None:
     """As by Ctrl-Z and fg: the workers went on meanwhile, and nobody listened to them."""
-    flags = ("--run-dir", "run", "--workers", "2", "--stall-timeout", "6", "--max-restarts", "0")
+    (tmp_path / "own.py").write_text("import time\ndef slowly(step, metrics):\n    time.sleep(3)\n")
+    flags = ("--run-dir", "run", "--workers", "2", "--stall-timeout", "6", "--max-restarts", "0", "--actions", "own.py:slowly")
     with program("train", "smoke", *flags, cwd=tmp_path) as running:
         wait_until(lambda: saved_step(tmp_path / "run") > 0 or not running.is_running())
         os.kill(running.pid, signal.SIGSTOP)
         time.sleep(12)
+        assert not (tmp_path / "run" / "result.json").exists(), "the workers still train"
         os.kill(running.pid, signal.SIGCONT)
         ended = running.wait()
     assert ended.code == 0, ended
