@@ -77,6 +77,7 @@ def _several_workers(job: Job) -> tf.distribute.Strategy:
         rpc_layer="grpc",
     )
     on_sigterm = signal.getsignal(signal.SIGTERM)
+    _be_patient(job)
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except tf.errors.UnknownError as error:
@@ -87,6 +88,20 @@ def _several_workers(job: Job) -> tf.distribute.Strategy:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # which TensorFlow's coordination service has taken for itself
     return strategy
+
+
+def _be_patient(job: Job) -> None:
+    """TensorFlow's coordination service gives a worker up after 10 s without a heartbeat, which a slow link full of vectors can delay
+    for longer. Who counts as lost is the supervisor's to say, and it names who; the service only comes after it."""
+    from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+    from tensorflow.python.eager import context
+
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=int(2000 * job.place.stall_timeout),
+        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=job.cluster.num_workers)],
+    )
 
 
 def gpus(job: Job) -> list[str]:

@@ -17,7 +17,8 @@ def fail(kind: str) -> None:
     folder = Path(os.environ["FAULT_FOLDER"])
     if (folder / "failed").exists() and "FAULT_AGAIN" not in os.environ:
         return
-    (folder / "failed").write_text(str(time.time()))
+    (folder / "failing").write_text(f"{time.time()} {os.getpid()}")
+    (folder / "failing").rename(folder / "failed")
     if kind == "exception":
         raise RuntimeError("something in this worker broke")
     os.kill(os.getpid(), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}[kind])

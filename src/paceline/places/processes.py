@@ -115,8 +115,11 @@ class Group:
         return self._outcome
 
     def _listen_to_all(self, listen: Listen, while_waiting: Callable[[], None]) -> None:
-        running, asked = len(self._processes), time.monotonic()
+        running, asked, looked = len(self._processes), time.monotonic(), time.monotonic()
         while running and not self._outcome.get("already"):
+            if time.monotonic() - looked > SILENT_S:  # this process was stopped, or its listener slow: no worker is to blame
+                self._heard, self._progress = ([time.monotonic()] * len(self._processes) for _ in range(2))
+            looked = time.monotonic()
             if not self._started and time.monotonic() - asked > WAITING_EVERY_S:
                 while_waiting()
                 asked = time.monotonic()
