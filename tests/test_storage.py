@@ -337,6 +337,26 @@ def test_storage_without_objects_works_by_renaming(
     assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
+def test_a_store_without_objects_puts_under_another_name_and_renames(tmp_path: Path) -> None:
+    store = Store(f"local://{tmp_path}/deep/folder")
+    assert store.files() == {}
+    assert (store.create("lock", b"a"), store.create("lock", b"b"), store.read("lock")) == (True, False, b"a")
+    for content in (b"old", b"new"):
+        store.put("checkpoints/one", content)
+    (tmp_path / "large").write_bytes(b"12345")
+    store.put("checkpoints/one", tmp_path / "large")
+    before = store.files()["checkpoints/one"]
+    assert (before.size, store.read("checkpoints/one"), store.read("none")) == (5, b"12345", None)
+    assert sorted(path.name for path in (tmp_path / "deep").rglob("*") if path.is_file()) == ["lock", "one"]
+    store.put("checkpoints/one", b"54321")
+    assert store.files()["checkpoints/one"] != before
+    assert (store.get("checkpoints/one", tmp_path / "back"), store.get("gone", tmp_path / "gone")) == (True, False)
+    assert (tmp_path / "back").read_bytes() == b"54321"
+    store.remove("checkpoints/one")
+    store.remove("checkpoints/one")
+    assert set(store.files()) == {"lock"}
+
+
 # The mirror by itself
 
 
