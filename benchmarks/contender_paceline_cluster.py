@@ -1,4 +1,4 @@
-"""Several processes of Paceline on this machine, by the real command: a turn is a block of about five seconds.
+"""Several processes of Paceline on this machine, by the real command: a turn is a few blocks of training, some five seconds.
 
     python -m benchmarks.contender_paceline_cluster DEPTH DATA_FOLDER SLOWED flags of paceline train ...
 
@@ -23,7 +23,7 @@ from benchmarks.protocol import Channel
 from benchmarks.turns import FOLDER
 
 BATCH = 128
-SLICE_S = 0.2
+SLICE_S, TURN_S = 0.2, 4.0
 FLAGS = (
     "--global-batch-size",
     str(BATCH),
@@ -110,15 +110,17 @@ class Cluster:
         return first
 
     def turn(self, slowed: bool) -> tuple[float, float, float]:
-        """Images, wall and CPU seconds of one block."""
-        first, before = self._signal(signal.SIGCONT), processes.cpu_s(self._mark)
-        with open(self._folder / "go", "w") as pipe:
-            pipe.write("go")
+        """Images, wall and CPU seconds of some blocks; waiting makes the first of them a short one."""
+        first, before, images, wall_s = self._signal(signal.SIGCONT), processes.cpu_s(self._mark), 0.0, 0.0
         with Slow(first) if slowed else nullcontext():
-            told = self._block_done()
+            while wall_s < TURN_S:
+                with open(self._folder / "go", "w") as pipe:
+                    pipe.write("go")
+                told = self._block_done()
+                images += told["steps"] * BATCH
+                wall_s += told["steps"] * BATCH / told["images_per_s"]
         self._signal(signal.SIGSTOP)
-        images = told["steps"] * BATCH
-        return images, images / told["images_per_s"], processes.cpu_s(self._mark) - before
+        return images, wall_s, processes.cpu_s(self._mark) - before
 
 
 def main() -> None:

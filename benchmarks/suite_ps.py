@@ -40,7 +40,7 @@ def measure(settings: Settings) -> SuiteResult:
     notes = [
         note,
         "sync and async: --workers 2 --ps 1; a slow worker is stopped for three quarters of the time (SIGSTOP, SIGCONT)",
-        "a turn is a block of training, about 5 s, whatever --turn-seconds says; between turns the workers are stopped",
+        "a turn is a few blocks of training, 4 s or more, whatever --turn-seconds says; between turns the workers are stopped",
     ]
     title = f"Parameter servers, ResNet-{DEPTH}, global batch 128, 2 replicas"
     return SuiteResult(title, figures, notes, "workers", rows(measured, "workers"))
