@@ -255,7 +255,8 @@ def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(nodes: Nodes, cre
     events = engine.advance(1, 4).get("events", [])
     remove.join()
     events += engine.advance(4, 6).get("events", [])  # it may have been removed between two blocks
-    assert "going on with 2 of them" in events[0]
+    assert "lost a worker" in events[0]
+    assert len(engine._team) == 2
     nodes.second = nodes.add()
     fill(crew, 4)
     metrics = engine.advance(6, STEPS)
