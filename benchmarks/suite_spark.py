@@ -22,7 +22,7 @@ START_TARGET = Target("<=", 20)
 MEMORY_TARGET = Target("<", 1)
 PREDICT_TARGET = Target(">=", 0.8)
 TRAININGS = 3
-STEPS = 120
+STEPS = 60
 ON_SPARK = ("--on", "spark", "--spark.master", "local-cluster[2,1,1024]")
 _POLL_S = 0.05
 _TIMEOUT_S = 600.0

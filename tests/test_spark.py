@@ -217,6 +217,27 @@ def test_spark_submit_trains_with_its_own_settings(uninterrupted: Path, tmp_path
     assert not (tmp_path / "run" / "spark.log").exists()
 
 
+IN_A_SESSION = """
+import json
+import paceline
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+place = paceline.Place(on="spark", workers=2)
+found = [paceline.train("smoke", place=place, run=paceline.Run(run_dir=name), progress=False) for name in ("one", "two")]
+json.dump([spark.range(5).count(), *(result.state_sha256 for result in found)], open("found.json", "w"))
+"""
+
+
+@pytest.mark.long
+def test_a_session_that_already_runs_is_used_again_and_again_and_left_running(uninterrupted: Path, tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(IN_A_SESSION)
+    ended = paceline(cwd=tmp_path, command=(sys.executable, str(tmp_path / "twice.py")), timeout_s=SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended.err
+    digest = result_of(uninterrupted)["state_sha256"]
+    assert json.loads((tmp_path / "found.json").read_text()) == [5, digest, digest]
+
+
 @pytest.mark.long
 def test_executors_whose_python_has_no_paceline_get_the_drivers(
     uninterrupted: Path, tmp_path: Path, master: str, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,6 @@ computed before somebody asks for the result. The driver imports no TensorFlow.
 
 from __future__ import annotations
 
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from functools import cache, partial
@@ -19,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, StructField, StructType
 
 from paceline.errors import UserError
-from paceline.places.spark_session import write_package
+from paceline.places.spark_session import ship_package, shipping_folder
 from paceline.runs import RunFolder, existing_run, explained
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ ADDED = (
     StructField("probabilities", ArrayType(FloatType(), containsNull=False)),
     StructField("error", StringType()),
 )
-_shipped: list[tempfile.TemporaryDirectory[str]] = []
-"""Spark fetches files when a query needs them; they are there until this process ends."""
 
 
 def predict(dataframe: DataFrame, run: str | Path, input: str = "content", checkpoint: str = "best") -> DataFrame:
@@ -52,10 +49,8 @@ def predict(dataframe: DataFrame, run: str | Path, input: str = "content", check
         raise UserError(
             "Spark Connect cannot ship a model; use a classic session (spark-submit, or SparkSession.builder.master)"
         ) from error
-    folder = tempfile.TemporaryDirectory(prefix="paceline-spark-")
-    _shipped.append(folder)
-    archive = _write_run(existing_run(run), Path(folder.name, f"run-{uuid4().hex}.zip"))
-    context.addPyFile(write_package(Path(folder.name, f"paceline-{uuid4().hex}.zip")))
+    archive = _write_run(existing_run(run), shipping_folder() / f"run-{uuid4().hex}.zip")
+    ship_package(context)
     context.addArchive(str(archive))
     schema = StructType([*dataframe.schema.fields, *ADDED])
     return dataframe.mapInPandas(partial(_add_predictions, archive.name, input, checkpoint), schema)

@@ -5,6 +5,7 @@ What is done with it belongs to `spark` (training) and `spark_jobs` (many small 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,14 +57,27 @@ def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
     running = SparkContext._active_spark_context
     if running is not None and (spark.master or spark.conf):
         raise UserError("Spark already runs in this process, so --spark.master and --spark.conf come too late; leave them out")
-    with tempfile.TemporaryDirectory(prefix="paceline-spark-") as folder:
-        context = running or _start(spark, log)
-        try:
-            context.addPyFile(write_package(Path(folder, "paceline.zip")))
-            yield context
-        finally:
-            if running is None:
-                context.stop()
+    context = running or _start(spark, log)
+    try:
+        ship_package(context)
+        yield context
+    finally:
+        if running is None:
+            context.stop()
+
+
+def ship_package(context: SparkContext) -> None:
+    """Executors get the driver's own version of this package, whether or not they have one."""
+    file = shipping_folder() / "paceline-of-the-driver.zip"  # a person may ship a paceline.zip
+    context.addPyFile(str(file) if file.exists() else write_package(file))
+
+
+@cache
+def shipping_folder() -> Path:
+    """Executors fetch files when they need them, new ones later than others: there until this process ends."""
+    folder = tempfile.mkdtemp(prefix="paceline-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _start(spark: Spark, log: Path) -> SparkContext:
@@ -148,7 +163,7 @@ def explain_failure(error: Exception) -> Exception:
 
 
 def write_package(file: Path) -> str:
-    """This package as a zip for --py-files, so that executors have the driver's own version of it, installed or not."""
+    """This package as a zip, as --py-files takes it."""
     package = Path(__file__).parents[1]
     files = {path: Path("paceline", path.relative_to(package)) for path in sorted(package.rglob("*.py"))}
     try:
