@@ -75,7 +75,9 @@ class Predictor:
         self.classes, self.step = trained.classes, trained.state.step
         self.batch_size = choose_eval_batch_size(trained.image_shape)
         self._outputs_are_logits = trained.experiment.model.outputs == "logits"
-        self._prepare, self._classify = _build_functions(trained)
+        self._prepare_any, self._prepare_fitting, self._classify = _build_functions(trained)
+        height, width, _ = trained.stored_shape or (0, 0, 0)
+        self._fitting_png = struct.pack(">II", width, height)
         self._weights = tf.constant(trained.params), tf.constant(trained.stats)
 
     def predict(self, encoded: Sequence[bytes]) -> np.ndarray:
@@ -116,7 +118,7 @@ class Predictor:
         if not sound:
             return [], None
         try:
-            return list(sound), self._prepare(tf.constant(list(sound.values())))
+            return list(sound), self._prepare(list(sound.values()))
         except tf.errors.InvalidArgumentError:
             for index, data in list(sound.items()):
                 try:
@@ -124,13 +126,20 @@ class Predictor:
                 except ValueError as error:
                     faults[index] = str(error)
                     del sound[index]
-            return list(sound), self._prepare(tf.constant(list(sound.values()))) if sound else None
+            return list(sound), self._prepare(list(sound.values())) if sound else None
+
+    def _prepare(self, encoded: list[bytes]) -> Any:
+        """JPEGs and PNGs as the model sees them. Pictures of the right size are often all there is, as in a test set, and soon done."""
+        import tensorflow as tf
+
+        fitting = all(data.startswith(_PNG) and data[16:24] == self._fitting_png for data in encoded)
+        return (self._prepare_fitting if fitting else self._prepare_any)(tf.constant(encoded))
 
     def _decodable(self, data: bytes) -> bytes:
         import tensorflow as tf
 
         try:
-            self._prepare(tf.constant([data]))
+            self._prepare([data])
             return data
         except tf.errors.InvalidArgumentError:
             return _to_png(data)
@@ -197,20 +206,23 @@ def to_probabilities(outputs: np.ndarray, are_logits: bool) -> np.ndarray:
     return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def _build_functions(trained: Trained) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _build_functions(trained: Trained) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Prepare any pictures; prepare those of the stored shape; classify what is prepared."""
     import tensorflow as tf
 
     from paceline.data.batches import prepare_encoded
     from paceline.training.tree import opaque
 
-    def prepare(encoded: tf.Tensor) -> tf.Tensor:
-        return prepare_encoded(trained.experiment.data, trained.stored_shape, encoded)
+    def build_prepare(fitting: bool) -> Callable[..., Any]:
+        def prepare(encoded: tf.Tensor) -> tf.Tensor:
+            return prepare_encoded(trained.experiment.data, trained.stored_shape, encoded, fitting)
+
+        return tf.function(prepare, autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
 
     def classify(params: tf.Tensor, stats: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
         return trained.template.call(params, stats, images, training=False)[0]
 
-    strings = [tf.TensorSpec([None], tf.string)]
-    return tf.function(prepare, autograph=False, input_signature=strings), opaque(classify)
+    return build_prepare(False), build_prepare(True), opaque(classify)
 
 
 def _stored_shape(experiment: Experiment, facts: dict[str, Any]) -> Shape | None:

@@ -85,11 +85,11 @@ def evaluation_pictures(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Te
     return augment.resize(data, raw)
 
 
-def prepare_encoded(data: Data, stored: Shape | None, encoded_pictures: tf.Tensor) -> tf.Tensor:
+def prepare_encoded(data: Data, stored: Shape | None, encoded_pictures: tf.Tensor, fitting: bool = False) -> tf.Tensor:
     """JPEG and PNG pictures of any size, strings [n], as evaluation would see them: for prediction. Where the source has pictures
-    of one shape, they are made to fit it first."""
+    of one shape, they are made to fit it first, unless they do already."""
     with tf.device("CPU:0"):
-        raw = encoded.fitted_pictures(encoded_pictures, stored) if stored else encoded_pictures
+        raw = encoded.fitted_pictures(encoded_pictures, stored, fitting) if stored else encoded_pictures
         return augment.scale(data, evaluation_pictures(data, raw, tf.range(tf.size(encoded_pictures))))
 
 

@@ -52,12 +52,12 @@ def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf
     return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
 
 
-def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tensor:
+def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False) -> tf.Tensor:
     """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box in the middle that has the shape's
-    proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is."""
+    proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is, and where all are
+    (`fitting`), decoding is all that is done."""
     height, width, channels = shape
-    headers = read_headers(encoded)
-    lying, flip_x, flip_y = _turns(headers.orientation)
+    lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
     turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4)))
 
     def fit(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
@@ -70,13 +70,12 @@ def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tenso
         picture = tf.switch_case(code, [partial(_turned, picture, each) for each in range(8)])
         return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), [height, width, 3])
 
-    options = {"fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8), "parallel_iterations": _PARALLEL}
-    fits = (headers.height == height) & (headers.width == width) & (turn == 0)
-    pictures = tf.cond(  # decoding alone takes a fraction of the time
-        tf.reduce_all(fits),
-        lambda: tf.map_fn(lambda one: tf.ensure_shape(_decode_any(one), [height, width, 3]), encoded, **options),
-        lambda: tf.map_fn(fit, (encoded, turn), **options),
-    )
+    def decode(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        return tf.ensure_shape(_decode_any(parts[0]), [height, width, 3])
+
+    signature = tf.TensorSpec([height, width, 3], tf.uint8)
+    one = decode if fitting else fit
+    pictures = tf.map_fn(one, (encoded, turn), fn_output_signature=signature, parallel_iterations=_PARALLEL)
     if channels == 1:
         pictures = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(pictures, tf.float32))), tf.uint8)
     return pictures
