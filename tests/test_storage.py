@@ -305,7 +305,10 @@ def test_the_evaluator_watches_a_remote_folder(
     assert ended.code == 0, ended
     after = Store(folder).files()
     assert {name: after[name] for name in before} == before, "the chief's files are the chief's"
-    assert {name.rpartition("/")[0] or name for name in after if name not in before} == {"evaluations.jsonl", "events/evaluator"}
+    assert {name.rpartition("/")[0] or name for name in after if name not in before} == {
+        "evaluations.jsonl",
+        "events/evaluator",
+    }
     lines = (Store(folder).read("evaluations.jsonl") or b"").splitlines()
     records = {record["step"]: record for record in map(json.loads, lines)}
     assert records[24]["test_accuracy"] == result_of(uninterrupted)["test_accuracy"]
