@@ -28,7 +28,9 @@ def main() -> None:
         clock = Clock.start()
         for worker in workers:
             worker.stdin.write(f"go {steps}\n")
-        answers = [json.loads(worker.stdout.readline()) for worker in workers]
+        answers = [json.loads(worker.stdout.readline() or "null") for worker in workers]
+        if None in answers:
+            sys.exit(f"worker {answers.index(None)} ended; what it said stands above")
         wall_s, cpu_s = clock.read()
         channel.report(answers[0]["images"], wall_s, cpu_s + sum(answer["cpu_s"] for answer in answers))
     for worker in workers:
