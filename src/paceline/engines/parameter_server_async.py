@@ -92,7 +92,7 @@ class AsynchronousEngine(ParameterServerEngine):
                 else:  # a late write of a lost worker lies in its slot
                     self._schedule([arrival.ticket], [arrival.slot])
                 if self._wants_stop():
-                    goal = -(-self._flights.applied // self._replicas) * self._replicas
+                    goal = max(start + 1, -(-self._flights.applied // self._replicas)) * self._replicas
         self._step = goal // self._replicas
         rows = np.stack(tails).reshape(self._step - start, self._replicas, -1)
         seconds = (time.monotonic() - began) / len(rows)
