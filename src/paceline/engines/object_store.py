@@ -294,6 +294,7 @@ class Crew:
         self._resources = resources_of(job)
         self._waiting = dict[Any, tuple[Any, Any]]()  # what `build` will answer -> actor, what `where` will answer
         self._fingerprint, self._own = dict[str, Any](), dict[str, Any]()
+        self._died: RayError | None = None  # the last actor that did not get as far as being ready
         self.ready = list[Any]()
         self.hosts = dict[Any, str]()
         self.recruit()
@@ -314,6 +315,8 @@ class Crew:
             placed, _ = _wait([where for _, where in self._waiting.values()], 0.0)
             if self.ready and not placed and time.monotonic() - began > PLACED_S:
                 return
+        if self._died and not self.ready:
+            raise self._died
         if not self.ready:
             raise UserError(
                 f"no worker got {needs(self._resources)} from the Ray cluster within {time.monotonic() - began:.0f} s; "
@@ -334,8 +337,8 @@ class Crew:
                 refused.append(str(getattr(error, "cause", error)))
                 ray.kill(actor)
                 self._wanted -= 1
-            except RayError:  # it died: the next `recruit` asks for another
-                continue
+            except RayError as error:  # the next `recruit` asks for another
+                self._died = error
         return refused
 
     def survivors(self) -> dict[Any, int]:
