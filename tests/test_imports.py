@@ -22,6 +22,7 @@ DRIVER_SIDE = [
     "job",
     "places",
     "places.local",
+    "places.ray",
     "errors",
     "plugins",
     "data",
