@@ -69,7 +69,10 @@ def connect(job: Job) -> None:
         ray.init(**own, log_to_driver=False, logging_level="ERROR", namespace="paceline")
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"cannot use the Ray cluster at {address or 'this machine'}: {reason}") from error
+        raise UserError(
+            f"cannot use the Ray cluster at {address or 'this machine'}: {reason}; does its head listen there, and does it take this "
+            "token (RAY_AUTH_MODE, RAY_AUTH_TOKEN)?"
+        ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 
