@@ -39,7 +39,7 @@ ROUNDS_AHEAD = 2  # rounds whose calls are on their way, so that no actor waits 
 CONNECT_S = 8.0
 PLACED_S = 10.0  # an actor that Ray has not placed by then may come later; the others begin without it
 LOOK_EVERY_S = 10.0
-ANSWER_S = 15.0  # within which a living actor says how far it is, also while it computes
+ANSWER_S = 30.0  # within which a living actor says how far it is, also while it computes
 
 
 def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, ObjectStoreEngine]:
