@@ -37,6 +37,7 @@ DRIVER_SIDE = [
     "places.local",
     "places.spark",
     "places.spark_session",
+    "places.ray",
     "errors",
     "plugins",
     "data",

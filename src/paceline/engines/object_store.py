@@ -39,7 +39,7 @@ ROUNDS_AHEAD = 2  # rounds whose calls are on their way, so that no actor waits 
 CONNECT_S = 8.0
 PLACED_S = 10.0  # an actor that Ray has not placed by then may come later; the others begin without it
 LOOK_EVERY_S = 10.0
-ANSWER_S = 15.0  # within which a living actor says how far it is, also while it computes
+ANSWER_S = 30.0  # within which a living actor says how far it is, also while it computes
 
 
 def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, ObjectStoreEngine]:
@@ -69,7 +69,10 @@ def connect(job: Job) -> None:
         ray.init(**own, log_to_driver=False, logging_level="ERROR", namespace="paceline")
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"cannot use the Ray cluster at {address or 'this machine'}: {reason}") from error
+        raise UserError(
+            f"cannot use the Ray cluster at {address or 'this machine'}: {reason}; does its head listen there, and does it take this "
+            "token (RAY_AUTH_MODE, RAY_AUTH_TOKEN)?"
+        ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 
@@ -294,6 +297,7 @@ class Crew:
         self._resources = resources_of(job)
         self._waiting = dict[Any, tuple[Any, Any]]()  # what `build` will answer -> actor, what `where` will answer
         self._fingerprint, self._own = dict[str, Any](), dict[str, Any]()
+        self._died: RayError | None = None  # the last actor that did not get as far as being ready
         self.ready = list[Any]()
         self.hosts = dict[Any, str]()
         self.recruit()
@@ -314,6 +318,8 @@ class Crew:
             placed, _ = _wait([where for _, where in self._waiting.values()], 0.0)
             if self.ready and not placed and time.monotonic() - began > PLACED_S:
                 return
+        if self._died and not self.ready:
+            raise self._died
         if not self.ready:
             raise UserError(
                 f"no worker got {needs(self._resources)} from the Ray cluster within {time.monotonic() - began:.0f} s; "
@@ -334,8 +340,8 @@ class Crew:
                 refused.append(str(getattr(error, "cause", error)))
                 ray.kill(actor)
                 self._wanted -= 1
-            except RayError:  # it died: the next `recruit` asks for another
-                continue
+            except RayError as error:  # the next `recruit` asks for another
+                self._died = error
         return refused
 
     def survivors(self) -> dict[Any, int]:

@@ -6,6 +6,8 @@ relays what they tell. Either way the driver is started again from the last chec
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import signal
 import socket
@@ -22,6 +24,8 @@ from paceline.errors import UserError
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.local import supervise
+from paceline.runs import RunFolder
+from paceline.storage import is_remote
 
 METHODS = ("gradients", "weights")
 
@@ -52,7 +56,8 @@ def relay(job: Job, send: Listen, stop: threading.Event) -> None:
     hosts = _place(job)
     addresses = tuple(ray.get([host.address.remote() for host in hosts]))
     place = replace(job.place, workers=len(hosts), min_workers=min(job.place.min_workers, len(hosts)))
-    jobs = [replace(job, place=place, cluster=Cluster(addresses, index)) for index in range(len(hosts))]
+    run = replace(job.run, run_dir=str(Path(job.run.run_dir).resolve()))
+    jobs = [replace(job, place=place, run=run, cluster=Cluster(addresses, index)) for index in range(len(hosts))]
     running = {host.run.remote(each.to_json()): index for index, (host, each) in enumerate(zip(hosts, jobs, strict=True))}
     asked = False
     while running:
@@ -66,10 +71,14 @@ def relay(job: Job, send: Listen, stop: threading.Event) -> None:
                         send(message)
                     if message.get("already"):
                         return
-            for reference in done:
-                _check_end(addresses[running.pop(reference)], ray.get(reference))
+            outcomes = {running[reference]: ray.get(reference) for reference in done}
         except ray.exceptions.RayActorError as error:
             raise RuntimeError(f"a worker's node or actor is gone: {str(error).splitlines()[0]}") from error
+        if any(outcome["kind"] != "end" for outcome in outcomes.values()):
+            late, _ = ray.wait(list(running), num_returns=len(running), timeout=1.0)  # the error that explains another's end
+            outcomes |= {running[reference]: ray.get(reference) for reference in late}
+            _raise(outcomes, addresses)
+        running = {reference: index for reference, index in running.items() if index not in outcomes}
 
 
 def _place(job: Job) -> list[Any]:
@@ -83,8 +92,11 @@ def _place(job: Job) -> list[Any]:
     resources = resources_of(job)
     kind = ray.remote(**resources, max_restarts=0, concurrency_groups={"control": 1})(Host)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    hosts = [kind.options(**({} if index else {"scheduling_strategy": here})).remote() for index in range(job.place.workers)]
-    proof = Path(job.run.run_dir, ".driver")
+    hosts = [
+        kind.options(**({} if index else {"scheduling_strategy": here})).remote(os.getcwd())
+        for index in range(job.place.workers)
+    ]
+    proof = RunFolder(job.run.run_dir).path / ".driver"
     proof.touch()
     sees = {host.sees.remote(str(proof.resolve())): host for host in hosts}
     began, placed = time.monotonic(), list[Any]()
@@ -93,7 +105,7 @@ def _place(job: Job) -> list[Any]:
     chief = next(iter(sees))
     if chief not in placed:
         raise UserError(f"the chief got no {needs(resources)} from the Ray cluster; free some, or ask for less")
-    if not ray.get(chief):
+    if not is_remote(job.run.run_dir) and not ray.get(chief):
         raise UserError(
             f"the chief found no place beside the driver, and its node does not see {proof.parent.resolve()}; give a --run-dir that all "
             "nodes see, or --ray.exchange object-store"
@@ -105,17 +117,21 @@ def _place(job: Job) -> list[Any]:
     return usable[: 1 << (len(usable).bit_length() - 1)]
 
 
-def _check_end(address: str, outcome: dict[str, Any]) -> None:
-    if outcome["kind"] == "error":
-        raise UserError(outcome["text"])
-    if outcome["kind"] == "crash":
-        raise RuntimeError(f"the worker at {address} failed: {outcome['text']}")
+def _raise(outcomes: dict[int, dict[str, Any]], addresses: tuple[str, ...]) -> None:
+    """What went wrong, first of all what a person can put right."""
+    for index, outcome in sorted(outcomes.items(), key=lambda item: item[1]["kind"] != "error"):
+        if outcome["kind"] == "error":
+            raise UserError(outcome["text"])
+        if outcome["kind"] == "crash":
+            raise RuntimeError(f"the worker at {addresses[index]} failed: {outcome['text']}")
 
 
 class Host:
     """An actor that runs one TensorFlow worker on its node. The worker ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        with contextlib.suppress(OSError):  # relative paths mean the same as for the driver, where its folder can be seen
+            os.chdir(folder)
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._interrupt: Callable[[int], None] = lambda number: None
 

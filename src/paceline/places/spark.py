@@ -20,6 +20,7 @@ from paceline.places.processes import Group, WorkerFailed, forwarded_signals
 from paceline.places.spark_session import spark_context
 from paceline.places.spark_slots import SETTLED_S, wait_for_slots
 from paceline.runs import RunFolder
+from paceline.storage import is_remote
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -32,11 +33,11 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
     if job.place.min_workers:
         raise UserError("--min-workers is not for --on spark; give as many --workers as the cluster has slots")
-    # absolute, because an executor has a folder of its own
-    job = replace(job, run=replace(job.run, run_dir=str(Path(job.run.run_dir).absolute())))
+    if not is_remote(job.run.run_dir):  # absolute, because an executor has a folder of its own
+        job = replace(job, run=replace(job.run, run_dir=str(Path(job.run.run_dir).absolute())))
     run = RunFolder(job.run.run_dir)
     if not job.dry_run and (result := chief.finished(run, job)):
-        listen(answer := {"kind": "result", **result, "run_dir": str(run.path), "already": True})
+        listen(answer := {"kind": "result", **result, "run_dir": run.where, "already": True})
         return answer
     new = not run.path.exists()
     run.make()

@@ -26,6 +26,7 @@ from paceline.places.processes import WorkerFailed
 from paceline.places.spark_session import explain_failure
 from paceline.places.spark_task import Errand, hang_up, keep_alive, run_task
 from paceline.runs import RunFolder, explained
+from paceline.storage import is_remote
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -148,7 +149,7 @@ class Stage:
 
     def _submit(self) -> None:
         count, context = self._job.place.workers, self._context
-        proof = "" if self._job.dry_run else str(self._proof)
+        proof = "" if self._job.dry_run or is_remote(self._run.where) else str(self._proof)
         errand = Errand(self._job.to_json(), self._address, self._secret, os.getcwd(), proof)
         try:
             context.setJobGroup(self._name, f"paceline train {self._run.path.name}", interruptOnCancel=True)
