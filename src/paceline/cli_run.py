@@ -218,5 +218,5 @@ def export(arguments: list[str]) -> int:
     request = {"to": flags.to, "out": flags.out, "serving": flags.serving, "checkpoint": flags.checkpoint}
     with _listening("exporting") as listen:
         done = in_a_worker("export", run, request, listen)
-    print(f"wrote {done['out']} (step {done['step']:,}): {done['input']} -> {done['output']}")
+    print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
     return 0

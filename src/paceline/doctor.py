@@ -181,9 +181,10 @@ def _ports() -> Finding:
             f"the name of this machine, {socket.gethostname()}, has no address: several machines need one, in DNS or /etc/hosts"
         )
         return Finding("slow", "ports", text)
-    return Finding(
-        "good", "ports", f"free ones are found, and workers can reach each other; this machine is {address} to others"
-    )
+    text = "free ones are found, and workers of this machine can reach each other"
+    if address.startswith("127."):
+        return Finding("good", "ports", f"{text}; for several machines its name must not lead to {address}: see /etc/hosts")
+    return Finding("good", "ports", f"{text}; its name leads to {address}")
 
 
 def _ray(address: str) -> Iterator[Finding]:

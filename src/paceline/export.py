@@ -71,7 +71,11 @@ def serve(job: Job, send: Send) -> dict[str, Any]:
         if out.exists():
             os.rename(out, old)
         os.rename(new, out)
-    return {"out": str(out), "step": trained.state.step, **{name: facts[name] for name in ("input", "output")}}
+    return {
+        "out": str(out),
+        "step": trained.state.step,
+        "what": facts["input"] + (f" -> {facts['output']}" if facts["output"] else ""),
+    }
 
 
 def _need_onnx() -> None:
@@ -84,12 +88,15 @@ def _need_onnx() -> None:
 def _facts(run: RunFolder, trained: Trained, serving: bool, to: str) -> dict[str, Any]:
     data, shape = trained.experiment.data, list(trained.image_shape)
     prepared = f"float32 [n, {', '.join(map(str, shape))}]"
-    encoded = serving and to == "savedmodel"
+    taken = f"{PIXELS if serving else 'scaled pictures'}, {prepared}"
+    if to == "safetensors" or (serving and to == "savedmodel"):
+        taken = "JPEG or PNG pictures, strings [n]" if serving else "weights alone"
     logits = trained.experiment.model.outputs == "logits" and not serving
+    given = f"{'logits' if logits else 'probabilities'}, float32 [n, {len(trained.classes)}]"
     return {
         "classes": list(trained.classes),
-        "input": "JPEG or PNG pictures, strings [n]" if encoded else f"{PIXELS if serving else 'scaled pictures'}, {prepared}",
-        "output": f"{'logits' if logits else 'probabilities'}, float32 [n, {len(trained.classes)}]",
+        "input": taken,
+        "output": "" if to == "safetensors" else given,
         "image_shape": shape,
         "scaling": {"kind": data.scaling, "mean": list(data.mean), "std": list(data.std)},
         "run": run.path.name,
@@ -108,7 +115,7 @@ def _to_safetensors(trained: Trained, path: Path, serving: bool, facts: dict[str
         pieces = np.split(vector, np.cumsum([int(np.prod(shape)) for _, shape in part]))
         named |= {name: np.ascontiguousarray(piece.reshape(shape)) for (name, shape), piece in zip(part, pieces, strict=False)}
     text = {name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()}
-    save_file(named, path, text | {"input": "weights only", "format": "tf"})
+    save_file(named, path, text | {"format": "tf"})
     path.chmod(0o644)
 
 

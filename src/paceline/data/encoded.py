@@ -57,28 +57,27 @@ def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bo
     proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is, and where all are
     (`fitting`), decoding is all that is done."""
     height, width, channels = shape
-    lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
-    turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4)))
-
-    def fit(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        picture, code = _decode_any(parts[0]), parts[1]
-        size, target = tf.shape(picture, tf.int64)[:2], tf.where(code >= 4, [width, height], [height, width])
-        across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
-        box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
-        picture = tf.slice(picture, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
-        picture = tf.image.resize(picture, target, antialias=True)
-        picture = tf.switch_case(code, [partial(_turned, picture, each) for each in range(8)])
-        return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), [height, width, 3])
-
-    def decode(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        return tf.ensure_shape(_decode_any(parts[0]), [height, width, 3])
-
-    signature = tf.TensorSpec([height, width, 3], tf.uint8)
-    one = decode if fitting else fit
-    pictures = tf.map_fn(one, (encoded, turn), fn_output_signature=signature, parallel_iterations=_PARALLEL)
+    options = {"fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8), "parallel_iterations": _PARALLEL}
+    if fitting:
+        pictures = tf.map_fn(lambda one: tf.ensure_shape(_decode_any(one), [height, width, 3]), encoded, **options)
+    else:
+        lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
+        turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4)))
+        pictures = tf.map_fn(partial(_fitted, height=height, width=width), (encoded, turn), **options)
     if channels == 1:
         pictures = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(pictures, tf.float32))), tf.uint8)
     return pictures
+
+
+def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
+    picture, turn = _decode_any(parts[0]), parts[1]
+    size, target = tf.shape(picture, tf.int64)[:2], tf.where(turn >= 4, [width, height], [height, width])
+    across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
+    box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
+    picture = tf.slice(picture, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
+    picture = tf.image.resize(picture, target, antialias=True)
+    picture = tf.switch_case(turn, [partial(_turned, picture, code) for code in range(8)])
+    return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), [height, width, 3])
 
 
 def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: float) -> Box:
