@@ -32,7 +32,7 @@ from paceline.places import local
 from paceline.recipes import get_recipe
 
 FAULTS = Path(__file__).parent / "faults"
-STALL_S = 12.0
+STALL_S = 20.0
 QUICK = [(1, "mid-epoch", "exception"), (0, "save", "SIGKILL"), (1, "evaluation", "SIGSTOP")]
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long, id="-".join(map(str, case)))

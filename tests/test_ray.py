@@ -353,12 +353,12 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
 
 
 def test_the_object_store_holds_no_more_after_many_rounds(crews: Callable[..., Crew]) -> None:
-    from ray._private.internal_api import node_stats
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
     engine = engine_of("gradients", crews("gradients"), step=2)
 
     def used() -> int:
-        return node_stats().store_stats.object_store_bytes_used
+        return get_memory_info_reply(get_state_from_address()).store_stats.object_store_bytes_used
 
     engine.advance(2, 12)
     time.sleep(0.5)

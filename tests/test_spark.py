@@ -120,7 +120,7 @@ def test_two_tasks_give_the_same_bits_as_one_process_under_a_small_driver(
     assert ended.err == "", "what Spark says is in its log, not between the lines of the progress"
     assert len(seen) == 2, "the workers ran on the executors, which were told the mark"
     assert not loaded, "TensorFlow is in the driver"
-    assert len(peaks) == 2, "Python and Java"
+    assert len(peaks) >= 2, "Python and Java, and what starts Java"
     assert sum(peaks.values()) < 1e9, peaks
     assert (tmp_path / "run" / "worker-1.log").exists()
 
@@ -232,7 +232,9 @@ json.dump([spark.range(5).count(), *(result.state_sha256 for result in found)], 
 @pytest.mark.long
 def test_a_session_that_already_runs_is_used_again_and_again_and_left_running(uninterrupted: Path, tmp_path: Path) -> None:
     (tmp_path / "twice.py").write_text(IN_A_SESSION)
-    ended = paceline(cwd=tmp_path, command=(sys.executable, str(tmp_path / "twice.py")), timeout_s=SPARK_TIMEOUT_S)
+    ended = paceline(
+        cwd=tmp_path, command=(sys.executable, str(tmp_path / "twice.py")), timeout_s=SPARK_TIMEOUT_S, environment=OWN_PYTHON
+    )
     assert ended.code == 0, ended.err
     digest = result_of(uninterrupted)["state_sha256"]
     assert json.loads((tmp_path / "found.json").read_text()) == [5, digest, digest]
@@ -402,6 +404,7 @@ def test_a_shard_that_two_tasks_write_at_a_time_is_there_once(pictures: Path, tm
 # prediction
 
 
+OWN_PYTHON = {"PYSPARK_PYTHON": sys.executable}
 PREDICT = """
 import json, os, sys
 import pyarrow.parquet
@@ -446,7 +449,15 @@ def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_eac
 ) -> None:
     (tmp_path / "predict.py").write_text(PREDICT)
     command = (sys.executable, str(tmp_path / "predict.py"))
-    ended = paceline(str(uninterrupted), str(drawings), "found.json", cwd=tmp_path, command=command, timeout_s=SPARK_TIMEOUT_S)
+    ended = paceline(
+        str(uninterrupted),
+        str(drawings),
+        "found.json",
+        cwd=tmp_path,
+        command=command,
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
+    )
     assert ended.code == 0, ended.err
     found = json.loads((tmp_path / "found.json").read_text())
     told = paceline("predict", str(uninterrupted), str(drawings), "--top", "10", "--json", cwd=tmp_path)
@@ -472,7 +483,15 @@ def test_the_example_predicts_a_folder_of_pictures(uninterrupted: Path, tmp_path
 
     example = str(Path(__file__).parents[1] / "examples" / "spark_predict.py")
     command = (str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", example)
-    ended = paceline(str(uninterrupted), str(drawings), "out", cwd=tmp_path, command=command, timeout_s=SPARK_TIMEOUT_S)
+    ended = paceline(
+        str(uninterrupted),
+        str(drawings),
+        "out",
+        cwd=tmp_path,
+        command=command,
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
+    )
     assert ended.code == 0, ended.err
     rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
     assert len(rows) == 41

@@ -210,11 +210,11 @@ def test_bench_refuses_what_needs_data_and_unknown_recipes(tmp_path: Path):
     [
         (["ev"], ["eval"]),
         (["data", ""], ["check", "convert", "fetch", "info"]),
-        (["data", "convert", "--sp"], ["--split"]),
+        (["data", "convert", "--spl"], ["--split"]),
         (["train", "cifar10-f"], ["cifar10-fast"]),
         (["train", "smoke", "--model.de"], ["--model.depth"]),
         (["train", "smoke", "--data.no-f"], ["--data.no-flip"]),
-        (["train", "smoke", "--sync.method", ""], ["gradients", "weights"]),
+        (["train", "smoke", "--sync.method", ""], ["gradients", "weights", "async"]),
         (["train", "smoke", "--data.dir", ""], []),
         (["eval", "runs/x", "--data"], ["--data.dir"]),
         (["export", "x", "y", "--to", "s"], ["savedmodel", "safetensors"]),

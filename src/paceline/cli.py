@@ -218,6 +218,10 @@ def spark_script(arguments: list[str]) -> None:
     """Print the path of the script for spark-submit; --zip FILE writes this package for --py-files."""
     from pathlib import Path
 
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(f"{spark_script.__doc__}\n\nexample: spark-submit --master URL $(paceline spark-script) train smoke --workers 2")
+        return
+
     from paceline.places.spark_session import write_package
 
     if arguments[:1] == ["--zip"] and len(arguments) == 2:
@@ -257,6 +261,7 @@ FLAGS: dict[str, Any] = {
     "bench": cli_tools.Bench,
     "doctor": cli_tools.Doctor,
     "completion": cli_tools.Completion,
+    "spark-script": None,
     **{f"data {name}": kind for name, kind in cli_data.FLAGS.items()},
 }
 """The flags of each command, for completion."""

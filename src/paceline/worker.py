@@ -60,11 +60,14 @@ def main() -> int:
             import_module("paceline.places.ray").relay(job, send, stop)
         elif run_worker(job, send, stop):
             return 128 + signal.SIGTERM
+        if job.cluster.ps:
+            os._exit(0)  # threads of TensorFlow may wait for servers that are gone
     except Exception as error:
+        if job.place.on != "tf_config" or not _known(error):  # there, the log is what the person reads
+            traceback.print_exc()
         if known := _known(error):
             send({"kind": "error", "text": str(known), "address_taken": isinstance(known, AddressTaken)})
             return 2
-        traceback.print_exc()  # into the log
         text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         send({"kind": "crash", "text": text, "lost": _lost_another(error)})
         return 1
@@ -156,7 +159,4 @@ def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Ev
 
 
 if __name__ == "__main__":
-    code = main()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)  # threads of TensorFlow may wait for processes that are gone
+    sys.exit(main())

@@ -26,6 +26,10 @@ class Examples:
     probabilities: np.ndarray
     """Of the predictions."""
 
+    def __eq__(self, other: object) -> bool:
+        names = ("labels", "predictions", "probabilities")
+        return isinstance(other, Examples) and all(np.array_equal(getattr(self, each), getattr(other, each)) for each in names)
+
     def confusion(self, num_classes: int) -> np.ndarray:
         """How often each class (row) was taken for each class (column)."""
         counts = np.bincount(self.labels * num_classes + self.predictions, minlength=num_classes**2)
