@@ -357,15 +357,18 @@ def test_the_object_store_holds_no_more_after_many_rounds(crews: Callable[..., C
 
     engine = engine_of("gradients", crews("gradients"), step=2)
 
+    def store() -> Any:
+        return get_memory_info_reply(get_state_from_address()).store_stats
+
     def used() -> int:
-        return get_memory_info_reply(get_state_from_address()).store_stats.object_store_bytes_used
+        return store().object_store_bytes_used
 
     engine.advance(2, 12)
     time.sleep(0.5)
     before = used()
     engine.advance(12, 112)
     wait_until(lambda: used() <= before + vector_bytes(), 10.0, f"{used():,} bytes, before {before:,}")
-    assert node_stats().store_stats.spilled_bytes_total == 0
+    assert store().spilled_bytes_total == 0
 
 
 def vector_bytes() -> int:

@@ -144,8 +144,9 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
     assert "resuming at step 5" in ended.out
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert set(Store(folder).files()) == {
-        "config.json", "metrics.jsonl", "starts.jsonl", "evaluation.npz", "result.json", "worker-0.log", "checkpoints/step-00000020.safetensors",
-        "checkpoints/step-00000024.safetensors", "events/events.out.tfevents.0000000001", "events/events.out.tfevents.0000000002",
+        "config.json", "metrics.jsonl", "starts.jsonl", "evaluation.npz", "result.json", "worker-0.log",
+        "checkpoints/step-00000020.safetensors", "checkpoints/step-00000024.safetensors",
+        "events/events.out.tfevents.0000000001", "events/events.out.tfevents.0000000002",
     }  # fmt: skip
     again = train(folder, tmp_path)
     assert (again.code, "this run is finished" in again.out) == (0, True)
