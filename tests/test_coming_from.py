@@ -33,7 +33,7 @@ SMALL = {
     "imagenet": {
         "--steps": "1",
         "--model.depth": "18",
-        "--model.width": "4",
+        "--model.width": "8",
         "--global-batch-size": "4",
         "--data.image-size": "32",
     },

@@ -263,6 +263,7 @@ def slow_down(actor: Any, seconds: float) -> None:
     ray.get(actor.__ray_call__.remote(patch))
 
 
+@pytest.mark.long
 def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(nodes: Nodes, crews: Callable[..., Crew]) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=1)

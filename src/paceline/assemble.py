@@ -23,7 +23,12 @@ def build(job: Job) -> Core:
     from paceline.training.replica import build_core
     from paceline.weights import build_template
 
-    experiment = job.experiment
+    experiment, own = job.experiment, job.experiment.model
+    if 0 < own.width < 8 and not own.build and (own.layout == "imagenet" or own.shortcut.startswith("B")):
+        raise UserError(
+            f"model.width is {own.width}; with projection shortcuts it must be 8 or more: oneDNN in TensorFlow 2.21 writes beyond its "
+            "memory in the gradient of strided 1x1 convolutions of 4 channels"
+        )
     source = build_source(experiment.data)
     train, validation = hold_out(source, experiment.data.validation)
     splits = {"train": train, "test": source.test} | ({"validation": validation} if validation else {})

@@ -219,7 +219,7 @@ def spark_script(arguments: list[str]) -> None:
     from pathlib import Path
 
     if arguments[:1] in (["-h"], ["--help"]):
-        print(f"{spark_script.__doc__}\n\nexample: spark-submit --master URL $(paceline spark-script) train smoke --workers 2")
+        print(f"{spark_script.__doc__}\n\nExample: spark-submit --master URL $(paceline spark-script) train smoke --workers 2")
         return
 
     from paceline.places.spark_session import write_package
