@@ -32,7 +32,7 @@ setup: $(VENV)/ready
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,spark,s3,onnx,profile
+ALL := $(EXTRA),dev,ray,spark,s3,onnx
 $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
