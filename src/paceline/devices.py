@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -121,11 +122,23 @@ def side_by_side(job: Job) -> int:
     return max(1, min(cores // job.experiment.threads_per_replica, job.experiment.replicas // job.place.workers))
 
 
+def _import_quickly() -> None:
+    """An import makes objects and no garbage; looking for it takes a fifth of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        import tensorflow  # noqa: F401
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def prepare(experiment: Experiment) -> int:
     """TensorFlow's settings for using a trained model in this process, as its training had them; where TensorFlow was used here
     before, they stay as they are. Answers how many batches to compute side by side."""
     if "tensorflow" not in sys.modules:
         set_environment(Job(experiment))
+        _import_quickly()
     import tensorflow as tf
 
     lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)

@@ -9,9 +9,10 @@ import glob
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from paceline.errors import UserError
 from paceline.job import Job
@@ -76,24 +77,33 @@ def serve(job: Job, send: Send) -> dict[str, Any]:
     with ThreadPoolExecutor(devices.prepare(job.experiment)) as pool:
         for predictions in pool.map(predict, starts):
             faults += sum(bool(prediction.error) for prediction in predictions)
-            send({"kind": "predictions", "predictions": [asdict(prediction) for prediction in predictions]})
+            send({"kind": "predictions", "predictions": [vars(prediction) for prediction in predictions]})
     return {"step": predictor.step, "count": len(files) - faults, "faults": faults}
+
+
+def _read(file: str) -> bytes:
+    """Nothing of what is no file: a pipe would be waited for."""
+    if not os.path.isfile(file):
+        return b""
+    with open(file, "rb", buffering=0) as opened:
+        return opened.readall()
 
 
 def _predict_files(predictor: Predictor, files: Sequence[str], top: int) -> list[Prediction]:
     contents, unread = [], {}
     for index, file in enumerate(files):
         try:
-            contents.append(Path(file).read_bytes() if os.path.isfile(file) else b"")  # a pipe would be waited for
+            contents.append(_read(file))
         except OSError as error:
             contents.append(b"")
             unread[index] = f"cannot be read: {error.strerror or error}"
     probabilities, faults = predictor.predict_whole(contents)
     faults |= unread
     order = (-probabilities).argsort(axis=1, kind="stable")[:, :top]
+    shares, names = np.take_along_axis(probabilities, order, axis=1).tolist(), predictor.classes
     return [
         Prediction(file, error=faults[i])
         if i in faults
-        else Prediction(file, tuple((predictor.classes[k], float(probabilities[i, k])) for k in order[i]))
+        else Prediction(file, tuple((names[k], share) for k, share in zip(order[i].tolist(), shares[i], strict=True)))
         for i, file in enumerate(files)
     ]

@@ -102,8 +102,9 @@ class Predictor:
         import tensorflow as tf
 
         count = int(images.shape[0])
-        padded = tf.pad(images, [[0, self.batch_size - count], [0, 0], [0, 0], [0, 0]])
-        return self._classify(*self._weights, padded)[:count].numpy()
+        if count < self.batch_size:
+            images = tf.pad(images, [[0, self.batch_size - count], [0, 0], [0, 0], [0, 0]])
+        return self._classify(*self._weights, images).numpy()[:count]
 
     def _prepare_whole(self, start: int, encoded: Sequence[bytes], faults: dict[int, str]) -> tuple[list[int], Any]:
         """Most batches are sound and prepared as one; only one that is not is looked at picture by picture."""
