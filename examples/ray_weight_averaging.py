@@ -38,7 +38,7 @@ class Network:
         return self.model.evaluate(x, y, verbose=0)
 
 
-@ray.remote
+@ray.remote(num_cpus=0)  # too little work to wait for a core
 def mean(*vectors):
     return np.mean(vectors, axis=0)
 
