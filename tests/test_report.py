@@ -281,7 +281,7 @@ def test_ticks_are_few_and_hold_the_range(low: float, size: float) -> None:
     ticks = nice_ticks(low, low + size)
     assert 2 <= len(ticks) <= 9
     assert ticks == sorted(set(ticks))
-    assert ticks[0] <= low + 1e-6 * (1 + abs(low))
+    assert ticks[0] <= low + 1e-6 * (1 + abs(low) + size)
     assert ticks[-1] >= low + size - 1e-6 * (1 + abs(low) + size)
 
 

@@ -404,7 +404,7 @@ def test_a_shard_that_two_tasks_write_at_a_time_is_there_once(pictures: Path, tm
 # prediction
 
 
-OWN_PYTHON = {"environment": {"PYSPARK_PYTHON": sys.executable}, "timeout_s": SPARK_TIMEOUT_S}
+OWN_PYTHON = {"PYSPARK_PYTHON": sys.executable}
 PREDICT = """
 import json, os, sys
 import pyarrow.parquet

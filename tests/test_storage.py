@@ -152,8 +152,7 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
     assert (again.code, "this run is finished" in again.out) == (0, True)
     assert "lock" not in Store(folder).files()
 
-    history = Result(24, True, None, None, None, "", folder).history
-    steps = [record["step"] for record in history]
+    steps = list(Result(24, True, None, None, None, "", folder).history["step"])
     assert (steps, steps[-1]) == (sorted(set(steps)), 24)
     assert [step for step, _ in scalars_of(folder, "loss")] == list(range(1, 25))
 
