@@ -435,6 +435,7 @@ def test_the_example_of_a_keras_actor(nodes: Nodes) -> None:
     assert float(second.split(":")[1]) < float(first.split(":")[1])
 
 
+@pytest.mark.long  # it waited for cores beside the other tests' actors
 def test_the_example_of_weight_averaging(nodes: Nodes) -> None:
     first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py", nodes))
     assert last < first / 2
