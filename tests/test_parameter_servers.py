@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import Ended, Program, losses_of, metrics_of, paceline, program, result_of, wait_until
+from helpers import Ended, Program, free_addresses, losses_of, metrics_of, paceline, program, result_of, wait_until
 from paceline.engines.parameter_server import bounds, check_ops, check_servers
 from paceline.engines.parameter_server_async import Flights
 from paceline.errors import UserError
@@ -63,14 +62,6 @@ def digest_of(folder: Path, name: str, *flags: str) -> str:
 
 def evaluations(run: Path) -> list[tuple[int, float, float, float]]:
     return [(r["step"], r["test_accuracy"], r["test_loss"], r["test_count"]) for r in metrics_of(run) if "test_loss" in r]
-
-
-def free_addresses(count: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 class Tasks:

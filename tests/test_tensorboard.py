@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,16 +24,8 @@ from paceline.plan import Plan
 from paceline.training.checkpoint import Layout, State
 from paceline.training.evaluate import Examples
 from paceline.training.tensorboard import TensorBoard, confusion_picture, picture_grid
+from test_actions import BLOCK, EVALUATED
 
-BLOCK: dict[str, Any] = {
-    "loss": 0.25,
-    "accuracy": np.float32(0.5),
-    "learning_rate": 0.1,
-    "images_per_second": 1000.0,
-    "epoch": 1.5,
-    "per_step": {"loss": [0.5, 0.25], "accuracy": [0.25, 0.75], "learning_rate": [0.2, 0.1]},
-}
-EVALUATED = BLOCK | {"test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625}
 EXAMPLES = Examples(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0.9, 0.8, 0.7, 0.6], np.float32))
 
 

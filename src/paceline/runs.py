@@ -227,6 +227,18 @@ class RunFolder:
                 f"{self.where} is not a run folder: it has {strangers[0]} but no config.json; use a new or empty --run-dir"
             )
 
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Make the folder for an attempt; where a UserError ends it before anything began, nothing is left behind."""
+        new = not self.path.exists()
+        self.make()
+        try:
+            yield
+        except UserError:
+            if new and not self.exists():
+                shutil.rmtree(self.path)
+            raise
+
     def _compare(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         changed = differences(self.experiment().to_json(), experiment.to_json())
         if changed:

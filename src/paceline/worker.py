@@ -63,9 +63,10 @@ def main() -> int:
         if job.cluster.ps:
             os._exit(0)  # threads of TensorFlow may wait for servers that are gone
     except Exception as error:
-        if job.place.on != "tf_config" or not _known(error):  # there, the log is what the person reads
+        known = _known(error)
+        if job.place.on != "tf_config" or not known:  # there, the log is what the person reads
             traceback.print_exc()
-        if known := _known(error):
+        if known:
             send({"kind": "error", "text": str(known), "address_taken": isinstance(known, AddressTaken)})
             return 2
         text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

@@ -27,11 +27,11 @@ from paceline.cluster import Cluster, answers
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.meeting import cpu_features
-from paceline.schedule import rates
 from paceline.training.checkpoint import State
-from paceline.training.evaluate import num_batches, summarise
+from paceline.training.evaluate import evaluated, num_batches, summarise
 from paceline.training.loop import Metrics, block_metrics
 from paceline.training.replica import SIGNALS, TAIL, Core
+from paceline.training.rounds import rates_of
 from paceline.training.tree import opaque, tree_sum
 from paceline.training.update import Vectors, clip_scale, decay_mask, update_slice
 
@@ -184,10 +184,8 @@ class ParameterServerEngine:
         return State(self._step, {name: np.concatenate(parts) for name, parts in pieces.items()})
 
     def evaluate(self, final: bool) -> Metrics:
-        """The validation split where there is one, else the test split; at the end, both."""
-        names = [name for name in self._core.splits if final or name == "validation" or "validation" not in self._core.splits]
         metrics: Metrics = {}
-        for name in names:
+        for name in evaluated(self._core.splits, final):
             count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
             with self._named_losses():
                 turns = [
@@ -266,7 +264,7 @@ class SynchronousEngine(ParameterServerEngine):
 
     def advance(self, start: int, stop: int) -> Metrics:
         plan, began, tails = self._core.plan, time.monotonic(), list[np.ndarray]()
-        table = np.array(rates(self._core.experiment, start, stop, plan.steps_per_epoch, plan.total_steps), np.float32)
+        table = rates_of(self._core, start, stop)
         with self._named_losses():
             while self._step < stop and not (tails and self._wants_stop()):
                 tails.append(self._advance_one(table[self._step - start]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from paceline.cluster import Cluster
-from paceline.errors import AddressTaken, UserError
+from paceline.errors import AddressTaken
 from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.processes import Group, WorkerFailed, forwarded_signals
@@ -28,14 +27,8 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
 def supervise(job: Job, listen: Listen, jobs_of: JobsOf) -> dict[str, Any]:
     """Run the processes that `jobs_of` (job, workers) names; they start again from the last checkpoint when one is lost."""
     run = RunFolder(job.run.run_dir)
-    new = not run.path.exists()
-    run.make()
-    try:
+    with run.begun():
         return _start_until_the_end(job, run, listen, jobs_of)
-    except UserError:
-        if new and not run.exists():  # nothing began, so nothing is left behind
-            shutil.rmtree(run.path)
-        raise
 
 
 def _start_until_the_end(job: Job, run: RunFolder, listen: Listen, jobs_of: JobsOf) -> dict[str, Any]:

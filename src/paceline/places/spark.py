@@ -6,7 +6,6 @@ the executors.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,15 +38,8 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
     if not job.dry_run and (result := chief.finished(run, job)):
         listen(answer := {"kind": "result", **result, "run_dir": run.where, "already": True})
         return answer
-    new = not run.path.exists()
-    run.make()
-    try:
-        with spark_context(job.place.spark, run.log("spark")) as context:
-            return _supervise(context, job, run, listen)
-    except UserError:
-        if new and not run.exists():  # nothing began, so nothing is left behind
-            shutil.rmtree(run.path)
-        raise
+    with run.begun(), spark_context(job.place.spark, run.log("spark")) as context:
+        return _supervise(context, job, run, listen)
 
 
 def _supervise(context: SparkContext, job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
