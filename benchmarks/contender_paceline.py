@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from benchmarks.protocol import serve
 from paceline.cluster import Cluster
-from paceline.devices import set_environment
+from paceline.devices import import_tensorflow
 from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 from paceline.job import Job, Place
 from paceline.training.loop import Engine
@@ -46,7 +46,7 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
     """What a worker would build for this experiment, with the state of step 0."""
     cluster = cluster or Cluster()
     job = Job(experiment, Place(on="local", workers=cluster.num_workers), cluster=cluster)
-    set_environment(job)
+    import_tensorflow(job)
     from paceline.engines.collective import open_engine
 
     core, engine = open_engine(job, lambda: False)

@@ -76,7 +76,7 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
             patience.wait(f"a run in {run.where}")
             run.refresh()
         _check(differences(run.experiment().to_json(), job.experiment.to_json()), run, "experiment")
-        devices.set_environment(job)
+        devices.import_tensorflow(job)
         from paceline.engines.collective import open_engine
 
         core, engine = open_engine(job, patience.go_on)

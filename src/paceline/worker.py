@@ -112,7 +112,7 @@ def run_worker(job: Job, send: Send, stop: threading.Event) -> bool:
     if job.cluster.role == "evaluator":
         return evaluator.watch(job, send, stop)
     if job.cluster.serves:
-        devices.set_environment(job)
+        devices.import_tensorflow(job)
         import_module("paceline.serving").serve(job)
     run = RunFolder(job.run.run_dir)
     try:
@@ -135,7 +135,7 @@ def _work(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
         send({"kind": "working"})
         return stop.is_set()
 
-    devices.set_environment(job)  # before the engine's module imports TensorFlow
+    devices.import_tensorflow(job)  # before the engine's module does
     core, engine = import_module(f"paceline.engines.{job.engine}").open_engine(job, wants_stop)
     stopped = chief.lead(job, core, engine, run, send, stop) if job.cluster.is_chief else _follow(job, core, engine, send, stop)
     engine.close()

@@ -28,13 +28,13 @@ def break_at_the_start(kind: str) -> None:
     """Before TensorFlow is imported, while the others begin to wait."""
     from paceline import devices
 
-    set_environment = devices.set_environment
+    import_tensorflow = devices.import_tensorflow
 
     def failing(job):
         fail(kind)
-        set_environment(job)
+        import_tensorflow(job)
 
-    devices.set_environment = failing
+    devices.import_tensorflow = failing
 
 
 def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:

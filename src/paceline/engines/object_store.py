@@ -127,7 +127,7 @@ class Actor:
 
     def build(self) -> dict[str, Any]:
         """Data, model and functions; what decides the bits is answered."""
-        devices.set_environment(self._job)
+        devices.import_tensorflow(self._job)
         import tensorflow as tf
 
         from paceline.assemble import build
