@@ -8,6 +8,7 @@ A step is all of the pictures. predict: the model was loaded in an earlier turn.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 
@@ -24,6 +25,7 @@ def serve_predict(run: str, folder: str) -> None:
 
     from paceline.spark import predict
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     pictures = []
     for pixels in load_training_images(folder)[0][:PICTURES]:
         file = io.BytesIO()

@@ -33,8 +33,8 @@ def measure(settings: Settings) -> SuiteResult:
         settings.tell("paceline predict of one picture")
         first_s = [_first_answer_s(run_dir, files[0]) for _ in range(REPEATS)]
         evaluated, predicted = [], []
-        for turn in range(REPEATS):
-            settings.tell(f"evaluation and prediction of 10,000 pictures, {turn + 1} of {REPEATS}")
+        for turn in range(settings.rounds):
+            settings.tell(f"evaluation and prediction of 10,000 pictures, {turn + 1} of {settings.rounds}")
             request = {"checkpoint": "last", "data_dir": "", "split": "test", "examples": ""}
             evaluated.append(_images_per_s("evaluate", run_dir, request))
             predicted.append(_images_per_s("predict", run_dir, {"checkpoint": "last", "files": files, "top": 5}))
