@@ -91,7 +91,7 @@ def test_an_unfinished_run_is_waited_for_until_a_sigterm(stopped_at_5: Path, tmp
     ("flags", "message"),
     [
         (("--seed", "7"), "the evaluator's experiment is not that of run: seed"),
-        (("--start-timeout", "2"), "no sign of a checkpoint"),
+        (("--start-timeout", "8"), "no sign of a checkpoint"),
     ],
     ids=["another-experiment", "no-sign"],
 )

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline import assemble
 from paceline.errors import UserError
 from paceline.experiment import Experiment, Model
+from paceline.job import Job
 from paceline.models import build_model
 from paceline.models.norm import FusedBatchNormalization
 from paceline.models.resnet import build_resnet
@@ -298,3 +300,9 @@ def test_a_persons_own_function_builds_the_model(tmp_path):
 def test_a_function_that_returns_something_else_is_a_clear_error(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         build_model(own_model(tmp_path, text), (4, 4, 3), 7)
+
+
+@pytest.mark.parametrize("own", [Model(width=4, shortcut="B"), Model(width=7, layout="imagenet", depth=18)])
+def test_widths_at_which_onednn_writes_beyond_its_memory_are_refused(own):
+    with pytest.raises(UserError, match=f"model.width is {own.width}; with projection shortcuts it must be 8 or more"):
+        assemble.build(Job(Experiment(model=own)))

@@ -6,20 +6,21 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paceline.errors import UserError
 from paceline.experiment import Experiment
-from paceline.job import Job, Place, Run
+from paceline.job import Job, Place, Run, Spark
 from paceline.plan import build_plan
 
 CIFAR_SIZE = 50_000
+Kind = Literal["local", "ps", "ray", "spark"]
 
 
 @dataclass(frozen=True)
 class Measured:
     recipe: str
-    workers: int
+    where: str
     images_per_second: float | None
     total_images: int
     """Of a full run."""
@@ -27,7 +28,7 @@ class Measured:
     """Whether drawn pictures stood in for the recipe's own."""
 
     def line(self) -> str:
-        where = f"{self.recipe:<18} {'one process ' if self.workers == 1 else f'{self.workers} processes'}"
+        where = f"{self.recipe:<18} {self.where:<19}"
         if not self.images_per_second:
             return f"{where}  nothing measured; give more --seconds"
         duration = _duration(self.total_images / self.images_per_second)
@@ -35,7 +36,21 @@ class Measured:
         return f"{where}  {self.images_per_second:>8,.0f} images/s  a full run trains {duration}{stand_in}"
 
 
-def measure_recipe(name: str, experiment: Experiment, workers: int, seconds: float, data_dir: str = "") -> Measured:
+def choose_place(kind: Kind, workers: int) -> tuple[str, Place]:
+    """What a person would call it, and the place: Ray and Spark on this machine, one worker per task and actor."""
+    base = Place(on="local", workers=workers, max_restarts=0)
+    if kind == "ps":
+        return f"{workers} + 1 ps", replace(base, ps=1)
+    if kind == "ray":
+        return f"Ray, {workers} actor{'s' * (workers > 1)}", replace(base, on="ray")
+    if kind == "spark":
+        return f"Spark, {workers} task{'s' * (workers > 1)}", replace(
+            base, on="spark", spark=Spark(master=f"local-cluster[{workers},1,1024]")
+        )
+    return "one process" if workers == 1 else f"{workers} processes", base
+
+
+def measure_recipe(name: str, experiment: Experiment, kind: Kind, workers: int, seconds: float, data_dir: str = "") -> Measured:
     """Train for `seconds` after the first block, which compiles; nothing is evaluated, and the run folder is gone afterwards."""
     from paceline.places import launch
 
@@ -59,12 +74,12 @@ def measure_recipe(name: str, experiment: Experiment, workers: int, seconds: flo
                 raise StopIteration
 
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
-        place = Place(on="local", workers=workers, max_restarts=0)
+        where, place = choose_place(kind, workers)
         result = launch(Job(quick, place, Run(run_dir=str(Path(folder, "run")))), listen)
     if drawn:
         total_steps = build_plan(experiment, CIFAR_SIZE - experiment.data.validation).total_steps
     images = total_steps * experiment.global_batch_size
-    return Measured(name, workers, result.get("images_per_second"), images, drawn)
+    return Measured(name, where, result.get("images_per_second"), images, drawn)
 
 
 def _full_steps(experiment: Experiment, steps_per_epoch: int) -> int:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -135,18 +136,20 @@ def doctor(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure the images per second of recipes on this machine, in one process and in two, and say what a full run would take. Recipes
-    on CIFAR train on drawn pictures of the same shape where no data are given.
+    """Measure the images per second of recipes on this machine, place by place, and say what a full run would take. Recipes on CIFAR
+    train on drawn pictures of the same shape where no data are given.
 
-    Example: paceline bench cifar10-fast --seconds 20"""
+    Example: paceline bench cifar10-fast --seconds 20 --on local ray"""
 
     recipes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = ()
     """Without any: shapes, cifar10-fast and cifar10-resnet56."""
     data: DataFlags = field(default_factory=DataFlags)
     seconds: float = 10.0
     """How long to measure each, after it was compiled."""
+    on: tuple[Literal["local", "ps", "ray", "spark"], ...] = ("local",)
+    """Places: processes of this command, these and a parameter server, Ray and Spark started here."""
     workers: tuple[int, ...] = (1, 2)
-    """Numbers of processes."""
+    """Numbers of workers."""
 
 
 def bench(arguments: list[str]) -> int:
@@ -164,8 +167,8 @@ def bench(arguments: list[str]) -> int:
     for name in names:
         get_recipe(name)  # a wrong name is told before anything is measured
     for name in names:
-        for workers in flags.workers:
-            measured = measure_recipe(name, get_recipe(name), workers, flags.seconds, flags.data.dir)
+        for kind, workers in product(flags.on, flags.workers):
+            measured = measure_recipe(name, get_recipe(name), kind, workers, flags.seconds, flags.data.dir)
             print(measured.line(), flush=True)
     return 0
 
