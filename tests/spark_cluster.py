@@ -3,7 +3,8 @@
     python tests/spark_cluster.py FOLDER PID
 
 writes the URL of the master to FOLDER/url when both workers have come, and ends everything once the process PID is gone. Each worker
-says that it has 16 cores, so that several tests find room; a test takes two (spark.cores.max). Each also says that it has two GPUs.
+says that it has 16 cores, so that several tests find room; a test takes two (spark.cores.max). Each also says that it has two GPUs, and
+has an address of its own, as if it were another host: Spark starts a speculative task on another host only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
     # As on another machine: nothing of the tests' own settings, and no Paceline that is not installed.
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST", "TF_", "PACELINE"))
@@ -40,10 +41,12 @@ def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         "SPARK_WORKER_OPTS": gpus,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
     }
     with open(folder / f"{name}.log", "wb") as log:
-        return subprocess.Popen([CLASS, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        return subprocess.Popen(
+            [CLASS, *arguments, "--host", host], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+        )
 
 
 def alive_workers(port: int) -> int:
@@ -56,14 +59,12 @@ def main(folder: Path, pid: int) -> None:
     port, page, deadline = free_port(), free_port(), time.monotonic() + TIMEOUT_S
     (folder / "gpus").write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["3", "5"]}'\n""")
     (folder / "gpus").chmod(0o755)
-    here, url = ("--host", "127.0.0.1"), f"spark://127.0.0.1:{port}"
-    processes = [
-        start(folder, "master", "org.apache.spark.deploy.master.Master", *here, "--port", str(port), "--webui-port", str(page))
-    ]
+    url, ports = f"spark://127.0.0.1:{port}", ("--port", str(port), "--webui-port", str(page))
+    processes = [start(folder, "master", "127.0.0.1", "org.apache.spark.deploy.master.Master", *ports)]
     try:
-        for name in ("worker-1", "worker-2"):
+        for name, host in (("worker-1", "127.0.0.1"), ("worker-2", "127.0.0.2")):
             size = ("--cores", "16", "--memory", "16g", "--webui-port", "0", "--work-dir", str(folder / name))
-            processes.append(start(folder, name, "org.apache.spark.deploy.worker.Worker", *here, *size, url))
+            processes.append(start(folder, name, host, "org.apache.spark.deploy.worker.Worker", url, *size))
         while alive_workers(page) < 2:
             assert time.monotonic() < deadline, "the workers of the Spark cluster do not come"
             time.sleep(0.2)

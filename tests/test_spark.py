@@ -210,7 +210,9 @@ def test_spark_submit_trains_with_its_own_settings(uninterrupted: Path, tmp_path
     script = paceline("spark-script", cwd=tmp_path).out.strip()
     conf = [word for setting in (*SMALL, *TWO_SLOTS) for word in ("--conf", setting)]
     submit = (str(Path(sys.executable).with_name("spark-submit")), "--master", master, *conf, script)
-    with program("train", "smoke", "--workers", "2", "--run-dir", "run", cwd=tmp_path, command=submit) as running:
+    activated = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # by which spark-submit finds its own files
+    flags = ("train", "smoke", "--workers", "2", "--run-dir", "run")
+    with program(*flags, cwd=tmp_path, command=submit, environment=activated | OWN_PYTHON) as running:
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]

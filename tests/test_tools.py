@@ -191,6 +191,15 @@ def test_bench_measures_real_training_and_says_what_a_full_run_takes(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("place", "told"), [("ps", "2 + 1 ps"), ("ray", "Ray, 2 actors"), ("spark", "Spark, 2 tasks")])
+def test_bench_measures_in_every_place(place: str, told: str, tmp_path: Path):
+    ended = paceline("bench", "smoke", "--seconds", "1", "--workers", "2", "--on", place, cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert re.fullmatch(rf"smoke +{re.escape(told)} +[\d,]+ images/s  a full run trains \d+ s", ended.out.strip()), ended
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bench_refuses_what_needs_data_and_unknown_recipes(tmp_path: Path):
     for arguments, part in (
         (["imagenet-resnet50"], "needs its data"),

@@ -117,17 +117,19 @@ class Group:
     def _listen_to_all(self, listen: Listen, while_waiting: Callable[[], None]) -> None:
         running, asked, looked = len(self._processes), time.monotonic(), time.monotonic()
         while running and not self._outcome.get("already"):
-            if time.monotonic() - looked > SILENT_S:  # this process was stopped, or its listener slow: no worker is to blame
-                self._heard, self._progress = ([time.monotonic()] * len(self._processes) for _ in range(2))
-            looked = time.monotonic()
             if not self._started and time.monotonic() - asked > WAITING_EVERY_S:
                 while_waiting()
                 asked = time.monotonic()
-            try:
-                index, message = self._messages.get(timeout=1.0)
-            except queue.Empty:
+            told = None
+            with suppress(queue.Empty):
+                told = self._messages.get(timeout=1.0)
+            if time.monotonic() - looked > SILENT_S:  # this process was stopped, or its listener slow: no worker is to blame
+                self._heard, self._progress = ([time.monotonic()] * len(self._processes) for _ in range(2))
+            looked = time.monotonic()
+            if told is None:
                 self._check_progress()
                 continue
+            index, message = told
             self._heard[index] = time.monotonic()
             if message is None:
                 running -= not self._replaced(index, listen)
