@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,7 @@ def tensorboard(arguments: list[str]) -> int:
             Path(together, names[-1]).symlink_to((folder / "events").resolve())
         where = ["--logdir", together, "--host", flags.host, *(["--port", str(flags.port)] if flags.port else [])]
         # It prints its address itself. In a session of its own, so that a Ctrl-C reaches it once, through us.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # it must not stay behind
         process = subprocess.Popen([sys.executable, "-m", "tensorboard.main", *where], start_new_session=True)
         try:
             return 2 if process.wait() else 0
