@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell starts what it puts in the background: programs would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_DEVICES = 8
 

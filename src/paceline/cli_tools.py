@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -100,7 +102,10 @@ def tensorboard(arguments: list[str]) -> int:
             return 130
         finally:
             process.terminate()
-            process.wait(10)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its data server, too, where they did not end by themselves
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,10 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-3):
         low, high = (low - 0.5, low + 0.5) if low else (0.0, 1.0)
     rough = (high - low) / count
-    unit = 10.0 ** math.floor(math.log10(rough))
+    power = math.floor(math.log10(rough))
+    unit = 10.0**power
     step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= rough * 0.999)
-    return [round(i * step, 12) for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+    return [round(i * step, 2 - power) for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
