@@ -311,6 +311,7 @@ def test_a_run_whose_driver_is_killed_goes_on(uninterrupted: Path, tmp_path: Pat
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
+        running.wait_until_gone(40.0)  # the killed driver's cluster notices by itself
     assert ended.code == (1 if restarts == "0" else 0)
     again = paceline("train", "smoke", *flags, cwd=tmp_path)
     assert again.code == 0
