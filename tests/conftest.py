@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as a shell starts what it puts in the background: programs would inherit it
+# A shell lets what it puts in the background ignore a Ctrl-C, and the programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_DEVICES = 8

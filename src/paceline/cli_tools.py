@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from paceline.bench import Kind, measure_recipe
 from paceline.cli_run import DataFlags
 from paceline.errors import UserError
 
@@ -153,7 +154,7 @@ class Bench:
     data: DataFlags = field(default_factory=DataFlags)
     seconds: float = 10.0
     """How long to measure each, after it was compiled."""
-    on: tuple[Literal["local", "ps", "ray", "spark"], ...] = ("local",)
+    on: tuple[Kind, ...] = ("local",)
     """Places: processes of this command, these and a parameter server, Ray and Spark started here."""
     workers: tuple[int, ...] = (1, 2)
     """Numbers of workers."""
@@ -161,7 +162,6 @@ class Bench:
 
 def bench(arguments: list[str]) -> int:
     """Measure recipes on this machine: paceline bench [RECIPE ...]"""
-    from paceline.bench import measure_recipe
     from paceline.cli import parse
     from paceline.recipes import get_recipe
 
