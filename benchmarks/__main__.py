@@ -18,10 +18,24 @@ from benchmarks.suites import SUITES, Settings, load
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suites", nargs="*", metavar="suite", help=f"any of {', '.join(SUITES)}; all if none is given")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each contender (default: 9)")
-    parser.add_argument("--turn-seconds", type=float, default=3.0, help="length of a turn (default: 3)")
-    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="where the results go (default: bench.json)")
+    parser.add_argument(
+        "suites",
+        nargs="*",
+        metavar="suite",
+        help=f"any of {', '.join(SUITES)}; all if none is given",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="turns of each contender (default: 9)"
+    )
+    parser.add_argument(
+        "--turn-seconds", type=float, default=3.0, help="length of a turn (default: 3)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench.json"),
+        help="where the results go (default: bench.json)",
+    )
     parsed = parser.parse_args(arguments)
     unknown = [name for name in parsed.suites if name not in SUITES]
     if unknown:
@@ -38,7 +52,9 @@ def main() -> int:
     described, results, failed = machine.describe(), {}, False
     for name in options.suites or SUITES:
         settings = Settings(
-            options.rounds, options.turn_seconds, lambda message, name=name: console.print(f"[dim]{name}: {message}[/dim]")
+            options.rounds,
+            options.turn_seconds,
+            lambda message, name=name: console.print(f"[dim]{name}: {message}[/dim]"),
         )
         entry: dict[str, Any]
         try:

@@ -40,7 +40,7 @@ def serve_decoding(folder: str) -> None:
 def serve_conversion(folder: str) -> None:
     from rich.console import Console
 
-    from paceline.data.convert import convert
+    from paceline.data.tools.convert import convert
 
     channel = Channel()
     while (steps := channel.next_turn()) is not None:

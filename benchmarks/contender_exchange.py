@@ -27,7 +27,7 @@ class Exchanger:
         self._vector = np.ones(size, np.float32)
 
     def load(self, attempt: int, state: Any, index: int, workers: int) -> None:
-        from paceline.engines.object_store import num_shards
+        from paceline.engines.object_store.engine import num_shards
 
         self._workers, self._shards = workers, num_shards(workers)
 
@@ -36,7 +36,7 @@ class Exchanger:
         return [*np.array_split(self._vector, self._shards), np.zeros(5, np.float32)]
 
     def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
-        from paceline.engines.object_store import mean
+        from paceline.engines.object_store.engine import mean
 
         return mean(pieces, self._workers)
 
@@ -50,16 +50,24 @@ def build_exchange(workers: int, size: int) -> Any:
     """The engine itself, with actors that only exchange."""
     import ray
 
-    from paceline.engines.object_store import ObjectStoreEngine
-    from paceline.job import Job, Place
-    from paceline.recipes import get_recipe
+    from paceline.config.job import Job, Place
+    from paceline.config.recipes import get_recipe
+    from paceline.engines.object_store.engine import ObjectStoreEngine
 
-    ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=workers,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     actors = [ray.remote(num_cpus=1)(Exchanger).remote(size) for _ in range(workers)]
     crew = SimpleNamespace(team=lambda: actors, survivors=lambda: dict.fromkeys(actors, 0))
     plan, experiment = SimpleNamespace(round_steps=1), SimpleNamespace(replicas=workers)
     engine = ObjectStoreEngine(
-        Job(get_recipe("smoke"), Place(on="ray")), SimpleNamespace(plan=plan, experiment=experiment), crew
+        Job(get_recipe("smoke"), Place(on="ray")),
+        SimpleNamespace(plan=plan, experiment=experiment),
+        crew,
     )
     engine._form(None)
     return engine
@@ -88,7 +96,9 @@ def run_gloo(size: int, rank: int = 0, meeting_file: str = "") -> None:
     import torch.distributed
 
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=WORKERS)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=WORKERS
+    )
     vector, channel = torch.ones(size), Channel() if rank == 0 else None
     while True:
         steps = torch.tensor(channel.next_turn() or 0) if channel else torch.tensor(0)
@@ -117,7 +127,15 @@ def main() -> None:
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benchmarks.contender_exchange", "gloo", sys.argv[2], "1", f"{folder}/ranks"]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.contender_exchange",
+                "gloo",
+                sys.argv[2],
+                "1",
+                f"{folder}/ranks",
+            ]
             other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
             run_gloo(numbers[0], 0, f"{folder}/ranks")
             other.wait()

@@ -32,7 +32,11 @@ def training_batches(folder: str) -> tf.data.Dataset:
         return (tf.cast(picture, tf.float32) - MEAN) / STD, label
 
     examples = tf.data.Dataset.from_tensor_slices((pictures, labels)).shuffle(len(labels)).repeat()
-    return examples.map(augment, num_parallel_calls=tf.data.AUTOTUNE).batch(GLOBAL_BATCH_SIZE).prefetch(tf.data.AUTOTUNE)
+    return (
+        examples.map(augment, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(GLOBAL_BATCH_SIZE)
+        .prefetch(tf.data.AUTOTUNE)
+    )
 
 
 def convolution(inputs: keras.KerasTensor, channels: int, strides: int = 1) -> keras.KerasTensor:
@@ -60,7 +64,8 @@ def build_model(depth: int) -> keras.Model:
             if strides > 1:
                 new_channels = width - shortcut.shape[-1]
                 shortcut = keras.ops.pad(
-                    shortcut[:, ::2, ::2], [[0, 0]] * 3 + [[new_channels // 2, new_channels - new_channels // 2]]
+                    shortcut[:, ::2, ::2],
+                    [[0, 0]] * 3 + [[new_channels // 2, new_channels - new_channels // 2]],
                 )
             hidden = keras.layers.ReLU()(keras.layers.Add()([hidden, shortcut]))
     outputs = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(hidden))
@@ -100,7 +105,13 @@ def main() -> None:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    model.fit(training_batches(folder), epochs=10**6, steps_per_epoch=STEPS_PER_EPOCH, verbose=2, callbacks=[Turns()])
+    model.fit(
+        training_batches(folder),
+        epochs=10**6,
+        steps_per_epoch=STEPS_PER_EPOCH,
+        verbose=2,
+        callbacks=[Turns()],
+    )
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import sys
 from dataclasses import replace
 
 from benchmarks.protocol import serve
-from paceline.cluster import Cluster
-from paceline.devices import import_tensorflow
-from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
-from paceline.job import Job, Place
-from paceline.training.loop import Engine
+from paceline.config.cluster import Cluster
+from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.config.job import Job, Place
+from paceline.worker.devices import import_tensorflow
+from paceline.worker.loop import Engine
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
@@ -55,7 +55,10 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
 
 
 def main() -> None:
-    experiment, round_steps = build_experiment(int(sys.argv[1]), sys.argv[2]), int((sys.argv[3:4] or ["1"])[0])
+    experiment, round_steps = (
+        build_experiment(int(sys.argv[1]), sys.argv[2]),
+        int((sys.argv[3:4] or ["1"])[0]),
+    )
     if round_steps > 1:
         experiment = replace(experiment, sync=Sync(method="weights", every=round_steps))
     cluster = Cluster(tuple(sys.argv[5:]), int(sys.argv[4])) if len(sys.argv) > 5 else None

@@ -41,7 +41,9 @@ PATIENCE = ("--stall-timeout", "100000", "--start-timeout", "100000", "--max-res
 
 def workers(mark: dict[str, str]) -> list[int]:
     """The worker processes, chief first."""
-    return sorted(pid for pid in processes.group(mark) if "paceline.worker" in processes.read(pid, "cmdline"))
+    return sorted(
+        pid for pid in processes.group(mark) if "paceline.worker" in processes.read(pid, "cmdline")
+    )
 
 
 class Slow:
@@ -111,7 +113,12 @@ class Cluster:
 
     def turn(self, slowed: bool) -> tuple[float, float, float]:
         """Images, wall and CPU seconds of some blocks; waiting makes the first of them a short one."""
-        first, before, images, wall_s = self._signal(signal.SIGCONT), processes.cpu_s(self._mark), 0.0, 0.0
+        first, before, images, wall_s = (
+            self._signal(signal.SIGCONT),
+            processes.cpu_s(self._mark),
+            0.0,
+            0.0,
+        )
         with Slow(first) if slowed else nullcontext():
             while wall_s < TURN_S:
                 with open(self._folder / "go", "w") as pipe:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
-from paceline.assemble import build
-from paceline.devices import build_strategy
-from paceline.experiment import Experiment
-from paceline.job import Job
+from paceline.config.experiment import Experiment
+from paceline.config.job import Job
+from paceline.worker.build import build
+from paceline.worker.devices import build_strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from paceline.core.replica import Core
     from paceline.data.batches import Batch
-    from paceline.training.replica import Core
 
 Touch = Callable[["Batch"], "tf.Tensor"]
 """A number that needs the batch, so that preparing it is not optimised away."""
@@ -32,17 +32,24 @@ def every_pixel(batch: Batch) -> tf.Tensor:
     return tf.reduce_sum(batch.images) + tf.reduce_sum(batch.targets)
 
 
-def build_reading(core: Core, touch: Touch = every_pixel) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+def build_reading(
+    core: Core, touch: Touch = every_pixel
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """(start, stop) -> a number that needs every batch of the steps in between."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
     def read(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         def body(step: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            batches = [core.batch(step, tf.constant(replica, tf.int64)) for replica in range(core.experiment.replicas)]
+            batches = [
+                core.batch(step, tf.constant(replica, tf.int64))
+                for replica in range(core.experiment.replicas)
+            ]
             return step + 1, total + tf.add_n([touch(batch) for batch in batches])
 
-        return tf.while_loop(lambda step, _: step < stop, body, [start, tf.constant(0.0)], parallel_iterations=2)[1]
+        return tf.while_loop(
+            lambda step, _: step < stop, body, [start, tf.constant(0.0)], parallel_iterations=2
+        )[1]
 
     return read
 

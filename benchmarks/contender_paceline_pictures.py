@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from benchmarks.contender_paceline_input import serve_input
 from benchmarks.pictures import BATCH_SIZE, MEAN, STD
 from benchmarks.protocol import Channel, Clock
-from paceline.assemble import build
-from paceline.devices import build_strategy
-from paceline.experiment import Data, Experiment, Model, Schedule
-from paceline.job import Job
+from paceline.config.experiment import Data, Experiment, Model, Schedule
+from paceline.config.job import Job
+from paceline.worker.build import build
+from paceline.worker.devices import build_strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -58,11 +58,15 @@ def serve_starts(experiment: Experiment, anew: bool, last: bool) -> None:
         wall_s = cpu_s = 0.0
         for _ in range(starts):
             core = build(job) if anew else core
-            step = epoch * core.plan.steps_per_epoch + (core.plan.steps_per_epoch - 1 if last else 0)
+            step = epoch * core.plan.steps_per_epoch + (
+                core.plan.steps_per_epoch - 1 if last else 0
+            )
             gc.collect()
             clock = Clock.start()
             for replica in range(experiment.replicas):
-                corners(core.batch(tf.constant(step, tf.int64), tf.constant(replica, tf.int64))).numpy()
+                corners(
+                    core.batch(tf.constant(step, tf.int64), tf.constant(replica, tf.int64))
+                ).numpy()
             wall, cpu = clock.read()
             wall_s, cpu_s, epoch = wall_s + wall, cpu_s + cpu, epoch + 1
         channel.report(starts * experiment.global_batch_size, wall_s, cpu_s)

@@ -10,16 +10,18 @@ from dataclasses import replace
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve_group
-from paceline.experiment import Sync
-from paceline.job import Job, Place
+from paceline.config.experiment import Sync
+from paceline.config.job import Job, Place
 
 WORKERS, EVERY = 2, 10
 
 
 def main() -> None:
-    experiment = replace(build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY))
+    experiment = replace(
+        build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY)
+    )
     job = Job(experiment, Place(on="ray", workers=WORKERS))
-    from paceline.engines.object_store import open_engine
+    from paceline.engines.object_store.engine import open_engine
 
     core, engine = open_engine(job, lambda: False)
     engine.load(core.initial_state())

@@ -55,7 +55,10 @@ class Block(nn.Module):
         hidden = self.norm_2(self.convolution_2(hidden))
         if self.new_channels:
             half = self.new_channels // 2
-            inputs = functional.pad(inputs[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.new_channels - half))
+            inputs = functional.pad(
+                inputs[:, :, :: self.stride, :: self.stride],
+                (0, 0, 0, 0, half, self.new_channels - half),
+            )
         return functional.relu(hidden.add_(inputs), inplace=True)
 
 
@@ -103,10 +106,19 @@ def training_of(depth: int) -> Training:
     return Training(lambda: ResNet(depth), training_batches, 128, 0.1)
 
 
-def build_training(training: Training, batches: Batches, wrap: Callable[[nn.Module], nn.Module]) -> Callable[[int], None]:
+def build_training(
+    training: Training, batches: Batches, wrap: Callable[[nn.Module], nn.Module]
+) -> Callable[[int], None]:
     torch.manual_seed(0)
     network = wrap(training.network().to(memory_format=torch.channels_last))
-    optimizer = torch.optim.SGD(network.parameters(), training.rate, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True)
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        training.rate,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=1e-4,
+        fused=True,
+    )
 
     def train(steps: int) -> None:
         for _ in range(steps):
@@ -120,7 +132,9 @@ def build_training(training: Training, batches: Batches, wrap: Callable[[nn.Modu
 
 def run_threads(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    train = build_training(training, training.batches(folder, training.global_batch_size, 0, 1), wrap)
+    train = build_training(
+        training, training.batches(folder, training.global_batch_size, 0, 1), wrap
+    )
 
     def turn(steps: int) -> float:
         train(steps)
@@ -129,14 +143,26 @@ def run_threads(training: Training, folder: str, wrap: Callable[[nn.Module], nn.
     serve(turn)
 
 
-def run_rank(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Module], rank: int, meeting_file: str) -> None:
+def run_rank(
+    training: Training,
+    folder: str,
+    wrap: Callable[[nn.Module], nn.Module],
+    rank: int,
+    meeting_file: str,
+) -> None:
     """One process of DDP. Rank 0 speaks with the harness and tells the others how many steps a turn has; 0 ends them."""
     num_ranks = len(os.sched_getaffinity(0))
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=num_ranks)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=num_ranks
+    )
 
     def distribute(network: nn.Module) -> nn.Module:
-        return wrap(nn.parallel.DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True))
+        return wrap(
+            nn.parallel.DistributedDataParallel(
+                network, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
+        )
 
     batches = training.batches(folder, training.global_batch_size // num_ranks, rank, num_ranks)
     train = build_training(training, batches, distribute)
@@ -159,9 +185,17 @@ def run_ddp(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Modu
     """Be rank 0, and start the others with the same command."""
     with tempfile.TemporaryDirectory() as meeting_folder:
         meeting_file = f"{meeting_folder}/ranks"
-        command = [sys.executable, "-m", "benchmarks.contender_pytorch", *sys.argv[1:4], meeting_file]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.contender_pytorch",
+            *sys.argv[1:4],
+            meeting_file,
+        ]
         ranks = range(1, len(os.sched_getaffinity(0)))
-        others = [subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL) for rank in ranks]
+        others = [
+            subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL) for rank in ranks
+        ]
         run_rank(training, folder, wrap, 0, meeting_file)
         for other in others:
             other.wait()

@@ -29,8 +29,12 @@ def train_loop(config: dict[str, Any]) -> None:
 
     torch.set_num_threads(1)
     rank, training = ray.train.get_context().get_world_rank(), training_of(config["depth"])
-    batches = training.batches(config["folder"], training.global_batch_size // WORKERS, rank, WORKERS)
-    train = build_training(training, batches, lambda network: ray.train.torch.prepare_model(network))
+    batches = training.batches(
+        config["folder"], training.global_batch_size // WORKERS, rank, WORKERS
+    )
+    train = build_training(
+        training, batches, lambda network: ray.train.torch.prepare_model(network)
+    )
     while True:
         steps = torch.tensor(config["turns"].get() if rank == 0 else 0)
         torch.distributed.broadcast(steps, 0)
@@ -48,14 +52,23 @@ def main() -> None:
     from ray.train.torch import TorchTrainer
     from ray.util.queue import Queue
 
-    ray.init(address="local", num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=WORKERS,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     options = {"num_cpus": 0}
     turns, answers = Queue(actor_options=options), Queue(actor_options=options)
     config = {"depth": int(sys.argv[1]), "folder": sys.argv[2], "turns": turns, "answers": answers}
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
         scaling = ScalingConfig(num_workers=WORKERS, resources_per_worker={"CPU": 1})
         trainer = TorchTrainer(
-            train_loop, train_loop_config=config, scaling_config=scaling, run_config=RunConfig(storage_path=folder)
+            train_loop,
+            train_loop_config=config,
+            scaling_config=scaling,
+            run_config=RunConfig(storage_path=folder),
         )
         fit = threading.Thread(target=trainer.fit, daemon=True)
         fit.start()

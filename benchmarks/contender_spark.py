@@ -34,19 +34,23 @@ def serve_predict(run: str, folder: str) -> None:
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.master("local[2]").config(map=quiet).getOrCreate()
     # in Spark's own memory, and no part of each query
-    frame = spark.createDataFrame(spark.sparkContext.parallelize(pictures, 2), "content binary").localCheckpoint()
+    frame = spark.createDataFrame(
+        spark.sparkContext.parallelize(pictures, 2), "content binary"
+    ).localCheckpoint()
     predicted = predict(frame, run)
     channel, mark = Channel(), processes.own_mark()
     while (steps := channel.next_turn()) is not None:
         began, began_cpu_s = time.perf_counter(), processes.cpu_s(mark)
         for _ in range(steps):
             predicted.write.format("noop").mode("overwrite").save()
-        channel.report(steps * PICTURES, time.perf_counter() - began, processes.cpu_s(mark) - began_cpu_s)
+        channel.report(
+            steps * PICTURES, time.perf_counter() - began, processes.cpu_s(mark) - began_cpu_s
+        )
 
 
 def serve_eval(run: str, folder: str) -> None:
-    from paceline.evaluation import evaluate_run
-    from paceline.runs import RunFolder
+    from paceline.results.evaluate import evaluate_run
+    from paceline.run_folder.folder import RunFolder
 
     channel = Channel()
     while (steps := channel.next_turn()) is not None:
@@ -56,7 +60,9 @@ def serve_eval(run: str, folder: str) -> None:
             evaluate_run(
                 RunFolder(run),
                 data_dir=folder,
-                progress=lambda done, total, seen=seen: seen.append((done, time.perf_counter(), cpu_seconds())),
+                progress=lambda done, total, seen=seen: seen.append(
+                    (done, time.perf_counter(), cpu_seconds())
+                ),
             )
             images += seen[-1][0] - seen[0][0]
             wall_s += seen[-1][1] - seen[0][1]

@@ -36,7 +36,9 @@ def scale(picture: tf.Tensor) -> tf.Tensor:
 
 def scale_by_rows(picture: tf.Tensor) -> tf.Tensor:
     rows = tf.reshape(picture, (224, 224 * 3))
-    return tf.reshape((rows - tf.tile(tf.constant(MEAN), [224])) / tf.tile(tf.constant(STD), [224]), (224, 224, 3))
+    return tf.reshape(
+        (rows - tf.tile(tf.constant(MEAN), [224])) / tf.tile(tf.constant(STD), [224]), (224, 224, 3)
+    )
 
 
 SCALES = {"plain": scale, "tuned": scale_by_rows}
@@ -55,7 +57,9 @@ def prepare(record: tf.Tensor, kind: str) -> tuple[tf.Tensor, tf.Tensor]:
         max_attempts=10,
         use_image_if_no_bounding_boxes=True,
     )
-    picture = tf.image.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], size[:2]], 0), channels=3)
+    picture = tf.image.decode_and_crop_jpeg(
+        encoded, tf.concat([begin[:2], size[:2]], 0), channels=3
+    )
     picture = tf.image.random_flip_left_right(picture)
     picture = tf.ensure_shape(tf.image.resize(picture, (224, 224)), (224, 224, 3))
     return SCALES[kind](picture), example["image/class/label"]
@@ -66,7 +70,10 @@ def training_batches(folder: str, kind: str) -> tf.data.Dataset:
     files = sorted(str(path) for path in Path(folder).glob("train-*"))
     records = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files)).repeat()
     records = records.interleave(
-        tf.data.TFRecordDataset, cycle_length=len(files), num_parallel_calls=tf.data.AUTOTUNE, deterministic=False
+        tf.data.TFRecordDataset,
+        cycle_length=len(files),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=False,
     )
     examples = records.shuffle(SHUFFLE_RECORDS).map(
         partial(prepare, kind=kind), num_parallel_calls=tf.data.AUTOTUNE, deterministic=False

@@ -14,10 +14,22 @@ import sys
 from benchmarks.protocol import Channel, Clock
 
 
-def start(of_model: list[str], host: str, index: int, addresses: list[str]) -> subprocess.Popen[str]:
+def start(
+    of_model: list[str], host: str, index: int, addresses: list[str]
+) -> subprocess.Popen[str]:
     inside = [] if host == "-" else ["ip", "netns", "exec", host]
-    command = [*inside, sys.executable, "-m", "benchmarks.contender_paceline", *of_model, str(index), *addresses]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    command = [
+        *inside,
+        sys.executable,
+        "-m",
+        "benchmarks.contender_paceline",
+        *of_model,
+        str(index),
+        *addresses,
+    ]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
 
 
 def main() -> None:
@@ -32,7 +44,9 @@ def main() -> None:
         if None in answers:
             sys.exit(f"worker {answers.index(None)} ended; what it said stands above")
         wall_s, cpu_s = clock.read()
-        channel.report(answers[0]["images"], wall_s, cpu_s + sum(answer["cpu_s"] for answer in answers))
+        channel.report(
+            answers[0]["images"], wall_s, cpu_s + sum(answer["cpu_s"] for answer in answers)
+        )
     for worker in workers:
         worker.stdin.close()
 

@@ -21,7 +21,9 @@ class Product:
         return self.side**2 * self.kernel**2 * self.channels_in * self.channels_out
 
 
-def resnet_products(depth: int, side: int = 32, width: int = 16, num_classes: int = 10) -> Iterator[Product]:
+def resnet_products(
+    depth: int, side: int = 32, width: int = 16, num_classes: int = 10
+) -> Iterator[Product]:
     """The layers of a version 1 ResNet of basic blocks with the parameter-free shortcut (A), for pictures of `side` pixels."""
     blocks_per_stage, remainder = divmod(depth - 2, 6)
     assert remainder == 0, f"depth {depth} is not 6n+2"

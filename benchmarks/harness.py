@@ -26,7 +26,13 @@ _STDERR_LINES = 15
 _GRACE_S = 10.0
 _MOST_STEPS = 1_000_000
 # A contender has its library's defaults; what a developer has exported must not change what is compared.
-_NOT_INHERITED = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_CONFIG", "TF_XLA_FLAGS")
+_NOT_INHERITED = (
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_CONFIG",
+    "TF_XLA_FLAGS",
+)
 _NOT_INHERITED += ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KERAS_BACKEND")
 
 
@@ -71,7 +77,9 @@ class Measured:
 
 
 def clean_environment(additions: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED} | dict(additions)
+    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED} | dict(
+        additions
+    )
 
 
 class Running:
@@ -138,9 +146,18 @@ class Running:
             code = "none, it still runs"
         self._stderr.seek(0)
         tail = self._stderr.read().decode(errors="replace").splitlines()[-_STDERR_LINES:]
-        return ContenderFailed("\n".join([f"contender {self.name} {what} (exit code: {code}); the end of its stderr:", *tail]))
+        return ContenderFailed(
+            "\n".join(
+                [f"contender {self.name} {what} (exit code: {code}); the end of its stderr:", *tail]
+            )
+        )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,5 +203,8 @@ def alternate(
             for each in running[first:] + running[:first]:
                 turns[each.name].append(each.turn(steps[each.name]))
         return {
-            each.name: Measured(each.name, steps[each.name], tuple(turns[each.name]), each.idle_cpu_share()) for each in running
+            each.name: Measured(
+                each.name, steps[each.name], tuple(turns[each.name]), each.idle_cpu_share()
+            )
+            for each in running
         }

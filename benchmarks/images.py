@@ -17,9 +17,16 @@ STD = (63.0, 62.1, 66.7)
 
 
 def find_cifar10() -> Path | None:
-    """The folder of data_batch_1.bin, from PACELINE_CIFAR10 or ~/.cache/cifar10-dev."""
+    """The folder of data_batch_1.bin, from paceline_CIFAR10 or ~/.cache/cifar10-dev."""
     given = Path(os.environ.get("PACELINE_CIFAR10", "~/.cache/cifar10-dev")).expanduser()
-    return next((folder for folder in (given, given / "cifar-10-batches-bin") if (folder / TRAINING_FILES[0]).exists()), None)
+    return next(
+        (
+            folder
+            for folder in (given, given / "cifar-10-batches-bin")
+            if (folder / TRAINING_FILES[0]).exists()
+        ),
+        None,
+    )
 
 
 @contextmanager
@@ -34,11 +41,19 @@ def cifar10_folder() -> Iterator[tuple[str, str]]:
             records = generator.integers(0, 256, (10_000, RECORD_BYTES), np.uint8)
             records[:, 0] %= 10
             records.tofile(Path(folder, name))
-        yield folder, "data: random pictures in the size of CIFAR-10, which was not found; set PACELINE_CIFAR10 to its folder"
+        yield (
+            folder,
+            "data: random pictures in the size of CIFAR-10, which was not found; set PACELINE_CIFAR10 to its folder",
+        )
 
 
 def load_training_images(folder: str) -> tuple[np.ndarray, np.ndarray]:
     """Pictures as uint8 [50000, 32, 32, 3] and labels as int64 [50000]."""
-    records = np.concatenate([np.fromfile(Path(folder, name), np.uint8).reshape(-1, RECORD_BYTES) for name in TRAINING_FILES])
+    records = np.concatenate(
+        [
+            np.fromfile(Path(folder, name), np.uint8).reshape(-1, RECORD_BYTES)
+            for name in TRAINING_FILES
+        ]
+    )
     pictures = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pictures), records[:, 0].astype(np.int64)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from paceline.data import example
-from paceline.data.records import framed
-from paceline.data.shards import IMAGE_KEY, LABEL_KEY, LABELS
-from paceline.experiment import Data
+from paceline.config.experiment import Data
+from paceline.data.sources import example
+from paceline.data.sources.records import framed
+from paceline.data.sources.shards import IMAGE_KEY, LABEL_KEY, LABELS
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -45,7 +45,7 @@ def write_shards(folder: Path, records: int) -> None:
 
 def open_folder(folder: str) -> Source:
     """Everything between a folder and a source that can be read at any place."""
-    from paceline.data.tfrecord import build_tfrecord
+    from paceline.data.sources.tfrecord import build_tfrecord
 
     return build_tfrecord(Data(source="tfrecord", dir=folder), Console(quiet=True))
 
@@ -75,12 +75,17 @@ def memory_bytes(field: str) -> int:
 
 def make(folder: str) -> dict[str, float]:
     """The first opening, which has to find every record."""
-    from paceline.data.index import load_index
-    from paceline.data.shards import train_and_test
+    from paceline.data.sources.index import load_index
+    from paceline.data.sources.shards import train_and_test
 
     began = time.perf_counter()
-    parts = load_index(folder, [shard for shards in train_and_test(folder).values() for shard in shards])
-    return {"records": sum(len(part.offsets) for part in parts), "make_s": time.perf_counter() - began}
+    parts = load_index(
+        folder, [shard for shards in train_and_test(folder).values() for shard in shards]
+    )
+    return {
+        "records": sum(len(part.offsets) for part in parts),
+        "make_s": time.perf_counter() - began,
+    }
 
 
 def load(repeats: str, small: str, large: str) -> dict[str, float | list[float]]:

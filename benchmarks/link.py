@@ -32,7 +32,11 @@ class Link:
     delay_s: float = 0.0
 
     def __str__(self) -> str:
-        rate = f"{self.mbit_per_s / 1000:g} Gbit/s" if self.mbit_per_s >= 1000 else f"{self.mbit_per_s:g} Mbit/s"
+        rate = (
+            f"{self.mbit_per_s / 1000:g} Gbit/s"
+            if self.mbit_per_s >= 1000
+            else f"{self.mbit_per_s:g} Mbit/s"
+        )
         return rate + (f", {1000 * self.delay_s:g} ms" if self.delay_s else "")
 
 
@@ -73,7 +77,9 @@ def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
             run("ip", "-n", name, "link", "set", "lo", "up")
             if link:
                 rate = f"{link.mbit_per_s:g}mbit"
-                burst = str(max(16_000, int(link.mbit_per_s * 1e6 / 8 / 250)))  # what passes between two ticks of the clock
+                burst = str(
+                    max(16_000, int(link.mbit_per_s * 1e6 / 8 / 250))
+                )  # what passes between two ticks of the clock
                 run(
                     "tc",
                     "-n",
@@ -102,9 +108,17 @@ def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
 
 def cut(name: str) -> None:
     """Take the link of a host down."""
-    device = subprocess.run(["ip", "-n", name, "-o", "link"], capture_output=True, text=True, check=True).stdout
+    device = subprocess.run(
+        ["ip", "-n", name, "-o", "link"], capture_output=True, text=True, check=True
+    ).stdout
     run(
-        "ip", "-n", name, "link", "set", next(w.split("@")[0].rstrip(":") for w in device.split() if w.startswith("pl")), "down"
+        "ip",
+        "-n",
+        name,
+        "link",
+        "set",
+        next(w.split("@")[0].rstrip(":") for w in device.split() if w.startswith("pl")),
+        "down",
     )
 
 
@@ -124,7 +138,9 @@ class _Forwarder:
             for file in select.select(self._files, [], [], min(pause, 0.1))[0]:
                 other = self._files[1 - self._files.index(file)]
                 number += 1
-                heapq.heappush(waiting, (time.monotonic() + self._delay_s, number, other, os.read(file, 65536)))
+                heapq.heappush(
+                    waiting, (time.monotonic() + self._delay_s, number, other, os.read(file, 65536))
+                )
             while waiting and waiting[0][0] <= time.monotonic():
                 _, _, file, packet = heapq.heappop(waiting)
                 try:

@@ -27,7 +27,9 @@ def ray_torch_python() -> str:
 
 
 def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=False
+    ).stdout.strip()
 
 
 def _versions() -> dict[str, str]:
@@ -37,13 +39,18 @@ def _versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    torch = _output([torch_python(), "-c", "import importlib.metadata as m; print(m.version('torch'))"])
+    torch = _output(
+        [torch_python(), "-c", "import importlib.metadata as m; print(m.version('torch'))"]
+    )
     return found | ({"torch": torch} if torch else {})
 
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
 
 
 def describe() -> dict[str, object]:

@@ -18,7 +18,16 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 REAL = ("imagenet-samples", "imagenette-mini")
 _CLASSES = 10
 _DRAWN = 120
-_SIDES = ((500, 375), (500, 375), (500, 375), (375, 500), (500, 333), (333, 500), (640, 480), (300, 225))
+_SIDES = (
+    (500, 375),
+    (500, 375),
+    (500, 375),
+    (375, 500),
+    (500, 333),
+    (333, 500),
+    (640, 480),
+    (300, 225),
+)
 
 
 def find_pictures() -> dict[str, list[Path]]:
@@ -26,7 +35,10 @@ def find_pictures() -> dict[str, list[Path]]:
     given = os.environ.get("PACELINE_PICTURES", "")
     root = Path(given).expanduser() if given else ROOT.parent / "shared" / "data"
     folders = [root / name for name in REAL if (root / name).is_dir()] or ([root] if given else [])
-    found = {folder.name: sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) for folder in folders}
+    found = {
+        folder.name: sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
+        for folder in folders
+    }
     return {name: pictures for name, pictures in found.items() if pictures}
 
 
@@ -70,4 +82,7 @@ def picture_folder(records: int = RECORDS) -> Iterator[tuple[str, str]]:
                 link.symlink_to(original)
                 size += original.stat().st_size
         mean_kb = size / (records + _CLASSES) / 1000
-        yield str(root), f"pictures: {what} in turn, {records:,} records of {mean_kb:.0f} kB on average"
+        yield (
+            str(root),
+            f"pictures: {what} in turn, {records:,} records of {mean_kb:.0f} kB on average",
+        )

@@ -46,7 +46,9 @@ def cpu_s(mark: dict[str, str]) -> float:
     """CPU time of a group, with children that have ended and were waited for."""
     # The command's name stands in brackets and may itself hold blanks.
     fields = [read(pid, "stat").rpartition(")")[2].split() for pid in group(mark)]
-    return sum(int(value) for of_process in fields for value in of_process[11:15]) / _TICKS_PER_SECOND
+    return (
+        sum(int(value) for of_process in fields for value in of_process[11:15]) / _TICKS_PER_SECOND
+    )
 
 
 def peak_bytes(mark: dict[str, str]) -> int:
@@ -55,7 +57,11 @@ def peak_bytes(mark: dict[str, str]) -> int:
 
 
 def peak_bytes_of(pid: int) -> int:
-    return sum(int(line.split()[1]) * 1024 for line in read(pid, "status").splitlines() if line.startswith("VmHWM:"))
+    return sum(
+        int(line.split()[1]) * 1024
+        for line in read(pid, "status").splitlines()
+        if line.startswith("VmHWM:")
+    )
 
 
 def command_of(pid: int) -> str:

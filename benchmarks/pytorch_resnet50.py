@@ -59,7 +59,9 @@ class ResNet50(nn.Module):
         return self.classes(self.blocks(hidden).mean((2, 3)))
 
 
-def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def training_batches(
+    folder: str, batch_size: int, rank: int, num_ranks: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Endless shuffled batches of the folder of arrays that all contenders read, scaled by mean and deviation."""
     pictures = torch.from_numpy(np.load(Path(folder, "train_images.npy")))
     labels = torch.from_numpy(np.load(Path(folder, "train_labels.npy")).astype(np.int64))
@@ -69,4 +71,7 @@ def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) ->
         order = torch.randperm(len(labels), generator=shuffle)[rank::num_ranks]
         for chosen in order.split(batch_size):
             if len(chosen) == batch_size:
-                yield torch.addcmul(shift, pictures[chosen].float(), factor).permute(0, 3, 1, 2), labels[chosen]
+                yield (
+                    torch.addcmul(shift, pictures[chosen].float(), factor).permute(0, 3, 1, 2),
+                    labels[chosen],
+                )

@@ -26,18 +26,37 @@ def spread(values: Quartiles) -> str:
 
 
 def contender_table(result: SuiteResult) -> Table:
-    table = Table("contender", "images/s", "CPU ms per image", f"times {result.baseline}", "CPU while idle", title=result.title)
+    table = Table(
+        "contender",
+        "images/s",
+        "CPU ms per image",
+        f"times {result.baseline}",
+        "CPU while idle",
+        title=result.title,
+    )
     for row in result.rows:
         idle = f"{100 * row.idle_cpu_share:.1f} %"
         shown_idle = f"[red]{idle}[/red]" if row.idle_cpu_share > IDLE_LIMIT else idle
-        table.add_row(row.name, spread(row.images_per_s), spread(row.cpu_ms_per_image), spread(row.ratio), shown_idle)
+        table.add_row(
+            row.name,
+            spread(row.images_per_s),
+            spread(row.cpu_ms_per_image),
+            spread(row.ratio),
+            shown_idle,
+        )
     return table
 
 
 def figure_table(result: SuiteResult) -> Table:
-    table = Table("figure", "measured", "target", "reached", title=None if result.rows else result.title)
+    table = Table(
+        "figure", "measured", "target", "reached", title=None if result.rows else result.title
+    )
     for figure in result.figures:
-        target = f"{figure.target.comparison} {figure.target.value:g} {figure.unit}" if figure.target else ""
+        target = (
+            f"{figure.target.comparison} {figure.target.value:g} {figure.unit}"
+            if figure.target
+            else ""
+        )
         reached = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure.reached]
         table.add_row(figure.name, f"{spread(figure.measured)} {figure.unit}", target, reached)
     return table
@@ -56,7 +75,9 @@ def _figure_to_json(figure: Figure) -> dict[str, Any]:
 
 
 def to_json(result: SuiteResult) -> dict[str, Any]:
-    return dataclasses.asdict(result) | {"figures": [_figure_to_json(figure) for figure in result.figures]}
+    return dataclasses.asdict(result) | {
+        "figures": [_figure_to_json(figure) for figure in result.figures]
+    }
 
 
 def save(path: Path, machine: dict[str, Any], suites: dict[str, Any]) -> None:

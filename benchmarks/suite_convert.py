@@ -27,4 +27,10 @@ def measure(settings: Settings) -> SuiteResult:
         note,
         "a conversion starts its processes anew, and its shards are on disk (fsync) when it ends; both read from the cache",
     ]
-    return SuiteResult("Conversion of a folder of JPEGs to TFRecords", [figure], notes, "decode", rows(measured, "decode"))
+    return SuiteResult(
+        "Conversion of a folder of JPEGs to TFRecords",
+        [figure],
+        notes,
+        "decode",
+        rows(measured, "decode"),
+    )

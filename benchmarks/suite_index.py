@@ -24,7 +24,13 @@ def probe(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.index_probe", *arguments]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=ROOT, env=clean_environment({}), timeout=_TIMEOUT_S, check=True
+            command,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=clean_environment({}),
+            timeout=_TIMEOUT_S,
+            check=True,
         )
     except subprocess.SubprocessError as error:
         tail = str(getattr(error, "stderr", None) or "").splitlines()[-15:]
@@ -45,9 +51,23 @@ def measure(settings: Settings, records: int = RECORDS) -> SuiteResult:
         loaded = probe("load", str(settings.rounds), str(small), str(large))
     more = records - FEW_RECORDS
     figures = [
-        Figure(f"index of {records:,} records: folder to source", quartiles(loaded["load_s"]), "s", LOAD_TARGET),
-        Figure("index and order, peak memory", quartiles([loaded["peak_bytes"] / more]), "bytes per record", MEMORY_TARGET),
-        Figure("index and order, memory that stays", quartiles([loaded["kept_bytes"] / more]), "bytes per record"),
+        Figure(
+            f"index of {records:,} records: folder to source",
+            quartiles(loaded["load_s"]),
+            "s",
+            LOAD_TARGET,
+        ),
+        Figure(
+            "index and order, peak memory",
+            quartiles([loaded["peak_bytes"] / more]),
+            "bytes per record",
+            MEMORY_TARGET,
+        ),
+        Figure(
+            "index and order, memory that stays",
+            quartiles([loaded["kept_bytes"] / more]),
+            "bytes per record",
+        ),
         Figure("index made for the first time", quartiles([made["make_s"]]), "s"),
     ]
     notes = [

@@ -20,5 +20,13 @@ def measure(settings: Settings) -> SuiteResult:
         ]
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
     speed = ratio(measured["paceline-input"], measured["paceline"])
-    figure = Figure("images/s, input pipeline alone to ResNet-20 training", speed, "x", INPUT_TARGET)
-    return SuiteResult("Input pipeline, CIFAR-10 with augmentation", [figure], [note], "paceline", rows(measured, "paceline"))
+    figure = Figure(
+        "images/s, input pipeline alone to ResNet-20 training", speed, "x", INPUT_TARGET
+    )
+    return SuiteResult(
+        "Input pipeline, CIFAR-10 with augmentation",
+        [figure],
+        [note],
+        "paceline",
+        rows(measured, "paceline"),
+    )

@@ -13,7 +13,7 @@ from benchmarks.harness import Contender, Measured, alternate
 from benchmarks.pictures import BATCH_SIZE, picture_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, best, quartiles, ratio, rows
-from paceline.data.convert import convert
+from paceline.data.tools.convert import convert
 
 INPUT_TARGET = Target(">=", 0.95)
 START_TARGET = Target("<=", 1.1)
@@ -28,7 +28,9 @@ def contender(name: str, module: str, *arguments: str) -> Contender:
 def start_figures(measured: Mapping[str, Measured]) -> list[Figure]:
     def seconds(kind: str) -> Figure:
         return Figure(
-            f"a batch of {BATCH_SIZE}: {kind}", quartiles(BATCH_SIZE / turn.images_per_s for turn in measured[kind].turns), "s"
+            f"a batch of {BATCH_SIZE}: {kind}",
+            quartiles(BATCH_SIZE / turn.images_per_s for turn in measured[kind].turns),
+            "s",
         )
 
     return [
@@ -49,7 +51,10 @@ def start_figures(measured: Mapping[str, Measured]) -> list[Figure]:
 
 
 def measure(settings: Settings) -> SuiteResult:
-    with picture_folder() as (folder, note), tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
+    with (
+        picture_folder() as (folder, note),
+        tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent,
+    ):
         settings.tell("writing shards")
         shards = str(Path(parent, "shards"))
         convert(folder, shards, console=Console(quiet=True))
@@ -63,12 +68,16 @@ def measure(settings: Settings) -> SuiteResult:
             for kind in ("start", "again")
             for place in ("first", "last")
         ]
-        starts = alternate(places, settings.rounds, min(settings.turn_seconds, START_TURN_S), tell=settings.tell)
+        starts = alternate(
+            places, settings.rounds, min(settings.turn_seconds, START_TURN_S), tell=settings.tell
+        )
     baseline = best(measured, "tf.data-")
     speed = ratio(measured["paceline"], measured[baseline])
     cpu = ratio(measured[baseline], measured["paceline"], lambda turn: turn.cpu_ms_per_image)
     figures = [
-        Figure(f"images/s, paceline's input to tf.data's best ({baseline})", speed, "x", INPUT_TARGET),
+        Figure(
+            f"images/s, paceline's input to tf.data's best ({baseline})", speed, "x", INPUT_TARGET
+        ),
         Figure(f"CPU time per image, {baseline} to paceline", cpu, "x"),
         *start_figures(starts),
     ]

@@ -16,8 +16,8 @@ from benchmarks.images import RECORD_BYTES, cifar10_folder
 from benchmarks.suite_startup import paceline, run
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, quartiles
-from paceline.runs import RunFolder
-from paceline.using import in_a_worker
+from paceline.results.in_worker import in_a_worker
+from paceline.run_folder.folder import RunFolder
 
 FIRST_ANSWER_TARGET = Target("<", 6)
 SPEED_TARGET = Target(">=", 0.9)
@@ -25,21 +25,45 @@ REPEATS = 3
 
 
 def measure(settings: Settings) -> SuiteResult:
-    with cifar10_folder() as (folder, note), tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
+    with (
+        cifar10_folder() as (folder, note),
+        tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent,
+    ):
         settings.tell("a run of ResNet-20, and the test pictures as PNG files")
         run_dir, pictures = Path(parent, "run"), Path(parent, "pictures")
-        run([paceline(), "train", "cifar10-fast", "--data.dir", folder, "--run-dir", str(run_dir), "--stop-at", "1"])
+        run(
+            [
+                paceline(),
+                "train",
+                "cifar10-fast",
+                "--data.dir",
+                folder,
+                "--run-dir",
+                str(run_dir),
+                "--stop-at",
+                "1",
+            ]
+        )
         files = _write_pictures(Path(folder, "test_batch.bin"), pictures)
         settings.tell("paceline predict of one picture")
         first_s = [_first_answer_s(run_dir, files[0]) for _ in range(REPEATS)]
         evaluated, predicted = [], []
         for turn in range(settings.rounds):
-            settings.tell(f"evaluation and prediction of 10,000 pictures, {turn + 1} of {settings.rounds}")
+            settings.tell(
+                f"evaluation and prediction of 10,000 pictures, {turn + 1} of {settings.rounds}"
+            )
             request = {"checkpoint": "last", "data_dir": "", "split": "test", "examples": ""}
             evaluated.append(_images_per_s("evaluate", run_dir, request))
-            predicted.append(_images_per_s("predict", run_dir, {"checkpoint": "last", "files": files, "top": 5}))
+            predicted.append(
+                _images_per_s("predict", run_dir, {"checkpoint": "last", "files": files, "top": 5})
+            )
     figures = [
-        Figure("paceline predict, command to first answer", quartiles(first_s), "s", FIRST_ANSWER_TARGET),
+        Figure(
+            "paceline predict, command to first answer",
+            quartiles(first_s),
+            "s",
+            FIRST_ANSWER_TARGET,
+        ),
         Figure("paceline eval after its first batch", quartiles(evaluated), "images/s"),
         Figure("paceline predict after its first batch", quartiles(predicted), "images/s"),
         Figure(
@@ -49,12 +73,19 @@ def measure(settings: Settings) -> SuiteResult:
             SPEED_TARGET,
         ),
     ]
-    return SuiteResult("Prediction", figures, [note, "ResNet-20, 10,000 PNG files of 32 x 32 pixels"])
+    return SuiteResult(
+        "Prediction", figures, [note, "ResNet-20, 10,000 PNG files of 32 x 32 pixels"]
+    )
 
 
 def _write_pictures(batch: Path, folder: Path) -> list[str]:
     folder.mkdir()
-    pixels = np.fromfile(batch, np.uint8).reshape(-1, RECORD_BYTES)[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    pixels = (
+        np.fromfile(batch, np.uint8)
+        .reshape(-1, RECORD_BYTES)[:, 1:]
+        .reshape(-1, 3, 32, 32)
+        .transpose(0, 2, 3, 1)
+    )
     for number, picture in enumerate(pixels):
         Image.fromarray(picture).save(folder / f"{number:05d}.png")
     return [str(folder / f"{number:05d}.png") for number in range(len(pixels))]
@@ -64,13 +95,19 @@ def _first_answer_s(run_dir: Path, file: str) -> float:
     began = time.perf_counter()
     command = [paceline(), "predict", str(run_dir), file]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=clean_environment({}), cwd=ROOT
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=clean_environment({}),
+        cwd=ROOT,
     ) as process:
         assert process.stdout
         answered = process.stdout.readline()
         seconds = time.perf_counter() - began
     if process.returncode or file.encode() not in answered:
-        raise ContenderFailed(f"{' '.join(command)} ended with exit code {process.returncode} and said {answered!r}")
+        raise ContenderFailed(
+            f"{' '.join(command)} ended with exit code {process.returncode} and said {answered!r}"
+        )
     return seconds
 
 
@@ -82,7 +119,9 @@ def _images_per_s(kind: str, run_dir: Path, request: dict[str, Any]) -> float:
         if message["kind"] == "progress":
             heard.append((time.perf_counter(), message["done"]))
         if message["kind"] == "predictions":
-            heard.append((time.perf_counter(), (heard[-1][1] if heard else 0) + len(message["predictions"])))
+            heard.append(
+                (time.perf_counter(), (heard[-1][1] if heard else 0) + len(message["predictions"]))
+            )
 
     in_a_worker(kind, RunFolder(run_dir), request, listen)
     (first_s, first), (last_s, last) = heard[0], heard[-1]

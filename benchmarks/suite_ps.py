@@ -9,7 +9,11 @@ from benchmarks.images import cifar10_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, ratio, rows
 
-SYNC_TARGET, ASYNC_TARGET, SLOWED_TARGET = Target(">=", 0.75), Target(">=", 0.85), Target(">=", 0.55)
+SYNC_TARGET, ASYNC_TARGET, SLOWED_TARGET = (
+    Target(">=", 0.75),
+    Target(">=", 0.85),
+    Target(">=", 0.55),
+)
 DEPTH = "56"
 SYNC = ("--workers", "2", "--ps", "1")
 VARIANTS = {
@@ -27,15 +31,29 @@ def measure(settings: Settings) -> SuiteResult:
         contenders = [Contender(name, (*command, *flags)) for name, flags in VARIANTS.items()]
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
     figures = [
-        Figure("images/s, synchronous to --workers 2", ratio(measured["sync"], measured["workers"]), "x", SYNC_TARGET),
-        Figure("images/s, asynchronous to --workers 2", ratio(measured["async"], measured["workers"]), "x", ASYNC_TARGET),
+        Figure(
+            "images/s, synchronous to --workers 2",
+            ratio(measured["sync"], measured["workers"]),
+            "x",
+            SYNC_TARGET,
+        ),
+        Figure(
+            "images/s, asynchronous to --workers 2",
+            ratio(measured["async"], measured["workers"]),
+            "x",
+            ASYNC_TARGET,
+        ),
         Figure(
             "images/s, asynchronous with a slow worker to without",
             ratio(measured["async-slowed"], measured["async"]),
             "x",
             SLOWED_TARGET,
         ),
-        Figure("images/s, synchronous with a slow worker to without", ratio(measured["sync-slowed"], measured["sync"]), "x"),
+        Figure(
+            "images/s, synchronous with a slow worker to without",
+            ratio(measured["sync-slowed"], measured["sync"]),
+            "x",
+        ),
     ]
     notes = [
         note,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from benchmarks.harness import ROOT, Contender, ContenderFailed, Measured, alternate, clean_environment
+from benchmarks.harness import (
+    ROOT,
+    Contender,
+    ContenderFailed,
+    Measured,
+    alternate,
+    clean_environment,
+)
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import ray_torch_python, torch_python
 from benchmarks.suite_startup import run, train
@@ -28,7 +35,8 @@ def measure(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
         contenders = [Contender("one-process", module(sys.executable, "paceline", "56", folder))]
         contenders += [
-            Contender(f"ray-{method}", module(sys.executable, "paceline_ray", "56", folder, method)) for method in TARGETS
+            Contender(f"ray-{method}", module(sys.executable, "paceline_ray", "56", folder, method))
+            for method in TARGETS
         ]
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
     figures = [
@@ -40,8 +48,13 @@ def measure(settings: Settings) -> SuiteResult:
         )
         for method, target in TARGETS.items()
     ]
-    notes = [note, "weights are averaged every 10 steps; one process has 2 replicas side by side, an actor has one"]
-    return SuiteResult("Ray, ResNet-56", figures, notes, "one-process", rows(measured, "one-process"))
+    notes = [
+        note,
+        "weights are averaged every 10 steps; one process has 2 replicas side by side, an actor has one",
+    ]
+    return SuiteResult(
+        "Ray, ResNet-56", figures, notes, "one-process", rows(measured, "one-process")
+    )
 
 
 def measure_exchange(settings: Settings) -> SuiteResult:
@@ -54,27 +67,49 @@ def measure_exchange(settings: Settings) -> SuiteResult:
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
         ours, gloo = (measured[contender.name] for contender in contenders)
         times = ratio(gloo, ours)
-        figures.append(Figure(f"time of an exchange of {size / 1e6:g} M floats, to gloo's", times, "x", target))
+        figures.append(
+            Figure(f"time of an exchange of {size / 1e6:g} M floats, to gloo's", times, "x", target)
+        )
         for each in (ours, gloo):
-            figures.append(Figure(f"  {each.name}", quartiles(1000 / turn.images_per_s for turn in each.turns), "ms"))
+            figures.append(
+                Figure(
+                    f"  {each.name}",
+                    quartiles(1000 / turn.images_per_s for turn in each.turns),
+                    "ms",
+                )
+            )
         shown |= measured
     settings.tell("memory of the driver with 2 and 8 actors")
     few, many = (driver_bytes(workers) for workers in (2, 8))
     grown = quartiles([(many - few) / (4 * MEMORY_SIZE)])
-    figures.append(Figure("the driver's memory from 2 to 8 actors", grown, "vectors", MEMORY_TARGET))
+    figures.append(
+        Figure("the driver's memory from 2 to 8 actors", grown, "vectors", MEMORY_TARGET)
+    )
     notes = ["an exchange: two vectors become their mean in both workers; images are exchanges"]
     return SuiteResult(
-        "Ray, the exchange alone", figures, notes, f"gloo-{min(EXCHANGE_TARGETS)}", rows(shown, f"gloo-{min(EXCHANGE_TARGETS)}")
+        "Ray, the exchange alone",
+        figures,
+        notes,
+        f"gloo-{min(EXCHANGE_TARGETS)}",
+        rows(shown, f"gloo-{min(EXCHANGE_TARGETS)}"),
     )
 
 
 def driver_bytes(workers: int) -> int:
     command = module(sys.executable, "exchange", "memory", str(workers), str(MEMORY_SIZE))
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=clean_environment({}), timeout=_TIMEOUT_S, check=False
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=clean_environment({}),
+        timeout=_TIMEOUT_S,
+        check=False,
     )
     if done.returncode:
-        raise ContenderFailed(f"{' '.join(command)} failed; the end of its stderr:\n{done.stderr[-2000:]}")
+        raise ContenderFailed(
+            f"{' '.join(command)} failed; the end of its stderr:\n{done.stderr[-2000:]}"
+        )
     return int(done.stdout.split()[-1])
 
 
@@ -82,7 +117,9 @@ def measure_train(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
         theirs = module(ray_torch_python(), "ray_train", "20", folder)
         contenders = [
-            Contender("paceline-on-ray", module(sys.executable, "paceline_ray", "20", folder, "gradients")),
+            Contender(
+                "paceline-on-ray", module(sys.executable, "paceline_ray", "20", folder, "gradients")
+            ),
             Contender("ray-train", theirs),
         ]
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
@@ -101,5 +138,14 @@ def measure_train(settings: Settings) -> SuiteResult:
         Figure("paceline train --on ray --stop-at 1, command to exit", quartiles(own_s), "s"),
         Figure("Ray Train, one step, command to exit", quartiles(their_s), "s"),
     ]
-    notes = [note, "both start a cluster of their own; Paceline's command also saves and closes its run"]
-    return SuiteResult("Ray Train beside it, ResNet-20, 2 workers", figures, notes, "ray-train", rows(measured, "ray-train"))
+    notes = [
+        note,
+        "both start a cluster of their own; Paceline's command also saves and closes its run",
+    ]
+    return SuiteResult(
+        "Ray Train beside it, ResNet-20, 2 workers",
+        figures,
+        notes,
+        "ray-train",
+        rows(measured, "ray-train"),
+    )

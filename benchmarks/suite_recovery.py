@@ -15,7 +15,7 @@ from benchmarks.harness import ContenderFailed
 from benchmarks.images import cifar10_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, quartiles
-from paceline.job import Job, Place, Run
+from paceline.config.job import Job, Place, Run
 from paceline.places import local
 
 TARGET = Target("<=", 15.0)
@@ -29,7 +29,11 @@ def workers() -> list[int]:
     for entry in Path("/proc").iterdir():
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid() and b"paceline.worker" in (entry / "cmdline").read_bytes() and fields[0] != "Z":
+            if (
+                int(fields[1]) == os.getpid()
+                and b"paceline.worker" in (entry / "cmdline").read_bytes()
+                and fields[0] != "Z"
+            ):
                 found.append(int(entry.name))
         except (OSError, IndexError, ValueError):
             continue
@@ -67,7 +71,9 @@ def once(folder: str) -> tuple[float, float]:
         listener = _Listener()
         local.launch(Job(experiment, Place(workers=2), Run(str(Path(parent, "run")))), listener)
     if not listener.saved or listener.resumed < SAVE_STEPS:
-        raise ContenderFailed(f"the run went on at step {listener.resumed}, but step {SAVE_STEPS} was saved")
+        raise ContenderFailed(
+            f"the run went on at step {listener.resumed}, but step {SAVE_STEPS} was saved"
+        )
     start_s = listener.first_block - listener.began
     return start_s, listener.again - listener.killed - start_s
 
@@ -80,9 +86,16 @@ def measure(settings: Settings) -> SuiteResult:
             measured.append(once(folder))
     starts, recoveries = zip(*measured, strict=True)
     figures = [
-        Figure("SIGKILL of a worker to the next trained block, less a start", quartiles(recoveries), "s", TARGET),
+        Figure(
+            "SIGKILL of a worker to the next trained block, less a start",
+            quartiles(recoveries),
+            "s",
+            TARGET,
+        ),
         Figure("a start, to its first block", quartiles(starts), "s"),
     ]
     return SuiteResult(
-        "Recovery of a two-worker run, ResNet-20", figures, [note, "a negative figure: the second start was quicker"]
+        "Recovery of a two-worker run, ResNet-20",
+        figures,
+        [note, "a negative figure: the second start was quicker"],
     )

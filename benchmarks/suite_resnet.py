@@ -26,10 +26,17 @@ def contenders(depth: int, folder: str) -> list[Contender]:
     )  # to compile ResNet-56 takes minutes
     return [
         Contender("paceline", module(here, "paceline", *of_model)),
-        *(Contender(f"pytorch-{variant}", module(with_torch, "pytorch", variant, *of_model)) for variant in pytorch),
+        *(
+            Contender(f"pytorch-{variant}", module(with_torch, "pytorch", variant, *of_model))
+            for variant in pytorch
+        ),
         Contender("keras-fit", module(here, "keras", *of_model)),
         Contender("sgemm-torch", module(with_torch, "sgemm", "torch", str(depth))),
-        Contender("sgemm-tensorflow", module(here, "sgemm", "tensorflow", str(depth)), {"TF_ENABLE_ONEDNN_OPTS": "1"}),
+        Contender(
+            "sgemm-tensorflow",
+            module(here, "sgemm", "tensorflow", str(depth)),
+            {"TF_ENABLE_ONEDNN_OPTS": "1"},
+        ),
         Contender("sgemm-numpy", module(here, "sgemm", "numpy", str(depth))),
     ]
 
@@ -49,24 +56,43 @@ def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
     ]
     return [
         Figure(
-            f"images/s, paceline to PyTorch's best ({pytorch})", ratio(paceline, measured[pytorch]), "x", PYTORCH_TARGETS[depth]
+            f"images/s, paceline to PyTorch's best ({pytorch})",
+            ratio(paceline, measured[pytorch]),
+            "x",
+            PYTORCH_TARGETS[depth],
         ),
         *compiled,
         Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
-        Figure("images/s, paceline to Keras's fit", ratio(paceline, measured["keras-fit"]), "x", KERAS_TARGETS.get(depth)),
         Figure(
-            f"paceline's share of the peak ({peak})", ratio(paceline, measured[peak]).scaled(100), "%", PEAK_TARGETS.get(depth)
+            "images/s, paceline to Keras's fit",
+            ratio(paceline, measured["keras-fit"]),
+            "x",
+            KERAS_TARGETS.get(depth),
         ),
-        Figure(f"PyTorch's share of the peak ({pytorch})", ratio(measured[pytorch], measured[peak]).scaled(100), "%"),
         Figure(
-            f"the peak ({peak})", quartiles(turn.images_per_s for turn in measured[peak].turns).scaled(giga_flops), "GFLOP/s"
+            f"paceline's share of the peak ({peak})",
+            ratio(paceline, measured[peak]).scaled(100),
+            "%",
+            PEAK_TARGETS.get(depth),
+        ),
+        Figure(
+            f"PyTorch's share of the peak ({pytorch})",
+            ratio(measured[pytorch], measured[peak]).scaled(100),
+            "%",
+        ),
+        Figure(
+            f"the peak ({peak})",
+            quartiles(turn.images_per_s for turn in measured[peak].turns).scaled(giga_flops),
+            "GFLOP/s",
         ),
     ]
 
 
 def measure(depth: int, settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
-        measured = alternate(contenders(depth, folder), settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = alternate(
+            contenders(depth, folder), settings.rounds, settings.turn_seconds, tell=settings.tell
+        )
     baseline = best(measured, "pytorch-")
     notes = [
         note,

@@ -12,7 +12,7 @@ from benchmarks.harness import Contender, alternate
 from benchmarks.machine import torch_python
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
-from paceline.data.arrays import save_arrays
+from paceline.data.sources.arrays import save_arrays
 
 PYTORCH_TARGET = Target(">=", 1.0)
 PICTURES = 128
@@ -39,7 +39,9 @@ def measure(settings: Settings) -> SuiteResult:
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         folder = Path(parent, "pictures")
         write_pictures(folder)
-        measured = alternate(contenders(str(folder)), settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = alternate(
+            contenders(str(folder)), settings.rounds, settings.turn_seconds, tell=settings.tell
+        )
     pytorch = best(measured, "pytorch-")
     cpu = ratio(measured[pytorch], measured["paceline"], lambda turn: turn.cpu_ms_per_image)
     speed = ratio(measured["paceline"], measured[pytorch])
@@ -47,6 +49,8 @@ def measure(settings: Settings) -> SuiteResult:
         Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x", PYTORCH_TARGET),
         Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
     ]
-    notes = [f"data: {PICTURES} random pictures in memory, scaled by mean and deviation, the same for all; no JPEG is decoded"]
+    notes = [
+        f"data: {PICTURES} random pictures in memory, scaled by mean and deviation, the same for all; no JPEG is decoded"
+    ]
     title = "ResNet-50 v1.5, 224x224, 1000 classes, global batch 16, float32"
     return SuiteResult(title, figures, notes, pytorch, rows(measured, pytorch))

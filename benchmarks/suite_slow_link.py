@@ -16,10 +16,16 @@ PORTS = {1: 5101, ROUND_STEPS: 5102}
 
 
 def contender(hosts: tuple[str, str], folder: str, round_steps: int) -> Contender:
-    workers = [w for host, address in zip(hosts, ADDRESSES, strict=True) for w in (host, f"{address}:{PORTS[round_steps]}")]
+    workers = [
+        w
+        for host, address in zip(hosts, ADDRESSES, strict=True)
+        for w in (host, f"{address}:{PORTS[round_steps]}")
+    ]
     name = "gradients-each-step" if round_steps == 1 else f"weights-every-{round_steps}"
     of_model = ("56", folder, str(round_steps))
-    return Contender(name, (sys.executable, "-m", "benchmarks.contender_workers", *of_model, *workers))
+    return Contender(
+        name, (sys.executable, "-m", "benchmarks.contender_workers", *of_model, *workers)
+    )
 
 
 def measure(link: Link, settings: Settings, target: Target | None = None) -> SuiteResult:
@@ -30,15 +36,26 @@ def measure(link: Link, settings: Settings, target: Target | None = None) -> Sui
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
     gradients, weights = (measured[each.name] for each in contenders)
     figures = [
-        Figure(f"images/s, {weights.name} to {gradients.name}", ratio(weights, gradients), "x", target),
-        *(Figure(f"images/s, {m.name}", quartiles(turn.images_per_s for turn in m.turns), "") for m in (gradients, weights)),
+        Figure(
+            f"images/s, {weights.name} to {gradients.name}", ratio(weights, gradients), "x", target
+        ),
+        *(
+            Figure(f"images/s, {m.name}", quartiles(turn.images_per_s for turn in m.turns), "")
+            for m in (gradients, weights)
+        ),
     ]
     notes = [note, f"the link, each way: {link}; both hosts share the cores of this machine"]
     if link.delay_s:
         notes.append(
             "the rate is the kernel's (tbf), the delay made by a process between two TUN devices, as this needs no netem"
         )
-    return SuiteResult(f"ResNet-56 on two hosts, {link}", figures, notes, gradients.name, rows(measured, gradients.name))
+    return SuiteResult(
+        f"ResNet-56 on two hosts, {link}",
+        figures,
+        notes,
+        gradients.name,
+        rows(measured, gradients.name),
+    )
 
 
 def measure_5_mbit(settings: Settings) -> SuiteResult:

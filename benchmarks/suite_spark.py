@@ -39,18 +39,37 @@ class Training:
 
 def train(folder: str, run_dir: Path, *flags: str) -> Training:
     """`paceline train` in a fresh run folder, on two workers."""
-    arguments = ["--data.dir", folder, "--run-dir", str(run_dir), "--workers", "2", "--stop-at", str(STEPS), *flags]
+    arguments = [
+        "--data.dir",
+        folder,
+        "--run-dir",
+        str(run_dir),
+        "--workers",
+        "2",
+        "--stop-at",
+        str(STEPS),
+        *flags,
+    ]
     mark, start, first_step_s, peak_bytes = processes.new_mark(), time.perf_counter(), 0.0, 0
     with tempfile.NamedTemporaryFile() as output:
         command = [paceline(), "train", "cifar10-resnet20", *arguments]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=clean_environment(mark), cwd=ROOT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=clean_environment(mark),
+            cwd=ROOT,
         )
         try:
             while process.poll() is None and time.perf_counter() - start < _TIMEOUT_S:
                 if not first_step_s and b"\nstep 1/" in Path(output.name).read_bytes():
                     first_step_s = time.perf_counter() - start
-                drivers = [pid for pid in processes.group(mark) if pid == process.pid or _is_drivers_java(pid)]
+                drivers = [
+                    pid
+                    for pid in processes.group(mark)
+                    if pid == process.pid or _is_drivers_java(pid)
+                ]
                 peak_bytes = max(peak_bytes, sum(processes.peak_bytes_of(pid) for pid in drivers))
                 time.sleep(_POLL_S)
             code = process.poll()
@@ -59,8 +78,16 @@ def train(folder: str, run_dir: Path, *flags: str) -> Training:
             process.wait()
         tail = Path(output.name).read_text(errors="replace").splitlines()[-15:]
     if code != 0 or not first_step_s:
-        raise ContenderFailed("\n".join([f"{' '.join(command)} ended with exit code {code}; the end of its output:", *tail]))
-    return Training(first_step_s, json.loads((run_dir / "result.json").read_text())["images_per_second"], peak_bytes)
+        raise ContenderFailed(
+            "\n".join(
+                [f"{' '.join(command)} ended with exit code {code}; the end of its output:", *tail]
+            )
+        )
+    return Training(
+        first_step_s,
+        json.loads((run_dir / "result.json").read_text())["images_per_second"],
+        peak_bytes,
+    )
 
 
 def _is_drivers_java(pid: int) -> bool:
@@ -68,12 +95,20 @@ def _is_drivers_java(pid: int) -> bool:
 
 
 def measure(settings: Settings) -> SuiteResult:
-    with cifar10_folder() as (folder, note), tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
+    with (
+        cifar10_folder() as (folder, note),
+        tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent,
+    ):
         pairs = []
         for number in range(TRAININGS):
             settings.tell(f"training {number + 1} of {TRAININGS}, on Spark and on this machine")
             order = [("spark", ON_SPARK), ("local", ())][:: 1 if number % 2 else -1]
-            pairs.append({name: train(folder, Path(parent, f"{name}-{number}"), *flags) for name, flags in order})
+            pairs.append(
+                {
+                    name: train(folder, Path(parent, f"{name}-{number}"), *flags)
+                    for name, flags in order
+                }
+            )
         run = str(Path(parent, "local-0"))
         contenders = [
             Contender(name, (sys.executable, "-m", "benchmarks.contender_spark", name, run, folder))
@@ -87,7 +122,11 @@ def measure(settings: Settings) -> SuiteResult:
             "x",
             SPEED_TARGET,
         ),
-        Figure("command to first step, --workers 2", quartiles(pair["local"].first_step_s for pair in pairs), "s"),
+        Figure(
+            "command to first step, --workers 2",
+            quartiles(pair["local"].first_step_s for pair in pairs),
+            "s",
+        ),
         Figure(
             "command to first step, Spark's more",
             quartiles(pair["spark"].first_step_s - pair["local"].first_step_s for pair in pairs),
@@ -100,7 +139,12 @@ def measure(settings: Settings) -> SuiteResult:
             "GB",
             MEMORY_TARGET,
         ),
-        Figure("images/s, predict to eval", ratio(measured["predict"], measured["eval"]), "x", PREDICT_TARGET),
+        Figure(
+            "images/s, predict to eval",
+            ratio(measured["predict"], measured["eval"]),
+            "x",
+            PREDICT_TARGET,
+        ),
     ]
     notes = [
         note,

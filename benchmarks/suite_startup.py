@@ -31,9 +31,18 @@ def run(command: Sequence[str], watch_memory: bool = False) -> tuple[float, int]
     with tempfile.TemporaryFile() as output:
         mark = processes.new_mark()
         environment = clean_environment(mark)
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=ROOT)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=ROOT,
+        )
         try:
-            while watch_memory and process.poll() is None and time.perf_counter() - start < _TIMEOUT_S:
+            while (
+                watch_memory and process.poll() is None and time.perf_counter() - start < _TIMEOUT_S
+            ):
                 peak_bytes = max(peak_bytes, processes.peak_bytes(mark))
                 time.sleep(_POLL_S)
             code = process.wait(_TIMEOUT_S)
@@ -44,7 +53,11 @@ def run(command: Sequence[str], watch_memory: bool = False) -> tuple[float, int]
         output.seek(0)
         tail = output.read().decode(errors="replace").splitlines()[-15:]
     if code != 0:
-        raise ContenderFailed("\n".join([f"{' '.join(command)} ended with exit code {code}; the end of its output:", *tail]))
+        raise ContenderFailed(
+            "\n".join(
+                [f"{' '.join(command)} ended with exit code {code}; the end of its output:", *tail]
+            )
+        )
     return wall_s, peak_bytes
 
 
@@ -52,7 +65,9 @@ def paceline() -> str:
     return str(Path(sys.executable).with_name("paceline"))
 
 
-def train(folder: str, steps: int, watch_memory: bool = False, flags: Sequence[str] = ()) -> tuple[float, int]:
+def train(
+    folder: str, steps: int, watch_memory: bool = False, flags: Sequence[str] = ()
+) -> tuple[float, int]:
     """`paceline train` in a fresh run folder, stopped after `steps` steps."""
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         run_dir = Path(parent, "run")
@@ -75,8 +90,18 @@ def measure(settings: Settings) -> SuiteResult:
         peak_bytes = train(folder, MEMORY_STEPS, watch_memory=True)[1]
     figures = [
         Figure("paceline --help", quartiles(help_s), "s", HELP_TARGET),
-        Figure("paceline train --stop-at 1, command to exit", quartiles(first_step_s), "s", FIRST_STEP_TARGET),
-        Figure(f"peak memory of {MEMORY_STEPS} steps of ResNet-20", quartiles([peak_bytes / 1e9]), "GB", MEMORY_TARGET),
+        Figure(
+            "paceline train --stop-at 1, command to exit",
+            quartiles(first_step_s),
+            "s",
+            FIRST_STEP_TARGET,
+        ),
+        Figure(
+            f"peak memory of {MEMORY_STEPS} steps of ResNet-20",
+            quartiles([peak_bytes / 1e9]),
+            "GB",
+            MEMORY_TARGET,
+        ),
     ]
     notes = [
         note,

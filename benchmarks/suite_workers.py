@@ -25,7 +25,9 @@ _TIMEOUT_S = 120.0
 
 def free_addresses(count: int) -> list[str]:
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
@@ -34,8 +36,13 @@ def contenders(folder: str) -> list[Contender]:
         module, of_model = (sys.executable, "-m"), (str(depth), folder)
         hosts = [word for address in free_addresses(2) for word in ("-", address)]
         return [
-            Contender(f"resnet{depth}-one-process", (*module, "benchmarks.contender_paceline", *of_model)),
-            Contender(f"resnet{depth}-two-workers", (*module, "benchmarks.contender_workers", *of_model, "1", *hosts)),
+            Contender(
+                f"resnet{depth}-one-process", (*module, "benchmarks.contender_paceline", *of_model)
+            ),
+            Contender(
+                f"resnet{depth}-two-workers",
+                (*module, "benchmarks.contender_workers", *of_model, "1", *hosts),
+            ),
         ]
 
     return [*of(20), *of(56)]
@@ -45,14 +52,27 @@ def seconds_to_first_step(folder: str, workers: int) -> float:
     """From the command to the first line of metrics.jsonl, of a fresh run."""
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         metrics, mark = Path(parent, "run", "metrics.jsonl"), processes.new_mark()
-        flags = ["--data.dir", folder, "--run-dir", str(metrics.parent), "--workers", str(workers), "--replicas", "2"]
+        flags = [
+            "--data.dir",
+            folder,
+            "--run-dir",
+            str(metrics.parent),
+            "--workers",
+            str(workers),
+            "--replicas",
+            "2",
+        ]
         start = time.perf_counter()
         command = [paceline(), "train", "cifar10-resnet20", *flags]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=clean_environment(mark), cwd=ROOT)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, env=clean_environment(mark), cwd=ROOT
+        )
         try:
             while not metrics.exists():
                 if process.poll() is not None or time.perf_counter() - start > _TIMEOUT_S:
-                    raise ContenderFailed(f"{' '.join(command)} made no step (exit code: {process.poll()})")
+                    raise ContenderFailed(
+                        f"{' '.join(command)} made no step (exit code: {process.poll()})"
+                    )
                 time.sleep(0.02)
             return time.perf_counter() - start
         finally:
@@ -62,7 +82,9 @@ def seconds_to_first_step(folder: str, workers: int) -> float:
 
 def measure(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
-        measured = alternate(contenders(folder), settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = alternate(
+            contenders(folder), settings.rounds, settings.turn_seconds, tell=settings.tell
+        )
         starts: dict[int, list[float]] = {1: [], 2: []}
         for number in range(START_REPEATS):
             settings.tell(f"command to first step, {number + 1} of {START_REPEATS}")
@@ -80,11 +102,20 @@ def measure(settings: Settings) -> SuiteResult:
     ratios = quartiles(two / one for one, two in zip(starts[1], starts[2], strict=True))
     figures = [
         *speeds,
-        Figure("command to first step of ResNet-20, two workers to one process", ratios, "x", START_TARGET),
+        Figure(
+            "command to first step of ResNet-20, two workers to one process",
+            ratios,
+            "x",
+            START_TARGET,
+        ),
         Figure("command to first step, one process", quartiles(starts[1]), "s"),
         Figure("command to first step, two workers", quartiles(starts[2]), "s"),
     ]
     baseline = "resnet20-one-process"
     return SuiteResult(
-        "Two workers on one machine, CIFAR-10, global batch 128", figures, [note], baseline, rows(measured, baseline)
+        "Two workers on one machine, CIFAR-10, global batch 128",
+        figures,
+        [note],
+        baseline,
+        rows(measured, baseline),
     )

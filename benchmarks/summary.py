@@ -29,7 +29,9 @@ class Target:
     value: float
 
     def reached_by(self, value: float) -> bool:
-        return {">=": operator.ge, "<": operator.lt, "<=": operator.le}[self.comparison](value, self.value)
+        return {">=": operator.ge, "<": operator.lt, "<=": operator.le}[self.comparison](
+            value, self.value
+        )
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,22 @@ def quartiles(values: Iterable[float]) -> Quartiles:
     return Quartiles(*statistics.quantiles(ordered, n=4, method="inclusive"))
 
 
-def ratio(of: Measured, to: Measured, value: Callable[[Turn], float] = lambda turn: turn.images_per_s) -> Quartiles:
+def ratio(
+    of: Measured, to: Measured, value: Callable[[Turn], float] = lambda turn: turn.images_per_s
+) -> Quartiles:
     """Quartiles of the ratios within each round: what slows a whole round down cancels out."""
-    return quartiles(value(ours) / value(theirs) for ours, theirs in zip(of.turns, to.turns, strict=True))
+    return quartiles(
+        value(ours) / value(theirs) for ours, theirs in zip(of.turns, to.turns, strict=True)
+    )
 
 
 def best(measured: Mapping[str, Measured], prefix: str) -> str:
     """The contender with the highest median speed among those whose name begins with `prefix`."""
     names = [name for name in measured if name.startswith(prefix)]
-    return max(names, key=lambda name: statistics.median(turn.images_per_s for turn in measured[name].turns))
+    return max(
+        names,
+        key=lambda name: statistics.median(turn.images_per_s for turn in measured[name].turns),
+    )
 
 
 def rows(measured: Mapping[str, Measured], baseline: str) -> list[Row]:

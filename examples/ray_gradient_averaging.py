@@ -33,7 +33,9 @@ class Worker:
         x = self.random.uniform(0, 1, (64, 1)).astype("float32")
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self.model(x) - (0.1 * x + 0.3)) ** 2)
-        return [gradient.numpy() for gradient in tape.gradient(loss, self.model.trainable_variables)]
+        return [
+            gradient.numpy() for gradient in tape.gradient(loss, self.model.trainable_variables)
+        ]
 
 
 if __name__ == "__main__":
@@ -48,7 +50,12 @@ if __name__ == "__main__":
     for _ in range(STEPS):
         reference = ray.put(weights.get_weights())  # once, however many workers there are
         answers = ray.get([worker.gradients.remote(reference) for worker in workers])
-        optimizer.apply([np.mean(each, axis=0) for each in zip(*answers, strict=True)], model.trainable_variables)
+        optimizer.apply(
+            [np.mean(each, axis=0) for each in zip(*answers, strict=True)],
+            model.trainable_variables,
+        )
     found = weights.get_weights()
-    slope, offset = (float(found[f"sequential/line/{name}"].squeeze()) for name in ("kernel", "bias"))
+    slope, offset = (
+        float(found[f"sequential/line/{name}"].squeeze()) for name in ("kernel", "bias")
+    )
     print(f"y = {slope:.3f} x + {offset:.3f}")

@@ -18,7 +18,9 @@ class Network:
         import paceline
 
         keras.utils.set_random_seed(seed)
-        self.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+        self.model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        )
         self.model.compile(keras.optimizers.Adam(0.01), "mse")
         self.weights = paceline.Weights(self.model, optimizer=True)  # Adam's slots travel too
 
@@ -38,11 +40,16 @@ class Network:
 if __name__ == "__main__":
     ray.init()
     x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
-    x_ref, y_ref = ray.put(x), ray.put(x.sum(1, keepdims=True))  # once in the object store, for all calls
+    x_ref, y_ref = (
+        ray.put(x),
+        ray.put(x.sum(1, keepdims=True)),
+    )  # once in the object store, for all calls
 
     first, second = Network.remote(seed=1), Network.remote(seed=2)
     print("loss of the first:", ray.get(first.train.remote(x_ref, y_ref, epochs=5)))
-    ray.get(second.set_weights.remote(first.get_weights.remote()))  # from actor to actor: the driver holds only a reference
+    ray.get(
+        second.set_weights.remote(first.get_weights.remote())
+    )  # from actor to actor: the driver holds only a reference
     same = np.array_equal(*ray.get([actor.predict.remote(x_ref) for actor in (first, second)]))
     print("both predict the same:", same)
     print("loss of the second, going on:", ray.get(second.train.remote(x_ref, y_ref, epochs=5)))

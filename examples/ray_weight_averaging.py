@@ -22,7 +22,9 @@ class Network:
 
         keras.utils.set_random_seed(0)
         self.x, self.y = x, y
-        self.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+        self.model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        )
         self.model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
         self.weights = paceline.Weights(self.model, optimizer=True)  # momentum is averaged, too
 
@@ -53,5 +55,7 @@ if __name__ == "__main__":
     average = mean.remote(*[actor.train.remote() for actor in actors])
     print("loss after round 1:", ray.get(actors[0].loss.remote(average, x, y)))
     for _ in range(ROUNDS - 1):
-        average = mean.remote(*[actor.train.remote(average) for actor in actors])  # references only: nothing comes here
+        average = mean.remote(
+            *[actor.train.remote(average) for actor in actors]
+        )  # references only: nothing comes here
     print(f"loss after round {ROUNDS}:", ray.get(actors[0].loss.remote(average, x, y)))

@@ -17,5 +17,7 @@ run, pictures, out = sys.argv[1:]
 spark = SparkSession.builder.appName("predict").getOrCreate()
 files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(pictures)
 predicted = predict(files, run, input="content")
-predicted.select("path", "label", array_max("probabilities").alias("probability"), "error").write.parquet(out)
+predicted.select(
+    "path", "label", array_max("probabilities").alias("probability"), "error"
+).write.parquet(out)
 spark.stop()

@@ -19,9 +19,12 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 needs_browser = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here: `apt-get install chromium`, or make setup-all as root"
+    CHROMIUM is None,
+    reason="no Chromium here: `apt-get install chromium`, or make setup-all as root",
 )
 TIMEOUT_S = 60.0
 
@@ -49,7 +52,13 @@ class Browser:
             os.dup2(second, 4)
 
         self._process = subprocess.Popen(
-            [CHROMIUM, *flags, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"],
+            [
+                CHROMIUM,
+                *flags,
+                f"--user-data-dir={profile}",
+                "--remote-debugging-pipe",
+                "about:blank",
+            ],
             preexec_fn=connect,
             close_fds=False,
             stdin=subprocess.DEVNULL,
@@ -73,23 +82,37 @@ class Browser:
         os.close(self._commands)
         os.close(self._answers)
 
-    def open(self, file: Path, width: int, height: int = 844, dark: bool = False, scale: float = 1.0) -> Page:
+    def open(
+        self, file: Path, width: int, height: int = 844, dark: bool = False, scale: float = 1.0
+    ) -> Page:
         """Show a file as a screen of this width does; narrow ones are phones."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.call(f"{domain}.enable")
-        page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=width < 600)
+        page.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 600,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
         page.call("Page.navigate", url=file.resolve().as_uri())
-        self._wait_for(lambda event: event.get("method") == "Page.loadEventFired" and event.get("sessionId") == session)
+        self._wait_for(
+            lambda event: (
+                event.get("method") == "Page.loadEventFired" and event.get("sessionId") == session
+            )
+        )
         return page
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+        message = {"id": self._number, "method": method, "params": parameters} | (
+            {"sessionId": session} if session else {}
+        )
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         answer = self._wait_for(lambda event, number=self._number: event.get("id") == number)
         assert "error" not in answer, (method, answer)
@@ -104,7 +127,9 @@ class Browser:
                 self.events.append(event)
                 if wanted(event):
                     return event
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._answers], [], [], max(0.0, deadline - time.monotonic())
+            )
             assert ready, "the browser does not answer"
             chunk = os.read(self._answers, 1 << 20)
             assert chunk, "the browser has ended"
@@ -124,7 +149,9 @@ class Page:
         return answer["result"].get("value")
 
     def screenshot(self, whole: bool = False) -> bytes:
-        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"])
+        return base64.b64decode(
+            self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+        )
 
     @property
     def _own(self) -> list[dict[str, Any]]:
@@ -133,14 +160,22 @@ class Page:
     @property
     def requests(self) -> list[str]:
         """What the page asked for, itself and data in it aside."""
-        urls = [e["params"]["request"]["url"] for e in self._own if e.get("method") == "Network.requestWillBeSent"]
+        urls = [
+            e["params"]["request"]["url"]
+            for e in self._own
+            if e.get("method") == "Network.requestWillBeSent"
+        ]
         return [url for url in urls if not url.startswith("data:")][1:]
 
     @property
     def errors(self) -> list[str]:
         """What the console complains about."""
-        logged = [e["params"]["entry"]["text"] for e in self._own if e.get("method") == "Log.entryAdded"]
+        logged = [
+            e["params"]["entry"]["text"] for e in self._own if e.get("method") == "Log.entryAdded"
+        ]
         thrown = [
-            str(e["params"]) for e in self._own if e.get("method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+            str(e["params"])
+            for e in self._own
+            if e.get("method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled")
         ]
         return logged + thrown

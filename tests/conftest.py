@@ -36,7 +36,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         (cpu,) = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES)
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES
+        )
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +47,9 @@ def mirrored() -> Callable[[int], tf.distribute.Strategy]:
     import tensorflow as tf
 
     names = [device.name for device in tf.config.list_logical_devices("CPU")]
-    assert len(names) == NUM_DEVICES, "TensorFlow was used before the tests began: a test module does work when it is imported"
+    assert len(names) == NUM_DEVICES, (
+        "TensorFlow was used before the tests began: a test module does work when it is imported"
+    )
 
     @cache
     def build(count: int) -> tf.distribute.Strategy:

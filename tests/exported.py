@@ -35,12 +35,17 @@ def use_savedmodel(path, inputs):
     with open(f"{path}/assets.extra/paceline.json") as file:
         classes = json.load(file)["classes"]
     (name,) = serve.structured_input_signature[1]
-    found = [serve(**{name: tf.constant(part)}) for part in np.array_split(inputs[name], -(-len(inputs[name]) // 64))]
+    found = [
+        serve(**{name: tf.constant(part)})
+        for part in np.array_split(inputs[name], -(-len(inputs[name]) // 64))
+    ]
     if name == "encoded":
         names = np.concatenate([each["class"].numpy() for each in found])
         labels = np.concatenate([each["label"].numpy() for each in found])
         assert [name.decode() for name in names] == [classes[label] for label in labels]
-    return classes, np.concatenate([each["probabilities" if name == "encoded" else "outputs"].numpy() for each in found])
+    return classes, np.concatenate(
+        [each["probabilities" if name == "encoded" else "outputs"].numpy() for each in found]
+    )
 
 
 def use_onnx(path, inputs):
@@ -57,6 +62,8 @@ if __name__ == "__main__":
     sys.meta_path.insert(0, _NotInstalled())
     kind, path, source, target = sys.argv[1:]
     with np.load(source, allow_pickle=True) as inputs:
-        classes, outputs = {"keras": use_keras, "savedmodel": use_savedmodel, "onnx": use_onnx}[kind](path, dict(inputs))
+        classes, outputs = {"keras": use_keras, "savedmodel": use_savedmodel, "onnx": use_onnx}[
+            kind
+        ](path, dict(inputs))
     np.savez(target, outputs=outputs, classes=classes)
     assert "paceline" not in sys.modules

@@ -120,7 +120,7 @@ def build_model_of_wrong_shape(image_shape, num_classes):
 def build_data(data):
     import numpy as np
     from paceline.data import Source
-    from paceline.data.arrays import in_memory
+    from paceline.data.sources.arrays import in_memory
 
     labels = np.arange(96, dtype=np.int32) % 3
     images = np.repeat(labels * 80, 8 * 8 * 3).reshape(96, 8, 8, 3).astype(np.uint8)
@@ -161,7 +161,11 @@ class Program:
     ) -> None:
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [*inside, *command, *(argument.replace("{mark}", self._mark) for argument in arguments)],
+            [
+                *inside,
+                *command,
+                *(argument.replace("{mark}", self._mark) for argument in arguments),
+            ],
             cwd=cwd,
             env=_clean_environment() | (environment or {}) | {MARK: self._mark},
             stdin=subprocess.DEVNULL,
@@ -181,11 +185,17 @@ class Program:
 
     def processes(self) -> list[int]:
         """The program and all that it started; those that ended already are not among them."""
-        return [pid for pid in _all_pids() if f"{MARK}={self._mark}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")]
+        return [
+            pid
+            for pid in _all_pids()
+            if f"{MARK}={self._mark}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+        ]
 
     def workers(self) -> list[int]:
         """In the order in which they were started."""
-        return sorted(pid for pid in self.processes() if b"paceline.worker" in _read(f"/proc/{pid}/cmdline"))
+        return sorted(
+            pid for pid in self.processes() if b"paceline.worker" in _read(f"/proc/{pid}/cmdline")
+        )
 
     def worker(self) -> int:
         (pid,) = self.workers()
@@ -193,7 +203,9 @@ class Program:
 
     def find(self, text: str) -> list[int]:
         """Those of its processes whose command has this text."""
-        return sorted(pid for pid in self.processes() if text.encode() in _read(f"/proc/{pid}/cmdline"))
+        return sorted(
+            pid for pid in self.processes() if text.encode() in _read(f"/proc/{pid}/cmdline")
+        )
 
     def wait_until_gone(self, timeout_s: float) -> None:
         wait_until(lambda: not self.processes(), timeout_s, "processes are left")
@@ -216,7 +228,9 @@ def paceline(*arguments: str, cwd: Path, timeout_s: float = TIMEOUT_S, **setting
         return running.wait(timeout_s)
 
 
-def wait_until(happened: Callable[[], Any], timeout_s: float = TIMEOUT_S, complaint: str = "it never happened") -> None:
+def wait_until(
+    happened: Callable[[], Any], timeout_s: float = TIMEOUT_S, complaint: str = "it never happened"
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not happened():
         assert time.monotonic() < deadline, complaint
@@ -232,12 +246,20 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
-def tf_config(cluster: dict[str, list[str]], role: str, index: int = 0, model_dir: str = "run") -> dict[str, str]:
+def tf_config(
+    cluster: dict[str, list[str]], role: str, index: int = 0, model_dir: str = "run"
+) -> dict[str, str]:
     """The environment of one task."""
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, "model_dir": model_dir})}
+    return {
+        "TF_CONFIG": json.dumps(
+            {"cluster": cluster, "task": {"type": role, "index": index}, "model_dir": model_dir}
+        )
+    }
 
 
-def once_per_session(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+def once_per_session(
+    tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]
+) -> Path:
     """A folder that is made by the first process of pytest-xdist that asks for it; the others wait. Copy it to change it."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
@@ -265,7 +287,9 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one that was stopped in the middle of its first epoch, with checkpoints of steps 4 and 5."""
 
     def make(folder: Path) -> None:
-        assert paceline("train", "smoke", "--run-dir", "run", "--stop-at", "5", cwd=folder).code == 0
+        assert (
+            paceline("train", "smoke", "--run-dir", "run", "--stop-at", "5", cwd=folder).code == 0
+        )
 
     return once_per_session(tmp_path_factory, "stopped-at-5", make) / "run"
 
@@ -292,7 +316,11 @@ def losses_of(run: Path, tag: str = "loss") -> list[tuple[int, float]]:
 def _clean_environment() -> dict[str, str]:
     """As a user has it: pytest's own settings for TensorFlow and for its workers are not the program's."""
     ours = ("TF_", "PYTEST_", "COV_", "COLUMNS")
-    return {name: value for name, value in os.environ.items() if name == "TF_CONFIG" or not name.startswith(ours)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "TF_CONFIG" or not name.startswith(ours)
+    }
 
 
 def _all_pids() -> list[int]:

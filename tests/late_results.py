@@ -18,10 +18,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
 
-from paceline.cluster import Cluster
-from paceline.engines.parameter_server import SynchronousEngine
-from paceline.engines.parameter_server_async import AsynchronousEngine
-from paceline.experiment import Sync
+from paceline.config.cluster import Cluster
+from paceline.config.experiment import Sync
+from paceline.engines.parameter_server.asynchronous import AsynchronousEngine
+from paceline.engines.parameter_server.engine import SynchronousEngine
 from tiny import EXPERIMENT, build_small_model, build_tiny_core
 
 STEPS = 6
@@ -35,11 +35,14 @@ def start_cluster() -> tuple[Cluster, list[tf.distribute.Server]]:
     for each in sockets:
         each.close()
     cluster = Cluster(addresses[:2], ps=addresses[2:])
-    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
+    )
     tasks = [("worker", 0), ("ps", 0), ("ps", 1)]
     spec = tf.train.ClusterSpec(cluster.tasks)
     return cluster, [
-        tf.distribute.Server(spec, job_name=role, task_index=i, protocol="grpc", config=config) for role, i in tasks
+        tf.distribute.Server(spec, job_name=role, task_index=i, protocol="grpc", config=config)
+        for role, i in tasks
     ]
 
 
@@ -51,7 +54,9 @@ def main(method: str) -> None:
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     bound = 0 if method == "async" else -1
-    core = build_tiny_core(replace(EXPERIMENT, sync=Sync(method, max_staleness=bound)), build_small_model())
+    core = build_tiny_core(
+        replace(EXPERIMENT, sync=Sync(method, max_staleness=bound)), build_small_model()
+    )
     kind = AsynchronousEngine if method == "async" else SynchronousEngine
     engine = kind(core, cluster, strategy, 1, lambda: False)
     apply, sizes, answers = engine._apply, core.layout.sizes(), list[bool]()
@@ -60,7 +65,11 @@ def main(method: str) -> None:
         """What was asked for lies in the slots; now something older comes to one of the two servers, every third time."""
         if len(answers) % 3 == 1:
             stamp = tf.reshape(request, [-1])[0] - 1
-            more = engine._servers[1].slots.shape[1] - sum(engine._servers[1].sizes[name] for name in ("params", "stats")) - 2
+            more = (
+                engine._servers[1].slots.shape[1]
+                - sum(engine._servers[1].sizes[name] for name in ("params", "stats"))
+                - 2
+            )
             noise = [tf.random.normal([size]) for size in (sizes["params"], sizes["stats"], more)]
             engine._servers[1].put(tf.constant(0, tf.int64), stamp, *noise)
         answer = apply(request, rates)
@@ -73,7 +82,11 @@ def main(method: str) -> None:
         engine.load(core.initial_state())
         engine.advance(0, STEPS)
         digests.append(engine.state().sha256())
-    print(json.dumps({"digests": digests, "refused": answers.count(False), "applied": answers.count(True)}))
+    print(
+        json.dumps(
+            {"digests": digests, "refused": answers.count(False), "applied": answers.count(True)}
+        )
+    )
     sys.stdout.flush()
     os._exit(0)
 

@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline import assemble
-from paceline.data.arrays import save_arrays
-from paceline.experiment import Data, Experiment, Model, Optimizer
-from paceline.job import Job
-from paceline.runs import RunFolder
-from paceline.training.checkpoint import Checkpoints, State
-from paceline.training.replica import Core
+from paceline.config.experiment import Data, Experiment, Model, Optimizer
+from paceline.config.job import Job
+from paceline.core.replica import Core
+from paceline.data.sources.arrays import save_arrays
+from paceline.run_folder.checkpoint import Checkpoints, State
+from paceline.run_folder.folder import RunFolder
+from paceline.worker import build
 
 SMALL = Experiment(model=Model(depth=8, width=4), global_batch_size=16, replicas=2, steps=4)
 
 
-def make_run(folder: Path, experiment: Experiment, metrics: tuple[float | None, ...] = (None,)) -> tuple[RunFolder, Core]:
+def make_run(
+    folder: Path, experiment: Experiment, metrics: tuple[float | None, ...] = (None,)
+) -> tuple[RunFolder, Core]:
     """A run with a checkpoint for each of `metrics`, of steps 1, 2, ..., each with other weights."""
-    core, run = assemble.build(Job(experiment)), RunFolder(folder)
-    run.open(experiment, assemble.facts(core))
+    core, run = build.build(Job(experiment)), RunFolder(folder)
+    run.open(experiment, build.facts(core))
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
     for step, metric in enumerate(metrics, 1):
         checkpoints.save(_state(core, step), metric)
@@ -34,7 +36,10 @@ def make_run(folder: Path, experiment: Experiment, metrics: tuple[float | None, 
 def _state(core: Core, step: int) -> State:
     """Weights and statistics as after some training: BatchNorm's do something, and logits differ between classes."""
     random, vectors = np.random.default_rng(step), core.initial_state().vectors
-    changed = {name: vector + 0.1 * random.normal(size=vector.size).astype(np.float32) for name, vector in vectors.items()}
+    changed = {
+        name: vector + 0.1 * random.normal(size=vector.size).astype(np.float32)
+        for name, vector in vectors.items()
+    }
     return State(step, changed | {"stats": np.abs(changed["stats"]) + np.float32(0.3)})
 
 
@@ -57,9 +62,15 @@ def make_pictures_run(root: Path) -> tuple[RunFolder, Core, list[Path]]:
             place.mkdir(parents=True)
             for number in range(count):
                 height, width = random.integers(20, 90, 2)
-                save(place / f"{number}.jpg", random.integers(0, 256, (height, width, 3), np.uint8), orientation=number % 8 + 1)
+                save(
+                    place / f"{number}.jpg",
+                    random.integers(0, 256, (height, width, 3), np.uint8),
+                    orientation=number % 8 + 1,
+                )
     data = Data(source="pictures", dir=str(root / "pictures"), image_size=16)
-    run, core = make_run(root / "run-of-pictures", replace(SMALL, data=data, optimizer=Optimizer(ema=0.9)))
+    run, core = make_run(
+        root / "run-of-pictures", replace(SMALL, data=data, optimizer=Optimizer(ema=0.9))
+    )
     return run, core, sorted((root / "pictures" / "val").rglob("*.jpg"))
 
 

@@ -34,7 +34,9 @@ def free_port() -> int:
 def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
     # As on another machine: nothing of the tests' own settings, and no Paceline that is not installed.
     environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST", "TF_", "PACELINE"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "PYTEST", "TF_", "PACELINE"))
     }
     gpus = f"-Dspark.worker.resource.gpu.amount=2 -Dspark.worker.resource.gpu.discoveryScript={folder / 'gpus'}"
     environment |= {
@@ -45,12 +47,19 @@ def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Pop
     }
     with open(folder / f"{name}.log", "wb") as log:
         return subprocess.Popen(
-            [CLASS, *arguments, "--host", host], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+            [CLASS, *arguments, "--host", host],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=environment,
         )
 
 
 def alive_workers(port: int) -> int:
-    with suppress(OSError, ValueError), urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
+    with (
+        suppress(OSError, ValueError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page,
+    ):
         return json.load(page)["aliveworkers"]
     return 0
 
@@ -60,11 +69,24 @@ def main(folder: Path, pid: int) -> None:
     (folder / "gpus").write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["3", "5"]}'\n""")
     (folder / "gpus").chmod(0o755)
     url, ports = f"spark://127.0.0.1:{port}", ("--port", str(port), "--webui-port", str(page))
-    processes = [start(folder, "master", "127.0.0.1", "org.apache.spark.deploy.master.Master", *ports)]
+    processes = [
+        start(folder, "master", "127.0.0.1", "org.apache.spark.deploy.master.Master", *ports)
+    ]
     try:
         for name, host in (("worker-1", "127.0.0.1"), ("worker-2", "127.0.0.2")):
-            size = ("--cores", "16", "--memory", "16g", "--webui-port", "0", "--work-dir", str(folder / name))
-            processes.append(start(folder, name, host, "org.apache.spark.deploy.worker.Worker", url, *size))
+            size = (
+                "--cores",
+                "16",
+                "--memory",
+                "16g",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(folder / name),
+            )
+            processes.append(
+                start(folder, name, host, "org.apache.spark.deploy.worker.Worker", url, *size)
+            )
         while alive_workers(page) < 2:
             assert time.monotonic() < deadline, "the workers of the Spark cluster do not come"
             time.sleep(0.2)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.runs import RunFolder
-from paceline.training.actions import (
+from paceline.run_folder.checkpoint import Checkpoints, Layout, State
+from paceline.run_folder.folder import RunFolder
+from paceline.worker.actions import (
     Action,
     Report,
     SaveCheckpoint,
@@ -20,7 +21,6 @@ from paceline.training.actions import (
     TrainingFailed,
     WriteMetrics,
 )
-from paceline.training.checkpoint import Checkpoints, Layout, State
 
 BLOCK: dict[str, Any] = {
     "loss": 0.25,
@@ -40,7 +40,9 @@ class Trained:
         self.step = 0
         self.checkpoints = Checkpoints(folder, Layout({"params": (("kernel", (2,)),)}), keep=9)
         self.sent: list[dict[str, Any]] = []
-        self.save = SaveCheckpoint(self.state, self.checkpoints, lambda step: step % 10 == 0, self.sent.append)
+        self.save = SaveCheckpoint(
+            self.state, self.checkpoints, lambda step: step % 10 == 0, self.sent.append
+        )
 
     def state(self) -> State:
         return State(self.step, {"params": np.full(2, self.step, np.float32)})
@@ -59,20 +61,27 @@ def trained(tmp_path: Path) -> Trained:
 def test_metrics_are_written_without_the_single_steps(tmp_path: Path) -> None:
     WriteMetrics(RunFolder(tmp_path))(7, EVALUATED)
     (record,) = RunFolder(tmp_path).read_metrics()
-    assert record == {"step": 7} | {name: value for name, value in EVALUATED.items() if name != "per_step"}
+    assert record == {"step": 7} | {
+        name: value for name, value in EVALUATED.items() if name != "per_step"
+    }
 
 
 def test_a_checkpoint_is_saved_where_the_plan_says_so(trained: Trained) -> None:
     for trained.step in (5, 10, 15, 20):
         trained.save(trained.step, BLOCK)
     assert trained.checkpoints.steps() == [10, 20]
-    assert [(message["kind"], message["step"]) for message in trained.sent] == [("saved", 10), ("saved", 20)]
+    assert [(message["kind"], message["step"]) for message in trained.sent] == [
+        ("saved", 10),
+        ("saved", 20),
+    ]
 
 
 def test_the_best_is_chosen_on_validation_not_on_the_test_set(trained: Trained) -> None:
     measures = {10: (0.5, 0.9), 20: (0.6, 0.8), 30: (0.4, 0.95)}
     for trained.step, (validation, test) in measures.items():
-        trained.save(trained.step, BLOCK | {"validation_accuracy": validation, "test_accuracy": test})
+        trained.save(
+            trained.step, BLOCK | {"validation_accuracy": validation, "test_accuracy": test}
+        )
     best = trained.checkpoints.best()
     assert best is not None
     assert best.step == 20

@@ -29,11 +29,16 @@ def fake(name: str, program: str) -> Contender:
 
 
 def sleeper(name: str, seconds_per_step: float) -> Contender:
-    return fake(name, SERVE + f"serve(lambda steps: [time.sleep({seconds_per_step} * steps), 10 * steps][1])")
+    return fake(
+        name,
+        SERVE + f"serve(lambda steps: [time.sleep({seconds_per_step} * steps), 10 * steps][1])",
+    )
 
 
 def measured(name: str, speeds: list[float]) -> Measured:
-    return Measured(name, 1, tuple(Turn(images=speed, wall_s=1.0, cpu_s=2.0) for speed in speeds), 0.0)
+    return Measured(
+        name, 1, tuple(Turn(images=speed, wall_s=1.0, cpu_s=2.0) for speed in speeds), 0.0
+    )
 
 
 def gone(pid: int) -> bool:
@@ -43,7 +48,9 @@ def gone(pid: int) -> bool:
 
 
 def test_turns_are_calibrated_and_the_faster_contender_wins_by_its_factor() -> None:
-    results = alternate([sleeper("quick", 0.01), sleeper("slow", 0.03)], rounds=3, turn_seconds=0.15)
+    results = alternate(
+        [sleeper("quick", 0.01), sleeper("slow", 0.03)], rounds=3, turn_seconds=0.15
+    )
     assert [len(each.turns) for each in results.values()] == [3, 3]
     assert results["quick"].steps_per_turn > results["slow"].steps_per_turn
     assert 2 < ratio(results["quick"], results["slow"]).median < 4
@@ -52,7 +59,11 @@ def test_turns_are_calibrated_and_the_faster_contender_wins_by_its_factor() -> N
 
 
 def test_what_a_contender_prints_is_not_taken_for_an_answer() -> None:
-    chatty = fake("chatty", SERVE + "serve(lambda steps: [print('noise', flush=True), time.sleep(0.01 * steps), steps][2])")
+    chatty = fake(
+        "chatty",
+        SERVE
+        + "serve(lambda steps: [print('noise', flush=True), time.sleep(0.01 * steps), steps][2])",
+    )
     assert alternate([chatty], rounds=1, turn_seconds=0.02)["chatty"].turns[0].images >= 1
 
 
@@ -78,7 +89,10 @@ def test_a_contender_that_uses_cpu_between_turns_is_seen() -> None:
     spinning = "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()\n"
     results = alternate(
         [
-            fake("spinner", SERVE + spinning + "serve(lambda steps: [time.sleep(0.05 * steps), steps][1])"),
+            fake(
+                "spinner",
+                SERVE + spinning + "serve(lambda steps: [time.sleep(0.05 * steps), steps][1])",
+            ),
             sleeper("idle", 0.05),
         ],
         2,
@@ -92,21 +106,36 @@ def test_a_contender_that_uses_cpu_between_turns_is_seen() -> None:
     [
         ("import sys; input(); sys.exit('out of patience')", "died in its turn"),
         ("import sys; sys.exit('out of patience')", "died"),
-        ("import sys; input(); print('out of patience', file=sys.stderr); print('hello', flush=True); input()", "not a turn"),
-        ("import sys, time; print('out of patience', file=sys.stderr, flush=True); time.sleep(60)", "no answer within 2 s"),
+        (
+            "import sys; input(); print('out of patience', file=sys.stderr); print('hello', flush=True); input()",
+            "not a turn",
+        ),
+        (
+            "import sys, time; print('out of patience', file=sys.stderr, flush=True); time.sleep(60)",
+            "no answer within 2 s",
+        ),
     ],
 )
-def test_a_contender_that_fails_is_named_with_the_end_of_its_stderr(program: str, complaint: str) -> None:
+def test_a_contender_that_fails_is_named_with_the_end_of_its_stderr(
+    program: str, complaint: str
+) -> None:
     started = time.monotonic()
     with pytest.raises(ContenderFailed, match=complaint) as failure:
-        alternate([sleeper("healthy", 0.01), fake("broken", program)], rounds=1, turn_seconds=0.05, timeout_s=2)
+        alternate(
+            [sleeper("healthy", 0.01), fake("broken", program)],
+            rounds=1,
+            turn_seconds=0.05,
+            timeout_s=2,
+        )
     assert "contender broken" in str(failure.value)
     assert "out of patience" in str(failure.value)
     assert time.monotonic() - started < 15
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_no_process_is_left_behind_even_if_a_descendant_ignores_the_end(tmp_path: Path, dies: bool) -> None:
+def test_no_process_is_left_behind_even_if_a_descendant_ignores_the_end(
+    tmp_path: Path, dies: bool
+) -> None:
     program = f"""
     import os, subprocess, sys, time
     from pathlib import Path
@@ -131,7 +160,9 @@ def test_no_process_is_left_behind_even_if_a_descendant_ignores_the_end(tmp_path
     assert all(gone(pid) for pid in pids)
 
 
-def test_the_environment_of_a_developer_does_not_reach_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_a_developer_does_not_reach_contenders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     environment = harness.clean_environment({"OMP_NUM_THREADS": "3"})
@@ -152,7 +183,14 @@ def test_a_ratio_is_the_median_of_ratios_within_rounds() -> None:
 
 @pytest.mark.parametrize(
     ("comparison", "value", "reached"),
-    [(">=", 1.15, True), (">=", 1.16, False), ("<", 1.15, False), ("<", 1.16, True), ("<=", 1.15, True), ("<=", 1.14, False)],
+    [
+        (">=", 1.15, True),
+        (">=", 1.16, False),
+        ("<", 1.15, False),
+        ("<", 1.16, True),
+        ("<=", 1.15, True),
+        ("<=", 1.14, False),
+    ],
 )
 def test_a_target_is_judged_by_the_median(comparison: str, value: float, reached: bool) -> None:
     assert Figure("speed", Quartiles(0, 1.15, 9), "x", Target(comparison, value)).reached is reached  # type: ignore[arg-type]
@@ -165,22 +203,32 @@ def test_the_report_shows_and_saves_target_and_measured_value(tmp_path: Path) ->
     console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
     report.show(result, console)
     text = console.export_text()
-    assert all(part in text for part in ("a suite", "a note", "1.15", ">= 1.2 x", "no", "times theirs"))
+    assert all(
+        part in text for part in ("a suite", "a note", "1.15", ">= 1.2 x", "no", "times theirs")
+    )
     report.save(tmp_path / "bench.json", {"cores": 2}, {"suite": report.to_json(result)})
     saved = json.loads((tmp_path / "bench.json").read_text())
     assert saved["suites"]["suite"]["figures"][0]["reached"] is False
-    assert saved["suites"]["suite"]["rows"][0]["turns"] == [{"images": 230.0, "wall_s": 1.0, "cpu_s": 2.0}]
+    assert saved["suites"]["suite"]["rows"][0]["turns"] == [
+        {"images": 230.0, "wall_s": 1.0, "cpu_s": 2.0}
+    ]
 
 
-def test_every_suite_of_the_table_can_be_loaded_and_an_unknown_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_suite_of_the_table_can_be_loaded_and_an_unknown_one_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert all(callable(load(name)) for name in SUITES)
     with pytest.raises(SystemExit):
         parse(["resnet21"])
     assert "resnet20" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("depth", "parameters_of_paper_m", "mega"), [(20, 0.27, 40.6), (56, 0.85, 125.5)])
-def test_multiply_adds_of_the_resnets(depth: int, parameters_of_paper_m: float, mega: float) -> None:
+@pytest.mark.parametrize(
+    ("depth", "parameters_of_paper_m", "mega"), [(20, 0.27, 40.6), (56, 0.85, 125.5)]
+)
+def test_multiply_adds_of_the_resnets(
+    depth: int, parameters_of_paper_m: float, mega: float
+) -> None:
     weights = sum(p.kernel**2 * p.channels_in * p.channels_out for p in resnet_products(depth))
     assert weights / 1e6 == pytest.approx(parameters_of_paper_m, abs=0.005)
     assert forward_multiply_adds(depth) / 1e6 == pytest.approx(mega, abs=0.1)
@@ -205,7 +253,9 @@ def test_a_contender_whose_turns_do_not_grow_with_its_steps_is_refused() -> None
         alternate([fake("cheat", SERVE + "serve(lambda steps: steps)")], rounds=1, turn_seconds=1)
 
 
-def test_without_real_pictures_jpegs_are_drawn_and_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_real_pictures_jpegs_are_drawn_and_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PACELINE_PICTURES", str(tmp_path))
     with picture_folder(12) as (folder, note):
         assert "12 drawn ones" in note

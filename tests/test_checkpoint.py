@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from paceline.errors import UserError
-from paceline.runs import replacing
-from paceline.training import checkpoint
-from paceline.training.checkpoint import Checkpoints, Layout, State
+from paceline.run_folder import checkpoint
+from paceline.run_folder.checkpoint import Checkpoints, Layout, State
+from paceline.run_folder.folder import replacing
 
 LAYOUT = Layout(
     {
@@ -38,7 +38,7 @@ LAYOUT = Layout(
 SAVE_IN_A_LOOP = """
 import sys
 import numpy as np
-from paceline.training.checkpoint import Checkpoints, Layout, State
+from paceline.run_folder.checkpoint import Checkpoints, Layout, State
 layout = Layout({"params": (("kernel", (1_000_000,)),)})
 checkpoints = Checkpoints(sys.argv[1], layout, keep=2)
 step = int(sys.argv[2])
@@ -51,7 +51,13 @@ while True:
 
 def some_state(step: int, layout: Layout = LAYOUT) -> State:
     generator = np.random.default_rng(step)
-    return State(step, {name: generator.normal(size=size).astype(np.float32) for name, size in layout.sizes().items()})
+    return State(
+        step,
+        {
+            name: generator.normal(size=size).astype(np.float32)
+            for name, size in layout.sizes().items()
+        },
+    )
 
 
 def flip_a_byte(path: Path, position: int) -> None:
@@ -67,7 +73,9 @@ def names(folder: Path) -> list[str]:
 layouts = st.dictionaries(
     st.sampled_from(["params", "momentum", "second", "stats", "ema"]),
     st.dictionaries(
-        st.text("abc/_0é", min_size=1, max_size=8), st.lists(st.integers(0, 4), max_size=4).map(tuple), max_size=4
+        st.text("abc/_0é", min_size=1, max_size=8),
+        st.lists(st.integers(0, 4), max_size=4).map(tuple),
+        max_size=4,
     ).map(lambda variables: tuple(variables.items())),
     min_size=1,
 ).map(Layout)
@@ -75,8 +83,13 @@ layouts = st.dictionaries(
 
 @settings(max_examples=50, deadline=None)
 @given(layout=layouts, step=st.integers(0, 10**9), data=st.data())
-def test_a_state_of_any_layout_is_read_as_saved(layout: Layout, step: int, data: st.DataObject) -> None:
-    raw = {name: data.draw(st.binary(min_size=4 * size, max_size=4 * size)) for name, size in layout.sizes().items()}
+def test_a_state_of_any_layout_is_read_as_saved(
+    layout: Layout, step: int, data: st.DataObject
+) -> None:
+    raw = {
+        name: data.draw(st.binary(min_size=4 * size, max_size=4 * size))
+        for name, size in layout.sizes().items()
+    }
     state = State(step, {name: np.frombuffer(content, np.float32) for name, content in raw.items()})
     with tempfile.TemporaryDirectory() as folder:
         Checkpoints(folder, layout).save(state)
@@ -89,7 +102,9 @@ def test_a_state_of_any_layout_is_read_as_saved(layout: Layout, step: int, data:
 
 def test_the_digest_depends_on_the_order_of_the_vectors() -> None:
     a, b = np.float32([1, 2]), np.float32([3])
-    assert State(0, {"params": a, "stats": b}).sha256() != State(0, {"stats": b, "params": a}).sha256()
+    assert (
+        State(0, {"params": a, "stats": b}).sha256() != State(0, {"stats": b, "params": a}).sha256()
+    )
     assert State(0, {"params": a}).sha256() == hashlib.sha256(b"\0\0\x80\x3f\0\0\0\x40").hexdigest()
 
 
@@ -98,8 +113,15 @@ def test_a_file_has_one_tensor_for_each_variable_and_tells_where_it_is_from(tmp_
     path = Checkpoints(tmp_path, LAYOUT, experiment_digest="12345678").save(state)
     assert path == tmp_path / "step-00000123.safetensors"
     with safe_open(path, framework="numpy") as file:
-        assert sorted(file.keys()) == ["momentum/conv/kernel", "momentum/scale", "params/conv/kernel", "params/scale"]
-        np.testing.assert_array_equal(file.get_tensor("params/conv/kernel"), state.vectors["params"][:18].reshape(3, 3, 2))
+        assert sorted(file.keys()) == [
+            "momentum/conv/kernel",
+            "momentum/scale",
+            "params/conv/kernel",
+            "params/scale",
+        ]
+        np.testing.assert_array_equal(
+            file.get_tensor("params/conv/kernel"), state.vectors["params"][:18].reshape(3, 3, 2)
+        )
         assert file.get_tensor("params/scale").shape == ()
         metadata = file.metadata()
     assert metadata["step"] == "123"
@@ -143,8 +165,12 @@ def test_a_given_step_is_loaded_and_a_missing_one_named(tmp_path: Path) -> None:
         checkpoints.load(3)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped in the data", "flipped in the header", "renamed"])
-def test_a_damaged_newest_falls_back_with_a_warning_that_names_it(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage", ["truncated", "emptied", "flipped in the data", "flipped in the header", "renamed"]
+)
+def test_a_damaged_newest_falls_back_with_a_warning_that_names_it(
+    tmp_path: Path, damage: str
+) -> None:
     checkpoints = Checkpoints(tmp_path, LAYOUT)
     checkpoints.save(some_state(1))
     newest = checkpoints.save(some_state(2))
@@ -211,7 +237,9 @@ def test_a_kill_in_the_middle_of_a_save_leaves_a_newest_that_loads(tmp_path: Pat
         assert (state.vectors["params"] == state.step).all()
         reported = state.step
     assert leftovers, "no kill fell into a save"
-    Checkpoints(tmp_path, layout).save(State(reported + 1, {"params": np.zeros(1_000_000, np.float32)}))
+    Checkpoints(tmp_path, layout).save(
+        State(reported + 1, {"params": np.zeros(1_000_000, np.float32)})
+    )
     assert all(name.startswith("step-") for name in names(tmp_path))
 
 
@@ -238,7 +266,11 @@ def full_after_a_part(path: Path) -> Iterator[IO[bytes]]:
 
 @pytest.mark.parametrize(
     ("owner", "name", "failing"),
-    [(checkpoint, "replacing", full_after_a_part), (os, "fsync", no_space), (os, "replace", no_space)],
+    [
+        (checkpoint, "replacing", full_after_a_part),
+        (os, "fsync", no_space),
+        (os, "replace", no_space),
+    ],
     ids=["write", "fsync", "rename"],
 )
 def test_a_full_disk_keeps_the_last_good_one(
@@ -255,9 +287,13 @@ def test_a_full_disk_keeps_the_last_good_one(
     assert checkpoints.load(1).sha256() == some_state(1).sha256()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk"
+)
 def test_a_really_full_disk_keeps_the_last_good_one(tmp_path: Path) -> None:
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(tmp_path)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(tmp_path)], capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         layout = Layout({"params": (("kernel", (15_000,)),)})
@@ -280,13 +316,17 @@ def test_a_really_full_disk_keeps_the_last_good_one(tmp_path: Path) -> None:
         ({"ema": ()}, r"it has the vectors \['params', 'momentum', 'stats'\], not \['params', 'momentum', 'stats', 'ema'\]"),
     ],
 )  # fmt: skip
-def test_a_checkpoint_of_another_model_names_the_first_difference(tmp_path: Path, parts: dict, message: str) -> None:
+def test_a_checkpoint_of_another_model_names_the_first_difference(
+    tmp_path: Path, parts: dict, message: str
+) -> None:
     Checkpoints(tmp_path, LAYOUT).save(some_state(1))
     with pytest.raises(UserError, match=message):
         Checkpoints(tmp_path, Layout(LAYOUT.parts | parts)).latest()
 
 
-def test_a_newer_format_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_format_is_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
         Checkpoints(tmp_path, LAYOUT).save(some_state(1))

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster import Cluster, parse_tf_config
+from paceline.config.cluster import Cluster, parse_tf_config
 from paceline.errors import UserError
 
 CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"
 
 
 def parse(cluster: Any, role: Any = "worker", index: Any = 0, **more: Any) -> tuple[Cluster, str]:
-    return parse_tf_config(json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, **more}))
+    return parse_tf_config(
+        json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, **more})
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,9 @@ def parse(cluster: Any, role: Any = "worker", index: Any = 0, **more: Any) -> tu
         ({"chief": [CHIEF], "worker": [ONE], "evaluator": [TWO]}, "worker", 0, (CHIEF, ONE), 1),
     ],
 )
-def test_roles_and_order(cluster: Any, role: str, index: Any, addresses: tuple[str, ...], own: int) -> None:
+def test_roles_and_order(
+    cluster: Any, role: str, index: Any, addresses: tuple[str, ...], own: int
+) -> None:
     parsed, run_dir = parse(cluster, role, index)
     assert (parsed.addresses, parsed.index, parsed.role, run_dir) == (addresses, own, "worker", "")
     assert parsed.is_chief == (own == 0)
@@ -45,7 +49,11 @@ def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
 @pytest.mark.parametrize("chief", ["chief", "master"])
 @pytest.mark.parametrize(
     ("role", "index", "name", "address", "serves"),
-    [("worker", 0, "worker 0", ONE, True), ("worker", 1, "worker 1", TWO, True), ("ps", 0, "ps 0", "p:4", True)],
+    [
+        ("worker", 0, "worker 0", ONE, True),
+        ("worker", 1, "worker 1", TWO, True),
+        ("ps", 0, "ps 0", "p:4", True),
+    ],
 )
 def test_beside_parameter_servers_the_chief_does_not_compute(
     chief: str, role: str, index: int, name: str, address: str, serves: bool
@@ -60,7 +68,13 @@ def test_beside_parameter_servers_the_chief_does_not_compute(
         False,
     )
     lead, _ = parse(cluster, chief, 0)
-    assert (lead.name, lead.address, lead.serves, lead.num_workers, lead.is_chief) == ("chief", CHIEF, False, 2, True)
+    assert (lead.name, lead.address, lead.serves, lead.num_workers, lead.is_chief) == (
+        "chief",
+        CHIEF,
+        False,
+        2,
+        True,
+    )
     assert lead.tasks == {"chief": [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
 
 
@@ -120,11 +134,18 @@ def test_what_is_no_tf_config_at_all(text: str, message: str) -> None:
         ({}, "worker", 0, "no chief and no worker"),
         ({"worker": [ONE], "ps": [TWO]}, "worker", 0, "ps tasks but no chief"),
         ({"chief": [CHIEF], "ps": [TWO]}, "chief", 0, "ps tasks but no worker"),
-        ({"chief": [CHIEF], "worker": [ONE], "ps": [TWO]}, "ps", 1, "task is ps 1, but its cluster has 1 of that role"),
+        (
+            {"chief": [CHIEF], "worker": [ONE], "ps": [TWO]},
+            "ps",
+            1,
+            "task is ps 1, but its cluster has 1 of that role",
+        ),
         ({"chief": [CHIEF], "worker": [ONE], "ps": [ONE]}, "ps", 0, "names an address twice"),
     ],
 )
-def test_a_malformed_cluster_is_one_clear_line(cluster: Any, role: Any, index: Any, message: str) -> None:
+def test_a_malformed_cluster_is_one_clear_line(
+    cluster: Any, role: Any, index: Any, message: str
+) -> None:
     with pytest.raises(UserError, match=message) as error:
         parse(cluster, role, index)
     assert "\n" not in str(error.value)

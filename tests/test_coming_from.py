@@ -19,12 +19,14 @@ import numpy as np
 import pytest
 
 from helpers import once_per_session, paceline, program, result_of, wait_until
-from paceline.cli import COMMANDS
+from paceline.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "coming-from.md").read_text()
 COMMANDS_NOW = [
-    row.rsplit("|", 2)[1].strip().strip("`") for row in TEXT.splitlines() if row.startswith("|") and row.endswith("` |")
+    row.rsplit("|", 2)[1].strip().strip("`")
+    for row in TEXT.splitlines()
+    if row.startswith("|") and row.endswith("` |")
 ]
 """The right column of every table."""
 
@@ -63,8 +65,8 @@ def reason_to_skip(command: str) -> str:
     """What the command needs that is not here."""
     needs = {
         "--on ray": "paceline.places.ray",
-        "--on spark": "paceline.places.spark",
-        "--ps": "paceline.engines.parameter_server",
+        "--on spark": "paceline.places.spark.place",
+        "--ps": "paceline.engines.parameter_server.engine",
         "examples/ray": "paceline.places.ray",
     }
     for words, module in needs.items():
@@ -73,7 +75,11 @@ def reason_to_skip(command: str) -> str:
     if "--on spark" in command and not shutil.which("java"):
         return "Spark needs Java"
     words = command.split()
-    return f"`paceline {words[1]}` is not here yet" if words[0] == "paceline" and words[1] not in COMMANDS else ""
+    return (
+        f"`paceline {words[1]}` is not here yet"
+        if words[0] == "paceline" and words[1] not in COMMANDS
+        else ""
+    )
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +88,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, uninterrupted: Path) -> 
 
     def make(folder: Path) -> None:
         random = np.random.default_rng(0)
-        ten, hundred = folder / "data" / "cifar-10-batches-bin", folder / "data" / "cifar-100-binary"
+        ten, hundred = (
+            folder / "data" / "cifar-10-batches-bin",
+            folder / "data" / "cifar-100-binary",
+        )
         ten.mkdir(parents=True)
         hundred.mkdir()
         for name in [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]:
@@ -95,7 +104,18 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, uninterrupted: Path) -> 
             records.tofile(hundred / name)
         write_pictures(folder / "pictures", random)
         assert (
-            paceline("data", "convert", "pictures", "imagenet", "--first-label", "1", "--processes", "1", cwd=folder).code == 0
+            paceline(
+                "data",
+                "convert",
+                "pictures",
+                "imagenet",
+                "--first-label",
+                "1",
+                "--processes",
+                "1",
+                cwd=folder,
+            ).code
+            == 0
         )
         shutil.copytree(uninterrupted, folder / "model")
 
@@ -109,7 +129,9 @@ def write_pictures(folder: Path, random: np.random.Generator) -> None:
         for name in ("ant", "bee"):
             (folder / split / name).mkdir(parents=True)
             for i in range(count):
-                Image.fromarray(random.integers(0, 256, (40, 48, 3), np.uint8)).save(folder / split / name / f"{i}.jpg")
+                Image.fromarray(random.integers(0, 256, (40, 48, 3), np.uint8)).save(
+                    folder / split / name / f"{i}.jpg"
+                )
 
 
 def test_the_page_has_commands_for_all_five_systems() -> None:
@@ -128,7 +150,11 @@ def is_quick(command: str) -> bool:
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(c, id=c, marks=[] if is_quick(c) else [pytest.mark.long]) for c in COMMANDS_NOW if c.startswith("paceline")],
+    [
+        pytest.param(c, id=c, marks=[] if is_quick(c) else [pytest.mark.long])
+        for c in COMMANDS_NOW
+        if c.startswith("paceline")
+    ],
 )
 def test_what_to_type_now_works(command: str, workspace: Path, tmp_path: Path) -> None:
     if reason := reason_to_skip(command):
@@ -157,7 +183,9 @@ def tensorboard_answers(words: list[str], here: Path) -> None:
 
         def runs() -> list[str]:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/runs", timeout=5) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{port}/data/runs", timeout=5
+                ) as answer:
                     return json.load(answer)
             except OSError:
                 assert running.is_running()
@@ -173,14 +201,22 @@ def test_the_examples_that_replace_code_run(command: str) -> None:
     if reason := reason_to_skip(command):
         pytest.skip(reason)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, env=environment, capture_output=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, *command.split()[1:]],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_the_python_that_replaces_code_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
     check = "\nimport numpy as np\nnp.testing.assert_array_equal(2 * paceline.Weights(first).get_flat(), flat)\nprint('same')"
-    done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code + check], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "same\n", done.stderr
 
 
@@ -188,7 +224,9 @@ def test_the_python_that_replaces_code_runs() -> None:
 def test_the_two_shells_of_tensorflow_on_spark_train_one_model(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (command,) = re.findall(r"`(paceline train official-resnet56 [^`]*--run-dir run)` in both", TEXT)
+    (command,) = re.findall(
+        r"`(paceline train official-resnet56 [^`]*--run-dir run)` in both", TEXT
+    )
     here = Path(shutil.copytree(workspace, tmp_path / "here"))
     sockets = [socket.socket() for _ in range(2)]
     for each in sockets:

@@ -32,7 +32,15 @@ from helpers import (
     write_own_code,
 )
 
-RESULT_FIELDS = ["step", "finished", "test_accuracy", "test_loss", "images_per_second", "state_sha256", "run_dir"]
+RESULT_FIELDS = [
+    "step",
+    "finished",
+    "test_accuracy",
+    "test_loss",
+    "images_per_second",
+    "state_sha256",
+    "run_dir",
+]
 
 
 @pytest.fixture
@@ -73,7 +81,11 @@ def assert_one_line(ended: Ended, *parts: str) -> None:
 
 
 def files_in(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    }
 
 
 # Bad input that the parent process finds
@@ -88,25 +100,42 @@ def files_in(folder: Path) -> set[str]:
         ("train smoke --replicas 3", ["replicas is 3", "power of two"]),
         ("train smoke --workers 3", ["workers is 3", "power of two", "4 replicas"]),
         ("train smok", ["unknown recipe 'smok'", "did you mean 'smoke'?"]),
-        ("train smoke --modle.depth 8", ["unknown flag --modle.depth", "did you mean --model.depth?"]),
+        (
+            "train smoke --modle.depth 8",
+            ["unknown flag --modle.depth", "did you mean --model.depth?"],
+        ),
         ("train smoke --replica 2", ["unknown flag --replica", "did you mean --replicas?"]),
         ("train smoke --depth=8", ["unknown flag --depth", "did you mean --model.depth?"]),
-        ("train smoke --learning-rate 1", ["unknown flag --learning-rate", "did you mean --schedule.rate?"]),
+        (
+            "train smoke --learning-rate 1",
+            ["unknown flag --learning-rate", "did you mean --schedule.rate?"],
+        ),
         ("train smoke --xyzzy", ["unknown flag --xyzzy (see paceline train smoke --help)"]),
         ("train --seed 1 smoke", ["cannot understand 'smoke'", "the recipe comes first"]),
-        ("train smoke --model.depth eight", ["--model.depth is 'eight'; it must be a whole number"]),
+        (
+            "train smoke --model.depth eight",
+            ["--model.depth is 'eight'; it must be a whole number"],
+        ),
         ("train smoke --schedule.rate high", ["--schedule.rate is 'high'; it must be a number"]),
-        ("train smoke --precision float16", ["--precision is 'float16'; it must be one of 'float32', 'bfloat16'"]),
+        (
+            "train smoke --precision float16",
+            ["--precision is 'float16'; it must be one of 'float32', 'bfloat16'"],
+        ),
         ("train smoke --run-dir", ["--run-dir needs a value"]),
         ("train smoke --data.mean 1 2", ["--data.mean needs 3 values"]),
-        ("train smoke --schedule.boundaries 1 2", ["schedule.boundaries", "schedule.factors", "one length"]),
+        (
+            "train smoke --schedule.boundaries 1 2",
+            ["schedule.boundaries", "schedule.factors", "one length"],
+        ),
         ("train smoke --keep 0", ["keep is 0", "1 or more"]),
         ("data info nowhere", ["there is no folder nowhere"]),
         ("data fetsch cifar10", ["unknown command 'data fetsch'", "did you mean 'fetch'?"]),
         ("recipes all", ["cannot understand `paceline recipes all`"]),
     ],
 )
-def test_a_mistake_gets_one_line_and_creates_nothing(arguments: str, parts: list[str], here: Path) -> None:
+def test_a_mistake_gets_one_line_and_creates_nothing(
+    arguments: str, parts: list[str], here: Path
+) -> None:
     assert_refused(paceline(*arguments.split(), cwd=here), *parts)
     assert files_in(here) == set()
 
@@ -114,7 +143,12 @@ def test_a_mistake_gets_one_line_and_creates_nothing(arguments: str, parts: list
 def test_a_folder_of_somebody_else_is_left_alone(here: Path) -> None:
     (here / "letters").mkdir()
     (here / "letters/dear.txt").write_text("Dear ...")
-    assert_refused(smoke("--run-dir", "letters", cwd=here), "letters is not a run folder", "dear.txt", "--run-dir")
+    assert_refused(
+        smoke("--run-dir", "letters", cwd=here),
+        "letters is not a run folder",
+        "dear.txt",
+        "--run-dir",
+    )
     assert files_in(here) == {"letters", "letters/dear.txt"}
 
 
@@ -134,10 +168,19 @@ def test_a_file_is_no_run_folder(here: Path) -> None:
         ("--threads-per-replica 2", ["threads-per-replica is 2", "--threads-per-replica 1"]),
         ("--dry-run --data.train-size 31", ["31 training examples", "global batch of 32"]),
         ("--model.build nowhere:build", ["nowhere:build", "there is no module 'nowhere'"]),
-        ("--model.build own.py:build_modl", ["there is no function 'build_modl'", "did you mean 'build_model'?"]),
-        ("--model.build own.py:build_model_of_wrong_shape", ["own.py:build_model_of_wrong_shape", "(None, 11)", "(None, 10)"]),
+        (
+            "--model.build own.py:build_modl",
+            ["there is no function 'build_modl'", "did you mean 'build_model'?"],
+        ),
+        (
+            "--model.build own.py:build_model_of_wrong_shape",
+            ["own.py:build_model_of_wrong_shape", "(None, 11)", "(None, 10)"],
+        ),
         ("--data.source cifar10", ["--data.dir", "paceline data fetch cifar10"]),
-        ("--actions own.py:write_dwn", ["there is no function 'write_dwn'", "did you mean 'write_down'?"]),
+        (
+            "--actions own.py:write_dwn",
+            ["there is no function 'write_dwn'", "did you mean 'write_down'?"],
+        ),
     ],
 )
 def test_a_mistake_that_a_worker_finds_gets_one_line_and_leaves_nothing(
@@ -147,15 +190,25 @@ def test_a_mistake_that_a_worker_finds_gets_one_line_and_leaves_nothing(
     assert files_in(here) <= {"own.py", "runs"}
 
 
-def test_an_action_that_raises_is_named_with_its_error_and_its_line(here: Path, own_code: Path) -> None:
-    line = 1 + next(n for n, text in enumerate(own_code.read_text().splitlines()) if "nothing here" in text)
+def test_an_action_that_raises_is_named_with_its_error_and_its_line(
+    here: Path, own_code: Path
+) -> None:
+    line = 1 + next(
+        n for n, text in enumerate(own_code.read_text().splitlines()) if "nothing here" in text
+    )
     ended = quick("--actions", "own.py:forget", cwd=here)
-    assert_refused(ended, "the action own.py:forget failed at step 1: KeyError: 'nothing here'", f"{own_code}:{line}")
+    assert_refused(
+        ended,
+        "the action own.py:forget failed at step 1: KeyError: 'nothing here'",
+        f"{own_code}:{line}",
+    )
     assert "Traceback" in (here / "run/worker-0.log").read_text()
 
 
 def test_a_loss_that_is_not_finite_names_its_step_and_saves_nothing_of_it(here: Path) -> None:
-    ended = quick("--schedule.rate", "1e30", "--schedule.name", "constant", "--schedule.warmup", "0", cwd=here)
+    ended = quick(
+        "--schedule.rate", "1e30", "--schedule.name", "constant", "--schedule.warmup", "0", cwd=here
+    )
     assert_refused(ended, "--schedule.rate", "diverged")
     step = int(re.search(r"the loss of step (\d+) is (nan|inf)", ended.err)[1])  # type: ignore[index]
     assert 2 <= step <= 3
@@ -167,7 +220,9 @@ def test_a_loss_that_is_not_finite_names_its_step_and_saves_nothing_of_it(here: 
 
 def write_cifar10(folder: Path) -> Path:
     folder.mkdir()
-    for number, name in enumerate([*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]):
+    for number, name in enumerate(
+        [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
+    ):
         random = np.random.default_rng(number)
         records = random.integers(0, 256, (8, 3073), np.uint8)
         records[:, 0] = np.arange(8) % 10
@@ -209,7 +264,11 @@ def damage_pickle_that_runs_code(folder: Path) -> list[str]:
     for file in list(folder.glob("*.bin")):
         file.with_suffix("").write_bytes(pickle.dumps({b"data": RunsCode()}))
         file.unlink()
-    return [f"{folder / 'data_batch_1'} is not a CIFAR pickle", "system, which is refused", "nothing of it was run"]
+    return [
+        f"{folder / 'data_batch_1'} is not a CIFAR pickle",
+        "system, which is refused",
+        "nothing of it was run",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +281,9 @@ def damage_pickle_that_runs_code(folder: Path) -> list[str]:
         (damage_pickle_that_runs_code, "data info"),
     ],
 )
-def test_a_bad_data_folder_gets_one_line(damage: Callable[[Path], list[str]], command: str, here: Path) -> None:
+def test_a_bad_data_folder_gets_one_line(
+    damage: Callable[[Path], list[str]], command: str, here: Path
+) -> None:
     folder = write_cifar10(here.parent / "cifar")
     parts = damage(folder)
     assert_refused(paceline(*command.split(), str(folder), cwd=here), *parts)
@@ -243,11 +304,15 @@ def test_data_info_shows_the_examples_of_each_class(here: Path) -> None:
 # Run folders
 
 
-def test_a_run_folder_of_another_experiment_shows_what_differs_and_stays(stopped_at_5: Path, here: Path) -> None:
+def test_a_run_folder_of_another_experiment_shows_what_differs_and_stays(
+    stopped_at_5: Path, here: Path
+) -> None:
     run = Path(shutil.copytree(stopped_at_5, here / "run"))
     before = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
     ended = smoke("--seed", "7", "--schedule.rate", "0.1", "--run-dir", "run", cwd=here)
-    assert_refused(ended, "run is the run of another experiment", "seed: 0 -> 7", "schedule.rate: 0.05 -> 0.1")
+    assert_refused(
+        ended, "run is the run of another experiment", "seed: 0 -> 7", "schedule.rate: 0.05 -> 0.1"
+    )
     assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == before
     assert result_of(run)["step"] == 5
 
@@ -274,7 +339,8 @@ def test_a_second_process_on_the_same_run_folder_is_refused(training: Program, h
 def test_a_second_signal_ends_a_worker_that_does_not_listen(here: Path, own_code: Path) -> None:
     flags = ("--model.build", "own.py:build_model", "--actions", "own.py:hang")
     own_code.write_text(
-        own_code.read_text() + "\n\ndef hang(step, metrics):\n    (HERE / 'reached').touch()\n    time.sleep(600)\n"
+        own_code.read_text()
+        + "\n\ndef hang(step, metrics):\n    (HERE / 'reached').touch()\n    time.sleep(600)\n"
     )
     with program("train", "smoke", "--run-dir", "run", *flags, cwd=here) as running:
         wait_until(lambda: (here / "reached").exists() or not running.is_running())
@@ -301,7 +367,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     if os.getuid() != 0:
         pytest.skip("only root can mount a small disk")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)],
+        capture_output=True,
+        text=True,
+    )
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.strip()}")
     yield disk
@@ -315,9 +385,17 @@ def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(
     saved = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
     size = len(saved[run / "checkpoints/step-00000005.safetensors"])
     free = shutil.disk_usage(small_disk).free
-    (small_disk / "ballast").write_bytes(bytes(free - size * 4 // 5))  # enough for metrics and events, not for a checkpoint
+    (small_disk / "ballast").write_bytes(
+        bytes(free - size * 4 // 5)
+    )  # enough for metrics and events, not for a checkpoint
     ended = smoke("--run-dir", str(run), cwd=here)
-    assert_refused(ended, "cannot save", "step-00000008.safetensors", "the disk is full", "step 5 is the last good one")
+    assert_refused(
+        ended,
+        "cannot save",
+        "step-00000008.safetensors",
+        "the disk is full",
+        "step 5 is the last good one",
+    )
     assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == saved
     (small_disk / "ballast").unlink()
     assert smoke("--run-dir", str(run), cwd=here).code == 0
@@ -331,7 +409,12 @@ def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(
 def test_help_names_every_command(arguments: list[str], here: Path) -> None:
     ended = paceline(*arguments, cwd=here)
     assert (ended.code, ended.err) == (0, "")
-    for word in ("paceline train", "paceline data", "paceline recipes", "Begin with: paceline train"):
+    for word in (
+        "paceline train",
+        "paceline data",
+        "paceline recipes",
+        "Begin with: paceline train",
+    ):
         assert word in ended.out
 
 
@@ -389,17 +472,30 @@ def test_a_run_leaves_what_the_manual_says(here: Path, own_code: Path) -> None:
     assert 0 <= result["test_accuracy"] <= 1
     assert result["images_per_second"] > 0
     assert re.fullmatch("[0-9a-f]{64}", result["state_sha256"])
-    assert result_of(here / "run") == {name: value for name, value in result.items() if name != "run_dir"}
-    names = {"config.json", "metrics.jsonl", "result.json", "worker-0.log", "checkpoints/step-00000003.safetensors"}
+    assert result_of(here / "run") == {
+        name: value for name, value in result.items() if name != "run_dir"
+    }
+    names = {
+        "config.json",
+        "metrics.jsonl",
+        "result.json",
+        "worker-0.log",
+        "checkpoints/step-00000003.safetensors",
+    }
     assert names <= files_in(here / "run")
     assert [step for step, _ in losses_of(here / "run")] == [1, 2, 3]
     assert json.loads((here / "run/config.json").read_text())["experiment"]["steps"] == 3
     records = {str(r["step"]): str(round(r["loss"], 4)) for r in metrics_of(here / "run")}
-    assert dict(line.split() for line in (here / "written-down.txt").read_text().splitlines()) == records
+    assert (
+        dict(line.split() for line in (here / "written-down.txt").read_text().splitlines())
+        == records
+    )
 
 
-def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(stopped_at_5: Path, here: Path) -> None:
-    from paceline.recipes import get_recipe
+def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
+    stopped_at_5: Path, here: Path
+) -> None:
+    from paceline.config.recipes import get_recipe
 
     folder = Path("runs") / f"smoke-{get_recipe('smoke').digest()}"
     shutil.copytree(stopped_at_5, here / folder)
@@ -410,10 +506,22 @@ def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(stopped_
         assert result_of(here / folder)[name] == result_of(stopped_at_5)[name]
 
 
-def test_a_model_that_gives_probabilities_trains_as_the_one_that_gives_logits(here: Path, own_code: Path) -> None:
+def test_a_model_that_gives_probabilities_trains_as_the_one_that_gives_logits(
+    here: Path, own_code: Path
+) -> None:
     losses = []
-    for build, outputs in (("build_model", "logits"), ("build_model_with_probabilities", "probabilities")):
-        flags = ("--run-dir", outputs, "--model.outputs", outputs, "--model.build", f"own.py:{build}")
+    for build, outputs in (
+        ("build_model", "logits"),
+        ("build_model_with_probabilities", "probabilities"),
+    ):
+        flags = (
+            "--run-dir",
+            outputs,
+            "--model.outputs",
+            outputs,
+            "--model.build",
+            f"own.py:{build}",
+        )
         ended = quick(*flags, cwd=here)
         assert ended.code == 0, ended.err
         losses.append([loss for _, loss in losses_of(here / outputs)])
@@ -421,7 +529,16 @@ def test_a_model_that_gives_probabilities_trains_as_the_one_that_gives_logits(he
 
 
 def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> None:
-    own = ("--data.build", "own.py:build_data", "--data.padding", "0", "--steps", "20", "--schedule.rate", "0.02")
+    own = (
+        "--data.build",
+        "own.py:build_data",
+        "--data.padding",
+        "0",
+        "--steps",
+        "20",
+        "--schedule.rate",
+        "0.02",
+    )
     ended = quick(*own, "--global-batch-size", "16", cwd=here)
     assert ended.code == 0, ended.err
     assert "96 train, 7 test examples of 3 classes" in ended.out
@@ -429,7 +546,9 @@ def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> N
 
 
 def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
-    ended = quick("--data.validation", "50", "--optimizer.ema", "0.9", "--precision", "bfloat16", cwd=here)
+    ended = quick(
+        "--data.validation", "50", "--optimizer.ema", "0.9", "--precision", "bfloat16", cwd=here
+    )
     assert ended.code == 0, ended.err
     assert "222 train" in ended.out
     assert "50 validation" in ended.out
@@ -441,16 +560,32 @@ def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
 
 def test_a_terminal_shows_a_bar_and_ends_with_the_result(here: Path) -> None:
     write_own_code(here)
-    flags = ("--run-dir", "run", "--steps", "3", "--replicas", "2", "--model.build", "own.py:build_model")
+    flags = (
+        "--run-dir",
+        "run",
+        "--steps",
+        "3",
+        "--replicas",
+        "2",
+        "--model.build",
+        "own.py:build_model",
+    )
     screen, code = on_a_terminal("train", "smoke", *flags, cwd=here)
     assert code == 0
     assert "━" in screen, "there is no bar"
     assert "step 3/3" in screen
     assert "images/s" in screen
     assert "saved at step 3" in screen
-    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen).replace("\r", "").rstrip("\n").splitlines()[-1]
+    last = (
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen)
+        .replace("\r", "")
+        .rstrip("\n")
+        .splitlines()[-1]
+    )
     assert last.startswith("step=3  finished=true  test_accuracy=")
-    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1, "the cursor is hidden and comes back"
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1, (
+        "the cursor is hidden and comes back"
+    )
     assert not re.search(r"[\x00-\x06\x0e-\x1a]|Traceback|WARNING|oneDNN", screen)
 
 

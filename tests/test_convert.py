@@ -12,16 +12,17 @@ import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
-from paceline.data import build_source, example
-from paceline.data import convert as conversion
-from paceline.data.check import check
-from paceline.data.convert import convert
-from paceline.data.examine import examine
-from paceline.data.info import describe_source, detect
-from paceline.data.records import read_all
-from paceline.data.tfrecord import explain
+from paceline.config.experiment import Data
+from paceline.data import build_source
+from paceline.data.sources import example
+from paceline.data.sources.records import read_all
+from paceline.data.sources.tfrecord import explain
+from paceline.data.tools import convert as conversion
+from paceline.data.tools.check import check
+from paceline.data.tools.convert import convert
+from paceline.data.tools.image_file import examine
+from paceline.data.tools.info import describe_source, detect
 from paceline.errors import UserError
-from paceline.experiment import Data
 
 SHARED = Path(os.environ.get("PACELINE_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 QUIET = Console(quiet=True)
@@ -46,7 +47,9 @@ def write_pictures(folder, per_class=6, test="val", classes=("ant", "bee", "cat"
             place = folder / part / name if part else folder / name
             place.mkdir(parents=True, exist_ok=True)
             for number in range(count):
-                (place / f"{name}-{part}-{number}.jpg").write_bytes(draw(100 * label + number + (50 if part == test else 0)))
+                (place / f"{name}-{part}-{number}.jpg").write_bytes(
+                    draw(100 * label + number + (50 if part == test else 0))
+                )
     return folder
 
 
@@ -58,7 +61,9 @@ def records_of(folder, split="train"):
     found = []
     for file in sorted(folder.glob(f"{split}-*-of-*")):
         with file.open("rb") as stream:
-            found += [example.decode(data) for _, data in read_all(stream, file.name, file.stat().st_size)]
+            found += [
+                example.decode(data) for _, data in read_all(stream, file.name, file.stat().st_size)
+            ]
     return found
 
 
@@ -90,7 +95,10 @@ def test_pictures_are_read_as_they_are_with_the_class_of_their_folder(tmp_path, 
     source = build_source(Data(source="pictures", dir=str(folder)))
     assert (source.classes, source.image_shape) == (("ant", "bee", "cat"), None)
     for split, part in ((source.train, "train"), (source.test, test)):
-        files = [(file.read_bytes(), source.classes.index(file.parent.name)) for file in (folder / part).glob("*/*")]
+        files = [
+            (file.read_bytes(), source.classes.index(file.parent.name))
+            for file in (folder / part).glob("*/*")
+        ]
         assert read_all_of(split) == sorted(files)
     assert detect(folder) == "pictures"
 
@@ -182,9 +190,23 @@ def test_converted_pictures_are_the_same_bytes_under_imagenets_names_and_keys(tm
     (folder / "train" / "bee" / "grey.jpeg").write_bytes(draw(7, "L"))
     (folder / "train" / "bee" / "print.JPG").write_bytes(draw(8, "CMYK"))
     (folder / "train" / "cat" / "is a PNG.jpg").write_bytes(draw(9, kind="PNG"))
-    summary = convert(folder, tmp_path / "out", shards=2, validation_shards=1, processes=1, first_label=1, console=QUIET)
+    summary = convert(
+        folder,
+        tmp_path / "out",
+        shards=2,
+        validation_shards=1,
+        processes=1,
+        first_label=1,
+        console=QUIET,
+    )
     assert summary["records"] == {"train": 21, "validation": 6}
-    names = {"train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001", "labels.txt", "dataset.json"}
+    names = {
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+        "validation-00000-of-00001",
+        "labels.txt",
+        "dataset.json",
+    }
     assert {file.name for file in (tmp_path / "out").iterdir()} == names
     plain, converted = (
         build_source(Data(source=source, dir=str(place)))
@@ -193,7 +215,11 @@ def test_converted_pictures_are_the_same_bytes_under_imagenets_names_and_keys(tm
     assert plain.classes == converted.classes
     for split in ("train", "test"):
         assert read_all_of(getattr(plain, split)) == read_all_of(getattr(converted, split))
-    record = next(record for record in records_of(tmp_path / "out") if record["image/filename"] == [b"print.JPG"])
+    record = next(
+        record
+        for record in records_of(tmp_path / "out")
+        if record["image/filename"] == [b"print.JPG"]
+    )
     assert record.pop("image/encoded") == [draw(8, "CMYK")]
     assert record == {
         "image/class/label": [2],
@@ -212,7 +238,14 @@ def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     folder = write_pictures(tmp_path / "data", per_class=9)
     (folder / "train" / "bee" / "bad.jpg").write_bytes(b"no picture")
     for processes in (1, 2):
-        convert(folder, tmp_path / f"out{processes}", shards=5, validation_shards=2, processes=processes, console=QUIET)
+        convert(
+            folder,
+            tmp_path / f"out{processes}",
+            shards=5,
+            validation_shards=2,
+            processes=processes,
+            console=QUIET,
+        )
     one, two = tmp_path / "out1", tmp_path / "out2"
     assert len(content_of(one)) == 7
     assert content_of(one) == content_of(two)
@@ -224,9 +257,13 @@ def test_bad_pictures_are_named_and_left_out(tmp_path):
     bad = {"cut.jpg": draw(1, size=(300, 200))[:-900], "empty.png": b"", "text.jpeg": b"hello"}
     for name, data in bad.items():
         (folder / "train" / "ant" / name).write_bytes(data)
-    summary = convert(folder, tmp_path / "out", shards=2, processes=1, console=Console(file=said, width=500))
+    summary = convert(
+        folder, tmp_path / "out", shards=2, processes=1, console=Console(file=said, width=500)
+    )
     assert (summary["rejected"], summary["records"]["train"]) == (3, 18)
-    lines = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
+    ]
     assert {line["file"] for line in lines} == {f"train/ant/{name}" for name in bad}
     assert all(line["reason"] for line in lines)
     assert "3 bad pictures" in said.getvalue()
@@ -250,14 +287,18 @@ def test_a_conversion_that_was_cut_off_goes_on_and_ends_with_the_same_bytes(tmp_
         convert(folder, out, **options)
     finished = content_of(out)
     assert 0 < len(finished) < 8
-    assert all(content_of(tmp_path / "whole")[name] == content for name, content in finished.items())
+    assert all(
+        content_of(tmp_path / "whole")[name] == content for name, content in finished.items()
+    )
     assert not (out / "dataset.json").exists()
     (out / ".train-00005-of-00006.abc.tmp").write_bytes(b"what a killed process leaves")
     written[:] = [""] * 20
     summary = convert(folder, out, **options)
     assert not set(written) & set(finished)
     assert content_of(out) == content_of(tmp_path / "whole")
-    assert {file.name for file in out.iterdir()} == {file.name for file in (tmp_path / "whole").iterdir()}
+    assert {file.name for file in out.iterdir()} == {
+        file.name for file in (tmp_path / "whole").iterdir()
+    }
     assert summary == whole
 
 
@@ -280,7 +321,9 @@ def test_another_conversion_into_the_same_folder_is_refused(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("form", ["one class per line", "pairs", "csv"])
-def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label_file(tmp_path, form):
+def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label_file(
+    tmp_path, form
+):
     classes = ("n01440764", "n02102040", "n02979186")
     folder = write_pictures(tmp_path / "data", classes=classes)
     flat = {f"ILSVRC2012_val_{number:08d}.JPEG": classes[number * 2 % 3] for number in range(1, 7)}
@@ -293,7 +336,10 @@ def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label
     lines = {
         "one class per line": list(flat.values()),
         "pairs": [f"{name} {found}" for name, found in flat.items()],
-        "csv": ["ImageId,PredictionString", *(f"{name[:-5]},{found} 85 1 499 272" for name, found in flat.items())],
+        "csv": [
+            "ImageId,PredictionString",
+            *(f"{name[:-5]},{found} 85 1 499 272" for name, found in flat.items()),
+        ],
     }[form]
     (tmp_path / "labels").write_text("\n".join(lines) + "\n")
     (tmp_path / "words").write_text("n01440764\ttench, Tinca tinca\n")
@@ -306,14 +352,24 @@ def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label
         "console": QUIET,
     }
     convert(folder, tmp_path / "out", processes=1, **options)
-    found = {r["image/filename"][0].decode(): r["image/class/label"][0] for r in records_of(tmp_path / "out", "validation")}
+    found = {
+        r["image/filename"][0].decode(): r["image/class/label"][0]
+        for r in records_of(tmp_path / "out", "validation")
+    }
     assert found == {name: classes.index(each) + 1 for name, each in flat.items()}
-    texts = {r["image/class/synset"][0]: r["image/class/text"][0] for r in records_of(tmp_path / "out")}
-    assert texts == {b"n01440764": b"tench, Tinca tinca", b"n02102040": b"n02102040", b"n02979186": b"n02979186"}
+    texts = {
+        r["image/class/synset"][0]: r["image/class/text"][0] for r in records_of(tmp_path / "out")
+    }
+    assert texts == {
+        b"n01440764": b"tench, Tinca tinca",
+        b"n02102040": b"n02102040",
+        b"n02979186": b"n02979186",
+    }
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"), [(["ant"] * 5, "5 lines"), (["7"] * 6, "numbers are not taken"), (["x y"] * 6, "no class for")]
+    ("lines", "words"),
+    [(["ant"] * 5, "5 lines"), (["7"] * 6, "numbers are not taken"), (["x y"] * 6, "no class for")],
 )
 def test_a_label_file_that_does_not_fit_is_one_line(tmp_path, lines, words):
     folder = write_pictures(tmp_path / "data")
@@ -328,7 +384,7 @@ def test_a_label_file_that_does_not_fit_is_one_line(tmp_path, lines, words):
 
 
 def test_imagenet_has_its_usual_shards_and_labels_from_1():
-    from paceline.data.originals import Originals
+    from paceline.data.tools.conversion_inputs import Originals
 
     assert Originals(tuple(f"n{number:08d}" for number in range(1000)), {}).is_imagenet
     assert not Originals(tuple(f"n{number:08d}" for number in range(10)), {}).is_imagenet
@@ -339,7 +395,9 @@ def test_imagenet_has_its_usual_shards_and_labels_from_1():
 def test_converted_cifar_reads_as_cifar_does(tmp_path):
     random = np.random.default_rng(0)
     for stem in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
-        rows = np.concatenate([random.integers(0, 10, (8, 1)), random.integers(0, 256, (8, 3072))], axis=1)
+        rows = np.concatenate(
+            [random.integers(0, 10, (8, 1)), random.integers(0, 256, (8, 3072))], axis=1
+        )
         rows.astype(np.uint8).tofile(tmp_path / f"{stem}.bin")
     convert(tmp_path, tmp_path / "out", shards=3, console=QUIET)
     plain = build_source(Data(source="cifar10", dir=str(tmp_path)))
@@ -347,7 +405,11 @@ def test_converted_cifar_reads_as_cifar_does(tmp_path):
     assert (plain.classes, plain.image_shape) == (converted.classes, converted.image_shape)
     for split in ("train", "test"):
         indices = tf.range(getattr(plain, split).size, dtype=tf.int64)
-        for ours, theirs in zip(getattr(plain, split).read(indices), getattr(converted, split).read(indices), strict=True):
+        for ours, theirs in zip(
+            getattr(plain, split).read(indices),
+            getattr(converted, split).read(indices),
+            strict=True,
+        ):
             np.testing.assert_array_equal(ours, theirs)
     assert check(tmp_path / "out", processes=1).problems == ()
 
@@ -373,7 +435,7 @@ def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
 
 
 def test_every_problem_is_listed_with_its_place(tmp_path):
-    from paceline.data.records import framed
+    from paceline.data.sources.records import framed
 
     folder = write_pictures(tmp_path / "data")
     convert(folder, tmp_path / "out", shards=2, processes=1, console=QUIET)
@@ -383,7 +445,10 @@ def test_every_problem_is_listed_with_its_place(tmp_path):
     damaged[100] ^= 1
     keys = ("image/encoded", "image/class/label")
     rows = [(draw(1)[:-300], 0), (draw(2), 3), (draw(3), -1)]
-    file.write_bytes(bytes(damaged) + b"".join(framed(example.encode(dict(zip(keys, row, strict=True)))) for row in rows))
+    file.write_bytes(
+        bytes(damaged)
+        + b"".join(framed(example.encode(dict(zip(keys, row, strict=True)))) for row in rows)
+    )
     report = check(tmp_path / "out", processes=2, console=QUIET)
     assert len(report.problems) == 4
     assert sum(report.per_class["train"]) == 17
@@ -393,13 +458,16 @@ def test_every_problem_is_listed_with_its_place(tmp_path):
         ("label 3", "offset"),
         ("label -1", "offset"),
     ):
-        assert any(words in problem and offset in problem and str(file) in problem for problem in report.problems)
+        assert any(
+            words in problem and offset in problem and str(file) in problem
+            for problem in report.problems
+        )
     (folder / "val" / "bee" / "bee-val-0.jpg").write_bytes(b"x")
     assert "bee-val-0.jpg" in check(folder, processes=1, console=QUIET).problems[0]
 
 
 def test_other_sources_are_checked_by_reading_them(tmp_path):
-    from paceline.data.arrays import save_arrays
+    from paceline.data.sources.arrays import save_arrays
 
     save_arrays(tmp_path / "arrays", (np.zeros((20, 4, 4, 3), np.uint8), np.arange(20) % 2))
     assert sum(map(sum, check(tmp_path / "arrays").per_class.values())) == 20
@@ -410,19 +478,26 @@ def test_other_sources_are_checked_by_reading_them(tmp_path):
 # Real pictures, where they are present
 
 
-@pytest.mark.skipif(not (SHARED / "imagenette-mini").is_dir(), reason=f"no imagenette-mini in {SHARED}; set PACELINE_TEST_DATA")
+@pytest.mark.skipif(
+    not (SHARED / "imagenette-mini").is_dir(),
+    reason=f"no imagenette-mini in {SHARED}; set PACELINE_TEST_DATA",
+)
 def test_imagenette_is_converted_whole(tmp_path):
     folder = SHARED / "imagenette-mini"
     summary = convert(folder, tmp_path / "out", processes=1, console=QUIET)
     files = {part: len(list((folder / part).glob("*/*"))) for part in ("train", "val")}
-    assert (summary["records"], summary["rejected"]) == ({"train": files["train"], "validation": files["val"]}, 0)
+    assert (summary["records"], summary["rejected"]) == (
+        {"train": files["train"], "validation": files["val"]},
+        0,
+    )
     source = build_source(Data(source="tfrecord", dir=str(tmp_path / "out")))
     picture = source.train.read(tf.constant([5], tf.int64))[0][0]
     assert tf.io.decode_jpeg(picture, channels=3).shape[2] == 3
 
 
 @pytest.mark.skipif(
-    not (SHARED / "imagenet-samples").is_dir(), reason=f"no imagenet-samples in {SHARED}; set PACELINE_TEST_DATA"
+    not (SHARED / "imagenet-samples").is_dir(),
+    reason=f"no imagenet-samples in {SHARED}; set PACELINE_TEST_DATA",
 )
 def test_facts_of_real_pictures_are_those_that_tensorflow_decodes():
     for file in sorted((SHARED / "imagenet-samples").glob("*.JPEG")):

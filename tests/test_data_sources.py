@@ -13,13 +13,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.config.experiment import Data
 from paceline.data import Source, Split, build_source, hold_out
-from paceline.data.arrays import in_memory, save_arrays
-from paceline.data.cifar import CIFAR10_CLASSES
-from paceline.data.info import describe_source, description_lines, detect
-from paceline.data.shapes import draw_shapes
+from paceline.data.sources.arrays import in_memory, save_arrays
+from paceline.data.sources.cifar import CIFAR10_CLASSES
+from paceline.data.sources.shapes import draw_shapes
+from paceline.data.tools.info import describe_source, description_lines, detect
 from paceline.errors import UserError
-from paceline.experiment import Data
 
 REAL_CIFAR10 = Path.home() / ".cache/cifar10-dev/cifar-10-batches-bin"
 PER_FILE = 4
@@ -28,13 +28,21 @@ NAMES100 = [f"name {label}" for label in range(100)]
 
 def records(seed, num_classes):
     random = np.random.default_rng(seed)
-    return random.integers(0, 256, (PER_FILE, 3072), np.uint8), random.integers(0, num_classes, PER_FILE, np.uint8)
+    return random.integers(0, 256, (PER_FILE, 3072), np.uint8), random.integers(
+        0, num_classes, PER_FILE, np.uint8
+    )
 
 
 def cifar_parts(name):
     """Stem of each file, its pixels and its fine labels."""
-    stems = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"] if name == "cifar10" else ["train", "test"]
-    return [(stem, *records(seed, 10 if name == "cifar10" else 100)) for seed, stem in enumerate(stems)]
+    stems = (
+        [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+        if name == "cifar10"
+        else ["train", "test"]
+    )
+    return [
+        (stem, *records(seed, 10 if name == "cifar10" else 100)) for seed, stem in enumerate(stems)
+    ]
 
 
 def write_binary(folder, name):
@@ -42,7 +50,11 @@ def write_binary(folder, name):
     for stem, pixels, labels in cifar_parts(name):
         coarse = [labels[:, None] // 5] if name == "cifar100" else []
         np.concatenate([*coarse, labels[:, None], pixels], axis=1).tofile(folder / f"{stem}.bin")
-    file, names = ("batches.meta.txt", CIFAR10_CLASSES) if name == "cifar10" else ("fine_label_names.txt", NAMES100)
+    file, names = (
+        ("batches.meta.txt", CIFAR10_CLASSES)
+        if name == "cifar10"
+        else ("fine_label_names.txt", NAMES100)
+    )
     (folder / file).write_text("\n".join(names) + "\n\n")
     return folder
 
@@ -51,10 +63,17 @@ def write_pickles(folder, name, protocol=2):
     folder.mkdir(parents=True, exist_ok=True)
     key = b"labels" if name == "cifar10" else b"fine_labels"
     for stem, pixels, labels in cifar_parts(name):
-        content = {b"batch_label": b"a batch", b"data": pixels, key: labels.tolist(), b"filenames": [b"a.png"] * PER_FILE}
+        content = {
+            b"batch_label": b"a batch",
+            b"data": pixels,
+            key: labels.tolist(),
+            b"filenames": [b"a.png"] * PER_FILE,
+        }
         (folder / stem).write_bytes(pickle.dumps(content, protocol))
     file, key, names = (
-        ("batches.meta", b"label_names", CIFAR10_CLASSES) if name == "cifar10" else ("meta", b"fine_label_names", NAMES100)
+        ("batches.meta", b"label_names", CIFAR10_CLASSES)
+        if name == "cifar10"
+        else ("meta", b"fine_label_names", NAMES100)
     )
     (folder / file).write_bytes(pickle.dumps({key: [each.encode() for each in names]}, protocol))
     return folder
@@ -136,9 +155,13 @@ def test_cifar_is_found_in_its_usual_subfolder_and_detected(tmp_path, name, writ
 def test_pickles_of_the_old_numpy_are_read(tmp_path):
     write_pickles(tmp_path, "cifar10")
     for file in tmp_path.glob("*_batch*"):
-        file.write_bytes(file.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+        file.write_bytes(
+            file.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+        )
     assert b"numpy.core.multiarray" in (tmp_path / "test_batch").read_bytes()
-    np.testing.assert_array_equal(read_all(build("cifar10", tmp_path).test)[1], cifar_parts("cifar10")[-1][2])
+    np.testing.assert_array_equal(
+        read_all(build("cifar10", tmp_path).test)[1], cifar_parts("cifar10")[-1][2]
+    )
 
 
 def test_class_names_are_known_without_their_file(tmp_path):
@@ -184,20 +207,29 @@ def test_builtins_that_could_do_harm_are_refused(tmp_path, name):
         build("cifar10", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "file", "record"), [("cifar10", "data_batch_4.bin", 3073), ("cifar100", "train.bin", 3074)])
+@pytest.mark.parametrize(
+    ("name", "file", "record"),
+    [("cifar10", "data_batch_4.bin", 3073), ("cifar100", "train.bin", 3074)],
+)
 def test_a_file_cut_by_one_byte_names_file_and_offset(tmp_path, name, file, record):
     path = write_binary(tmp_path, name) / file
     os.truncate(path, PER_FILE * record - 1)
     with pytest.raises(UserError) as caught:
         build(name, tmp_path)
     assert_one_line(
-        caught, path, f"offset {(PER_FILE - 1) * record} ", f"{record - 1} of {record} bytes", f"{PER_FILE * record - 1} bytes"
+        caught,
+        path,
+        f"offset {(PER_FILE - 1) * record} ",
+        f"{record - 1} of {record} bytes",
+        f"{PER_FILE * record - 1} bytes",
     )
 
 
 def test_an_empty_file_is_named(tmp_path):
     os.truncate(write_binary(tmp_path, "cifar10") / "test_batch.bin", 0)
-    with pytest.raises(UserError, match=r"test_batch\.bin is cut short: its record at offset 0 has 0 of 3073 bytes"):
+    with pytest.raises(
+        UserError, match=r"test_batch\.bin is cut short: its record at offset 0 has 0 of 3073 bytes"
+    ):
         build("cifar10", tmp_path)
 
 
@@ -252,7 +284,9 @@ def test_missing_data_say_what_to_do(tmp_path):
     assert_one_line(caught, "no folder", f"`paceline data fetch cifar10 {tmp_path / 'nowhere'}`")
     with pytest.raises(UserError) as caught:
         build("cifar100", tmp_path)
-    assert_one_line(caught, f"{tmp_path} holds no cifar100 files", f"`paceline data fetch cifar100 {tmp_path}`")
+    assert_one_line(
+        caught, f"{tmp_path} holds no cifar100 files", f"`paceline data fetch cifar100 {tmp_path}`"
+    )
     (write_binary(tmp_path, "cifar10") / "data_batch_2.bin").unlink()
     with pytest.raises(UserError) as caught:
         build("cifar10", tmp_path)
@@ -294,7 +328,9 @@ def test_no_test_picture_is_a_training_picture():
 
 
 def test_shapes_have_the_sizes_asked_for_and_even_classes():
-    description = describe_source(build_source(Data(source="shapes", train_size=230, test_size=101)))
+    description = describe_source(
+        build_source(Data(source="shapes", train_size=230, test_size=101))
+    )
     assert description["splits"]["train"] == {"size": 230, "per_class": [23] * 10}
     assert description["splits"]["test"] == {"size": 101, "per_class": [11] + [10] * 9}
     with pytest.raises(UserError, match=r"data\.train-size is -1"):
@@ -305,11 +341,15 @@ def test_shapes_cannot_be_told_by_a_linear_model():
     (images, labels), (unseen, truth) = draw_shapes(0, 4000), draw_shapes(1, 1000)
 
     def features(pictures):
-        small = pictures.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)).reshape(len(pictures), -1) / 128 - 1
+        small = (
+            pictures.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)).reshape(len(pictures), -1) / 128 - 1
+        )
         return np.concatenate([small, np.ones((len(pictures), 1))], axis=1)
 
     known = features(images)
-    weights = np.linalg.solve(known.T @ known + 10 * np.eye(known.shape[1]), known.T @ np.eye(10)[labels])
+    weights = np.linalg.solve(
+        known.T @ known + 10 * np.eye(known.shape[1]), known.T @ np.eye(10)[labels]
+    )
     assert (np.argmax(features(unseen) @ weights, axis=1) == truth).mean() < 0.4
 
 
@@ -354,7 +394,9 @@ def test_without_test_arrays_a_tenth_is_held_out(tmp_path):
     save_arrays(tmp_path, (images, np.repeat(range(5), 10)))
     source = build("arrays", tmp_path)
     assert (source.train.size, source.test.size) == (45, 5)
-    seen = np.concatenate([read_all(source.train)[0][:, 0, 0, 0], read_all(source.test)[0][:, 0, 0, 0]])
+    seen = np.concatenate(
+        [read_all(source.train)[0][:, 0, 0, 0], read_all(source.test)[0][:, 0, 0, 0]]
+    )
     assert sorted(seen) == list(range(50))
 
 
@@ -362,7 +404,10 @@ def test_saving_again_replaces_the_arrays_but_nothing_else(tmp_path):
     folder = tmp_path / "data"
     save_arrays(folder, examples(20), examples(7))
     save_arrays(folder, examples(10))
-    assert sorted(file.name for file in folder.iterdir()) == ["train_images.npy", "train_labels.npy"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "train_images.npy",
+        "train_labels.npy",
+    ]
     (folder / "thesis.txt").write_text("dear to someone")
     with pytest.raises(UserError, match=r"holds 'thesis\.txt'"):
         save_arrays(folder, examples(10))
@@ -383,13 +428,20 @@ IMAGES, LABELS = examples(4)
         ((IMAGES, LABELS * 1.0), None, None, "labels are float64"),
         ((IMAGES, LABELS - 1), None, None, "have a -1; labels count the classes from 0"),
         ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS), None, "make them alike"),
-        ((IMAGES, LABELS), None, ["a", "b"], "train labels go up to 2, but there are 2 class names"),
+        (
+            (IMAGES, LABELS),
+            None,
+            ["a", "b"],
+            "train labels go up to 2, but there are 2 class names",
+        ),
         ((IMAGES, LABELS), (IMAGES, LABELS + 1), ["a", "b", "c"], "test labels go up to 3"),
         ((IMAGES, LABELS), None, "abc", "list of one name per class"),
         (IMAGES, None, None, r"pair \(images, labels\)"),
     ],
 )
-def test_arrays_that_cannot_be_used_are_refused_before_anything_is_written(tmp_path, train, test, classes, message):
+def test_arrays_that_cannot_be_used_are_refused_before_anything_is_written(
+    tmp_path, train, test, classes, message
+):
     with pytest.raises(UserError, match=message):
         save_arrays(tmp_path / "data", train, test, classes)
     assert list(tmp_path.iterdir()) == []
@@ -446,7 +498,9 @@ python = lambda data: Source(Split(5, lambda i: (i.numpy(), i)), split(5), ("eve
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "own_source.py").write_text(OWN_SOURCE)
-    return lambda function: build_source(Data(build=f"{tmp_path}/own_source.py:{function}", train_size=9))
+    return lambda function: build_source(
+        Data(build=f"{tmp_path}/own_source.py:{function}", train_size=9)
+    )
 
 
 def test_a_source_of_the_users_own_is_built_with_the_data(own):
@@ -478,7 +532,9 @@ def test_what_a_source_of_the_users_own_gives_is_checked(own, function, message)
 def counting_source(size):
     """A source whose pictures are one pixel: their own number, in two bytes."""
     numbers = np.arange(size)
-    images = np.stack([numbers % 256, numbers // 256], axis=-1).astype(np.uint8).reshape(size, 1, 1, 2)
+    images = (
+        np.stack([numbers % 256, numbers // 256], axis=-1).astype(np.uint8).reshape(size, 1, 1, 2)
+    )
     split = in_memory(images, np.zeros(size, np.int32))
     return Source(split, split, ("only",), (1, 1, 2))
 
@@ -488,7 +544,9 @@ def numbers_of(split):
     return raw[:, 0, 0, 0].astype(int) + 256 * raw[:, 0, 0, 1].astype(int)
 
 
-@given(st.integers(2, 3000).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, size - 1))))
+@given(
+    st.integers(2, 3000).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, size - 1)))
+)
 @settings(max_examples=40, deadline=None)
 def test_what_is_held_out_is_disjoint_and_with_the_rest_covers_all(sizes):
     size, validation = sizes
@@ -514,7 +572,9 @@ def test_holding_out_nothing_or_everything():
     source = counting_source(10)
     assert hold_out(source, 0) == (source.train, None)
     for validation in (10, 11):
-        with pytest.raises(UserError, match=f"data.validation is {validation}; of 10 training examples, 0 to 9"):
+        with pytest.raises(
+            UserError, match=f"data.validation is {validation}; of 10 training examples, 0 to 9"
+        ):
             hold_out(source, validation)
 
 
@@ -523,12 +583,17 @@ def test_holding_out_nothing_or_everything():
 
 def test_a_description_counts_every_label(tmp_path):
     labels = np.array([0, 0, 2] + [1] * 3000)
-    save_arrays(tmp_path, (np.zeros((3003, 4, 4), np.uint8), labels), examples(5, (4, 4)), ["a", "bb", "c"])
+    save_arrays(
+        tmp_path, (np.zeros((3003, 4, 4), np.uint8), labels), examples(5, (4, 4)), ["a", "bb", "c"]
+    )
     description = describe_source(build("arrays", tmp_path))
     assert description == {
         "image_shape": [4, 4, 1],
         "classes": ["a", "bb", "c"],
-        "splits": {"train": {"size": 3003, "per_class": [2, 3000, 1]}, "test": {"size": 5, "per_class": [2, 2, 1]}},
+        "splits": {
+            "train": {"size": 3003, "per_class": [2, 3000, 1]},
+            "test": {"size": 5, "per_class": [2, 2, 1]},
+        },
     }
     lines = description_lines(description)
     assert lines[0].endswith("4 x 4 x 1")

@@ -9,13 +9,19 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
+from paceline.config.experiment import Data, Experiment
 from paceline.data.augment import random_bits, scale
 from paceline.data.batches import build_eval_batches, build_train_batches, image_shape
-from paceline.data.encoded import NUM_BITS, area_box, evaluation_pictures, short_side, short_side_box
+from paceline.data.encoded import (
+    NUM_BITS,
+    area_box,
+    evaluation_pictures,
+    short_side,
+    short_side_box,
+)
 from paceline.data.headers import read_headers
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
-from paceline.experiment import Data, Experiment
 from tiny import number
 
 SIZE = 40
@@ -70,7 +76,10 @@ def bilinear(pixels, size, axis):
     places = np.clip((np.arange(size) + 0.5) * length / size - 0.5, 0, length - 1)
     low = np.floor(places).astype(int)
     share = np.expand_dims(places - low, tuple(other for other in range(3) if other != axis))
-    return pixels.take(low, axis) * (1 - share) + pixels.take(np.minimum(low + 1, length - 1), axis) * share
+    return (
+        pixels.take(low, axis) * (1 - share)
+        + pixels.take(np.minimum(low + 1, length - 1), axis) * share
+    )
 
 
 @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -86,7 +95,10 @@ def headers_of(encoded):
 def check_against_pil(names, encoded, tolerance=2.0):
     found = evaluated(tf.constant(encoded)).numpy()
     assert found.shape == (len(encoded), SIZE, SIZE, 3)
-    apart = {name: np.abs(one - expected(string)).mean() for name, one, string in zip(names, found, encoded, strict=True)}
+    apart = {
+        name: np.abs(one - expected(string)).mean()
+        for name, one, string in zip(names, found, encoded, strict=True)
+    }
     assert {name: value for name, value in apart.items() if value > tolerance} == {}
 
 
@@ -113,7 +125,9 @@ def test_formats_decode_to_three_channels():
 
 def test_exif_orientations_end_the_right_way_up():
     jpeg = encode(drawn(90, 64))
-    filled = b"\xff\xe2\x00\x04ab" + b"\xff\xff"  # another segment, then filling bytes before the marker
+    filled = (
+        b"\xff\xe2\x00\x04ab" + b"\xff\xff"
+    )  # another segment, then filling bytes before the marker
     turned = {
         (order, orientation, before): with_orientation(jpeg, orientation, order, before)
         for order in "<>"
@@ -127,13 +141,24 @@ def test_exif_orientations_end_the_right_way_up():
 
 def test_a_wrong_orientation_is_read_as_none():
     jpeg = encode(drawn(30, 20))
-    strings = [jpeg, with_orientation(jpeg, 0, "<"), with_orientation(jpeg, 9, ">"), jpeg[:20] + exif_segment(6, "<")[:30]]
+    strings = [
+        jpeg,
+        with_orientation(jpeg, 0, "<"),
+        with_orientation(jpeg, 9, ">"),
+        jpeg[:20] + exif_segment(6, "<")[:30],
+    ]
     assert headers_of(tf.constant(strings)).orientation.numpy().tolist() == [1, 1, 1, 1]
 
 
 def test_headers_of_damaged_pictures_end():
     jpeg, random = encode(drawn(30, 20)), np.random.default_rng(0)
-    strings = [b"", b"\xff\xd8\xff", b"\xff" * 3000, b"\xff\xd8" + b"\xff" * 3000, b"\x89PNG\r\n\x1a\n"]
+    strings = [
+        b"",
+        b"\xff\xd8\xff",
+        b"\xff" * 3000,
+        b"\xff\xd8" + b"\xff" * 3000,
+        b"\x89PNG\r\n\x1a\n",
+    ]
     strings += [jpeg[: random.integers(0, len(jpeg))] for _ in range(100)]
     for _ in range(200):
         damaged = bytearray(with_orientation(jpeg, 6, "<"))
@@ -146,21 +171,31 @@ def test_headers_of_damaged_pictures_end():
 
 def test_large_jpegs_are_made_smaller_without_aliasing():
     noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
-    picture = Image.fromarray(np.clip(np.asarray(drawn(900, 700)) * 0.8 + noise * 0.2, 0, 255).astype(np.uint8))
+    picture = Image.fromarray(
+        np.clip(np.asarray(drawn(900, 700)) * 0.8 + noise * 0.2, 0, 255).astype(np.uint8)
+    )
     found = evaluated(tf.constant([encode(picture), encode(picture, "PNG")])).numpy()
     side = int(SIZE * 700 / short_side(SIZE) + 0.5)
     top, left = (700 - side) // 2, (900 - side) // 2
-    smooth = np.asarray(picture.crop((left, top, left + side, top + side)).resize((SIZE, SIZE), Image.BILINEAR), np.float32)
+    smooth = np.asarray(
+        picture.crop((left, top, left + side, top + side)).resize((SIZE, SIZE), Image.BILINEAR),
+        np.float32,
+    )
     assert np.abs(found - smooth).mean(axis=(1, 2, 3)).max() < 3
 
 
 @pytest.mark.parametrize("bad", [b"", b"not a picture", b"\xff\xd8\xff\xd9"])
 def test_what_is_no_picture_ends_the_step_with_its_number(bad):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)example.*101.*is not a whole JPEG"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"(?s)example.*101.*is not a whole JPEG"
+    ):
         evaluated(tf.constant([encode(drawn(9, 9)), bad]))
 
 
-SIDES = np.random.default_rng(0).integers(1, 600, (20_000, 2)) // np.array([[1, 1], [1, 20]] * 10_000) + 1
+SIDES = (
+    np.random.default_rng(0).integers(1, 600, (20_000, 2)) // np.array([[1, 1], [1, 20]] * 10_000)
+    + 1
+)
 
 
 def box_of(choose, *options):
@@ -178,7 +213,9 @@ def box_of(choose, *options):
 @pytest.mark.parametrize("area_min", [0.05, 0.08, 1.0])
 def test_area_crops_stay_inside_and_have_the_area_and_aspect_asked_for(area_min):
     _, _, height, width = box_of(area_box, area_min)
-    large = (SIDES.min(axis=1) > 200) & (np.abs(np.log(SIDES[:, 0] / SIDES[:, 1])) < 0.2)  # where any crop fits
+    large = (SIDES.min(axis=1) > 200) & (
+        np.abs(np.log(SIDES[:, 0] / SIDES[:, 1])) < 0.2
+    )  # where any crop fits
     share, aspect = (height * width / SIDES.prod(axis=1))[large], (width / height)[large]
     assert share.min() > area_min * 0.95
     assert 0.72 < aspect.min() < aspect.max() < 1.4
@@ -205,12 +242,16 @@ def split_of(count=24):
 def train_function(split, replicas, crop):
     """step -> images and labels of the global batch."""
     data = Data(image_size=SIZE, flip=True, crop=crop)
-    batch = build_train_batches(Experiment(data=data, global_batch_size=8, replicas=replicas, seed=5), split, 24)
+    batch = build_train_batches(
+        Experiment(data=data, global_batch_size=8, replicas=replicas, seed=5), split, 24
+    )
 
     @tf.function(autograph=False)
     def images_and_labels(step):
         batches = [batch(step, number(replica)) for replica in range(replicas)]
-        return tf.concat([one.images for one in batches], 0), tf.concat([one.labels for one in batches], 0)
+        return tf.concat([one.images for one in batches], 0), tf.concat(
+            [one.labels for one in batches], 0
+        )
 
     return lambda step: [tensor.numpy() for tensor in images_and_labels(number(step))]
 
@@ -222,17 +263,30 @@ def test_crops_depend_on_seed_epoch_and_index_only(crop):
     (images, labels), (same, same_labels) = whole(2), halves(2)
     assert images.tobytes() == same.tobytes()
     assert labels.tobytes() == same_labels.tobytes()
-    next_epoch = {label: image for step in (3, 4, 5) for image, label in zip(*whole(step), strict=True)}
-    assert all(np.abs(image - next_epoch[label]).max() > 0.01 for image, label in zip(images, labels, strict=True))
+    next_epoch = {
+        label: image for step in (3, 4, 5) for image, label in zip(*whole(step), strict=True)
+    }
+    assert all(
+        np.abs(image - next_epoch[label]).max() > 0.01
+        for image, label in zip(images, labels, strict=True)
+    )
 
 
 def test_a_training_crop_is_a_part_of_its_picture_and_half_are_mirrored():
     ramp = np.zeros((80, 100, 3), np.uint8)
     ramp[:, :, 0], ramp[:, :, 1] = np.arange(100)[None] * 2, np.arange(80)[:, None] * 3
     string = encode(Image.fromarray(ramp), subsampling=0, quality=100)
-    split = Split(64, lambda indices: (tf.fill(tf.shape(indices), tf.constant(string)), tf.cast(indices, tf.int32)))
+    split = Split(
+        64,
+        lambda indices: (
+            tf.fill(tf.shape(indices), tf.constant(string)),
+            tf.cast(indices, tf.int32),
+        ),
+    )
     experiment = Experiment(
-        data=Data(image_size=SIZE, flip=True, scaling="mean", mean=(0, 0, 0)), global_batch_size=64, replicas=1
+        data=Data(image_size=SIZE, flip=True, scaling="mean", mean=(0, 0, 0)),
+        global_batch_size=64,
+        replicas=1,
     )
     images = build_train_batches(experiment, split, 64)(number(0), number(0)).images.numpy()
     across = images[:, SIZE // 2, -1, 0] - images[:, SIZE // 2, 0, 0]
@@ -249,34 +303,57 @@ def test_evaluation_batches_hold_every_encoded_picture_once():
     batches = [batch(number(k)) for k in range(2)]
     weights = np.concatenate([one.weights for one in batches])
     labels = np.concatenate([one.labels for one in batches])
-    images = np.concatenate([one.images for one in batches])[weights > 0] + np.array([1, 2, 3], np.float32)
+    images = np.concatenate([one.images for one in batches])[weights > 0] + np.array(
+        [1, 2, 3], np.float32
+    )
     assert labels[weights > 0].tolist() == list(range(7))
     strings, _ = split.read(tf.range(7))
-    assert max(np.abs(image - expected(string)).mean() for image, string in zip(images, strings.numpy(), strict=True)) < 2
+    assert (
+        max(
+            np.abs(image - expected(string)).mean()
+            for image, string in zip(images, strings.numpy(), strict=True)
+        )
+        < 2
+    )
 
 
 def test_small_pictures_of_one_size_are_enlarged():
     pixels = np.stack([np.asarray(drawn(30, 20, k)) for k in range(8)])
-    split = Split(8, lambda indices: (tf.gather(tf.constant(pixels), indices), tf.cast(indices, tf.int32)))
+    split = Split(
+        8, lambda indices: (tf.gather(tf.constant(pixels), indices), tf.cast(indices, tf.int32))
+    )
     data = Data(image_size=SIZE, scaling="mean", mean=(0, 0, 0))
     experiment = Experiment(data=data, global_batch_size=8, replicas=1)
     images = build_eval_batches(experiment, split, 8, 8)(number(0)).images.numpy()
     wanted = np.asarray(Image.fromarray(pixels[3]).resize((60, 40), Image.BILINEAR))[:, 10:50]
     assert np.abs(images[3] - wanted).mean() < 1
-    assert build_train_batches(experiment, split, 8)(number(0), number(0)).images.shape == (8, SIZE, SIZE, 3)
+    assert build_train_batches(experiment, split, 8)(number(0), number(0)).images.shape == (
+        8,
+        SIZE,
+        SIZE,
+        3,
+    )
     assert image_shape(data, Source(split, split, ("a",), (20, 30, 3))) == (SIZE, SIZE, 3)
 
 
 def test_scaling_takes_means_and_deviations():
     pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 3), np.uint8)
-    mean, std = np.array([123.68, 116.78, 103.94], np.float32), np.array([58.4, 57.1, 57.4], np.float32)
+    mean, std = (
+        np.array([123.68, 116.78, 103.94], np.float32),
+        np.array([58.4, 57.1, 57.4], np.float32),
+    )
     data = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist())}
-    np.testing.assert_array_equal(scale(Data(scaling="mean", **data), tf.constant(pixels)), pixels - mean)
-    np.testing.assert_array_equal(scale(Data(scaling="mean_std", **data), tf.constant(pixels)), (pixels - mean) / std)
+    np.testing.assert_array_equal(
+        scale(Data(scaling="mean", **data), tf.constant(pixels)), pixels - mean
+    )
+    np.testing.assert_array_equal(
+        scale(Data(scaling="mean_std", **data), tf.constant(pixels)), (pixels - mean) / std
+    )
 
 
 @pytest.mark.parametrize(
-    ("data", "line"), [(Data(), "data.image-size is 0"), (Data(image_size=224, padding=4), "data.padding is 4")]
+    ("data", "line"),
+    [(Data(), "data.image-size is 0"), (Data(image_size=224, padding=4), "data.padding is 4")],
 )
 def test_what_encoded_pictures_need_is_said(data, line):
     split = Split(1, lambda indices: (indices, indices))
@@ -289,9 +366,14 @@ def test_real_photographs_decode_as_pil_decodes_them():
     files = sorted(REAL.glob("*.JPEG"))
     strings = [file.read_bytes() for file in files]
     headers = headers_of(tf.constant(strings))
-    assert [Image.open(file).size for file in files] == list(zip(headers.width.numpy(), headers.height.numpy(), strict=True))
+    assert [Image.open(file).size for file in files] == list(
+        zip(headers.width.numpy(), headers.height.numpy(), strict=True)
+    )
     found = evaluated(tf.constant(strings)).numpy()
-    smooth = [np.asarray(ImageOps.fit(upright(string), (SIZE, SIZE), Image.BILINEAR, 1 / 16), np.float32) for string in strings]
+    smooth = [
+        np.asarray(ImageOps.fit(upright(string), (SIZE, SIZE), Image.BILINEAR, 1 / 16), np.float32)
+        for string in strings
+    ]
     apart = np.abs(found - np.stack(smooth)).mean(axis=(1, 2, 3))
     assert apart.mean() < 8
     assert all(one.std() > 5 for one in found)

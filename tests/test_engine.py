@@ -8,12 +8,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.config.experiment import Sync
+from paceline.config.schedule import rates
+from paceline.core.replica import TAIL
 from paceline.engines.collective import CollectiveEngine
-from paceline.experiment import Sync
-from paceline.schedule import rates
-from paceline.training.checkpoint import State
-from paceline.training.replica import TAIL
-from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_source, build_tiny_core, number, with_optimizer
+from paceline.run_folder.checkpoint import State
+from tiny import (
+    CLASSES,
+    EXPERIMENT,
+    SHAPE,
+    build_small_model,
+    build_source,
+    build_tiny_core,
+    number,
+    with_optimizer,
+)
 
 STEPS = 7  # over two epochs of 3 steps, and two rounds of 3 with a short one
 METHODS = ("gradients", "weights")
@@ -29,7 +38,9 @@ def core_of(replicas, method="gradients", **changes):
 
 
 def build_engine(core, strategy=None, side_by_side=1):
-    engine = CollectiveEngine(core, strategy or tf.distribute.OneDeviceStrategy("/cpu:0"), side_by_side)
+    engine = CollectiveEngine(
+        core, strategy or tf.distribute.OneDeviceStrategy("/cpu:0"), side_by_side
+    )
     engine.load(core.initial_state())
     return engine
 
@@ -68,21 +79,29 @@ def mean_by_numpy(vectors):
         return (
             part[0]
             if len(part) == 1
-            else np.add(total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32)
+            else np.add(
+                total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32
+            )
         )
 
-    return np.add(total(vectors[:half]), total(vectors[half:]), dtype=np.float32) / np.float32(len(vectors))
+    return np.add(total(vectors[:half]), total(vectors[half:]), dtype=np.float32) / np.float32(
+        len(vectors)
+    )
 
 
 def replica_vector(core, vectors, step, replica):
     batch = core.batch(number(step), number(replica))
     params, stats = tf.constant(vectors["params"]), tf.constant(vectors["stats"])
     where = number(step), number(replica), tf.zeros([2])
-    return core.replica_step(params, stats, batch.images, batch.targets, batch.labels, *where).numpy()
+    return core.replica_step(
+        params, stats, batch.images, batch.targets, batch.labels, *where
+    ).numpy()
 
 
 def apply(core, vectors, mean, step):
-    row = rates(core.experiment, step, step + 1, core.plan.steps_per_epoch, core.plan.total_steps)[0]
+    row = rates(core.experiment, step, step + 1, core.plan.steps_per_epoch, core.plan.total_steps)[
+        0
+    ]
     tensors = {name: tf.constant(v) for name, v in vectors.items()}
     new = core.apply(tensors, tf.constant(mean), tf.constant(row, tf.float32))
     return {name: new[name].numpy() for name in vectors}
@@ -91,7 +110,10 @@ def apply(core, vectors, mean, step):
 def by_hand_with_gradients(core):
     vectors = core.initial_state().vectors
     for step in range(STEPS):
-        each = [replica_vector(core, vectors, step, replica) for replica in range(core.experiment.replicas)]
+        each = [
+            replica_vector(core, vectors, step, replica)
+            for replica in range(core.experiment.replicas)
+        ]
         vectors = apply(core, vectors, mean_by_numpy(each), step)
     return State(STEPS, vectors).sha256()
 
@@ -110,7 +132,10 @@ def by_hand_with_weights(core):
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-@pytest.mark.parametrize(("method", "by_hand"), [("gradients", by_hand_with_gradients), ("weights", by_hand_with_weights)])
+@pytest.mark.parametrize(
+    ("method", "by_hand"),
+    [("gradients", by_hand_with_gradients), ("weights", by_hand_with_weights)],
+)
 def test_the_engine_does_what_the_design_says_bit_for_bit(replicas, method, by_hand):
     assert alone(replicas, method)[0] == by_hand(core_of(replicas, method))
 
@@ -126,20 +151,27 @@ def test_what_is_compared_here_can_differ():
 
 @pytest.mark.parametrize(
     ("method", "replicas", "num_devices"),
-    [(method, *case) for method in METHODS for case in [(2, 2), (4, 2), (4, 4), (8, 2)]] + [("gradients", 8, 8)],
+    [(method, *case) for method in METHODS for case in [(2, 2), (4, 2), (4, 4), (8, 2)]]
+    + [("gradients", 8, 8)],
 )
 def test_one_process_equals_mirrored_devices_bit_for_bit(mirrored, method, replicas, num_devices):
     engine = build_engine(core_of(replicas, method), mirrored(num_devices))
     assert train(engine) == alone(replicas, method)
     for variable in engine._vectors.values():
-        first, *others = [copy.numpy() for copy in mirrored(num_devices).experimental_local_results(variable)]
+        first, *others = [
+            copy.numpy() for copy in mirrored(num_devices).experimental_local_results(variable)
+        ]
         assert len(others) == num_devices - 1
-        assert all(np.array_equal(other, first) for other in others), "every device ends with the same state"
+        assert all(np.array_equal(other, first) for other in others), (
+            "every device ends with the same state"
+        )
 
 
 def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(mirrored):
     core = build_tiny_core(with_optimizer(clip_norm=1.0, ema=0.9))
-    assert train(build_engine(core, mirrored(2)), (2,)) == train(build_engine(core, side_by_side=4), (2,))
+    assert train(build_engine(core, mirrored(2)), (2,)) == train(
+        build_engine(core, side_by_side=4), (2,)
+    )
 
 
 @pytest.mark.parametrize("stops", [(3, 7), (1, 2, 6, 7)])
@@ -194,11 +226,15 @@ def test_a_block_reports_each_of_its_steps(method):
     per_step = metrics["per_step"]
     assert [len(values) for values in per_step.values()] == [STEPS] * 3
     vectors = core.initial_state().vectors
-    tails = np.array([replica_vector(core, vectors, 0, replica)[-len(TAIL) :] for replica in range(4)])
+    tails = np.array(
+        [replica_vector(core, vectors, 0, replica)[-len(TAIL) :] for replica in range(4)]
+    )
     assert per_step["loss"][0] == pytest.approx(tails[:, 0].mean())
     assert per_step["accuracy"][0] == pytest.approx(tails[:, 1].sum() / 16)
     plan = core.plan
-    wanted = [row[0] for row in rates(core.experiment, 0, STEPS, plan.steps_per_epoch, plan.total_steps)]
+    wanted = [
+        row[0] for row in rates(core.experiment, 0, STEPS, plan.steps_per_epoch, plan.total_steps)
+    ]
     assert per_step["learning_rate"] == pytest.approx(wanted)
     assert metrics["loss"] == pytest.approx(np.mean(per_step["loss"]))
     assert metrics["epoch"] == pytest.approx(STEPS / 3)
@@ -207,7 +243,9 @@ def test_a_block_reports_each_of_its_steps(method):
 
 
 def test_training_learns():
-    core = build_tiny_core(replace(EXPERIMENT, epochs=20), build_small_model(), build_source(train=64))
+    core = build_tiny_core(
+        replace(EXPERIMENT, epochs=20), build_small_model(), build_source(train=64)
+    )
     losses = train(build_engine(core), (80,))[1]
     assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
 
@@ -217,7 +255,9 @@ def test_training_learns():
 
 def dense_model(seed=0):
     keras.utils.set_random_seed(seed)
-    return keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dense(CLASSES)])
+    return keras.Sequential(
+        [keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dense(CLASSES)]
+    )
 
 
 def by_keras(core, params, split="test"):
@@ -229,14 +269,21 @@ def by_keras(core, params, split="test"):
     logits, labels = x @ kernel + bias, labels.numpy()
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
     place = (logits > logits[np.arange(len(labels)), labels][:, None]).sum(1)
-    return {"accuracy": (place == 0).mean(), "loss": loss.mean(), "top5": (place < 5).mean(), "count": len(labels)}
+    return {
+        "accuracy": (place == 0).mean(),
+        "loss": loss.mean(),
+        "top5": (place < 5).mean(),
+        "count": len(labels),
+    }
 
 
 def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored):
     """Three batches for up to eight lanes, and a split of one example."""
     core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=503), validation=1)
     first, *others = [
-        build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side).evaluate(final=True)
+        build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side).evaluate(
+            final=True
+        )
         for devices, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
     ]
     assert (first["test_count"], first["validation_count"]) == (503, 1)

@@ -16,10 +16,10 @@ import tensorflow as tf
 import paceline as library
 from helpers import Ended, metrics_of, paceline, program, wait_until
 from made_runs import SMALL, make_grey_run, make_run
+from paceline.config.experiment import Data, Optimizer
+from paceline.core.evaluation import num_batches, summarise
 from paceline.errors import UserError
-from paceline.evaluation import Evaluation, evaluate_run
-from paceline.experiment import Data, Optimizer
-from paceline.training.evaluate import num_batches, summarise
+from paceline.results.evaluate import Evaluation, evaluate_run
 
 
 def assert_refused(ended: Ended, *parts: str) -> None:
@@ -35,10 +35,16 @@ def evaluated(uninterrupted: Path) -> Evaluation:
     return library.evaluate(uninterrupted)
 
 
-def test_the_numbers_are_those_of_the_chiefs_own_evaluation_bit_for_bit(uninterrupted: Path, evaluated: Evaluation):
+def test_the_numbers_are_those_of_the_chiefs_own_evaluation_bit_for_bit(
+    uninterrupted: Path, evaluated: Evaluation
+):
     own = metrics_of(uninterrupted)[-1]
     assert (evaluated.step, evaluated.count) == (own["step"], own["test_count"]) == (24, 131)
-    assert (evaluated.loss, evaluated.accuracy, evaluated.top5) == (own["test_loss"], own["test_accuracy"], own["test_top5"])
+    assert (evaluated.loss, evaluated.accuracy, evaluated.top5) == (
+        own["test_loss"],
+        own["test_accuracy"],
+        own["test_top5"],
+    )
 
 
 def test_single_examples_add_up_to_the_whole(evaluated: Evaluation):
@@ -51,17 +57,23 @@ def test_single_examples_add_up_to_the_whole(evaluated: Evaluation):
     assert np.trace(confusion) / 131 == evaluated.accuracy
     scores = evaluated.per_class()
     assert [score.count for score in scores] == [14] + [13] * 9
-    assert sum(score.count * score.accuracy for score in scores) / 131 == pytest.approx(evaluated.accuracy)
+    assert sum(score.count * score.accuracy for score in scores) / 131 == pytest.approx(
+        evaluated.accuracy
+    )
 
 
-def test_the_command_prints_the_same_as_json_and_leaves_no_log(uninterrupted: Path, evaluated: Evaluation, tmp_path: Path):
+def test_the_command_prints_the_same_as_json_and_leaves_no_log(
+    uninterrupted: Path, evaluated: Evaluation, tmp_path: Path
+):
     ended = paceline("eval", str(uninterrupted), "--json", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, ""), ended
     assert json.loads(ended.out) == evaluated.to_json()
     assert not list(tmp_path.rglob("*"))
 
 
-def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(stopped_at_5: Path, tmp_path: Path):
+def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(
+    stopped_at_5: Path, tmp_path: Path
+):
     shutil.copytree(stopped_at_5, tmp_path / "runs" / "mine")
     ended = paceline("eval", "mine", cwd=tmp_path)
     assert ended.code == 0, ended
@@ -72,31 +84,43 @@ def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(stopped_at
     assert ended.err == "note: runs/mine is not finished; this is its best checkpoint so far\n"
 
 
-def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_moving_average(tmp_path: Path):
+def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_moving_average(
+    tmp_path: Path,
+):
     data = Data(train_size=64, test_size=33, validation=20)
-    run, core = make_run(tmp_path / "run", replace(SMALL, data=data, optimizer=Optimizer(ema=0.9)), (0.2, 0.7, 0.4))
+    run, core = make_run(
+        tmp_path / "run", replace(SMALL, data=data, optimizer=Optimizer(ema=0.9)), (0.2, 0.7, 0.4)
+    )
     for checkpoint, step in (("best", 2), ("last", 3), ("1", 1)):
         for split in ("test", "validation"):
             found = evaluate_run(run, checkpoint, split=split)
             state = core_state(run, core, step)
             numbers = range(num_batches(core.splits[split].size, core.eval_batch_size))
             rows = [
-                core.evaluate_batch[split](state["ema"], state["stats"], tf.constant(number, tf.int64)).numpy()
+                core.evaluate_batch[split](
+                    state["ema"], state["stats"], tf.constant(number, tf.int64)
+                ).numpy()
                 for number in numbers
             ]
             own = summarise(split, np.stack(rows))
-            assert (found.step, found.loss, found.accuracy) == (step, own[f"{split}_loss"], own[f"{split}_accuracy"])
+            assert (found.step, found.loss, found.accuracy) == (
+                step,
+                own[f"{split}_loss"],
+                own[f"{split}_accuracy"],
+            )
 
 
 def core_state(run, core, step):
-    from paceline.training.checkpoint import Checkpoints
+    from paceline.run_folder.checkpoint import Checkpoints
 
     vectors = Checkpoints(run.checkpoints, core.layout).load(step).vectors
     return {name: tf.constant(vector) for name, vector in vectors.items()}
 
 
 def test_without_a_metric_the_best_is_the_last(tmp_path: Path):
-    run, _ = make_run(tmp_path / "run", replace(SMALL, data=Data(train_size=32, test_size=5)), (None, None))
+    run, _ = make_run(
+        tmp_path / "run", replace(SMALL, data=Data(train_size=32, test_size=5)), (None, None)
+    )
     assert evaluate_run(run, "best").step == 2
     with pytest.raises(UserError, match="'good'; it must be best, last or a step: 1, 2"):
         evaluate_run(run, "good")
@@ -117,7 +141,7 @@ def test_data_that_moved_are_found_by_the_flag_and_other_classes_are_refused(tmp
 def test_a_class_may_be_called_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from rich.console import Console
 
-    from paceline.cli_run import _class_table
+    from paceline.cli.results import _class_table
 
     run, _, _ = make_grey_run(tmp_path)
     Console().print(_class_table(evaluate_run(run).to_json()["classes"]))
@@ -138,16 +162,23 @@ def damage(run: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["eval", "predict"])
-@pytest.mark.parametrize(("how", "part"), [("newer", "written by a newer Paceline"), ("cut", "is damaged")])
-def test_a_damaged_or_newer_run_is_one_line(uninterrupted: Path, tmp_path: Path, command: str, how: str, part: str):
+@pytest.mark.parametrize(
+    ("how", "part"), [("newer", "written by a newer Paceline"), ("cut", "is damaged")]
+)
+def test_a_damaged_or_newer_run_is_one_line(
+    uninterrupted: Path, tmp_path: Path, command: str, how: str, part: str
+):
     shutil.copytree(uninterrupted, tmp_path / "run")
     damage(tmp_path / "run", how)
     (tmp_path / "a.png").touch()
-    assert_refused(paceline(command, "run", *(["a.png"] * (command == "predict")), cwd=tmp_path), part)
+    assert_refused(
+        paceline(command, "run", *(["a.png"] * (command == "predict")), cwd=tmp_path), part
+    )
 
 
 @pytest.mark.parametrize(
-    ("how", "part"), [("no checkpoints", "there is no checkpoint yet"), ("all", "every checkpoint is damaged")]
+    ("how", "part"),
+    [("no checkpoints", "there is no checkpoint yet"), ("all", "every checkpoint is damaged")],
 )
 def test_a_run_without_a_whole_checkpoint_is_one_line(tmp_path: Path, how: str, part: str):
     run, _ = make_run(tmp_path / "run", replace(SMALL, data=Data(train_size=32, test_size=5)))
@@ -159,8 +190,14 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(tmp_path: Path, how: str, 
 def test_bad_input_is_one_line(uninterrupted: Path, tmp_path: Path):
     assert_refused(paceline("eval", "nowhere", cwd=tmp_path), "no run in nowhere", "paceline train")
     assert_refused(paceline("eval", cwd=tmp_path), "RUN is missing")
-    assert_refused(paceline("eval", str(uninterrupted), "--split", "train", cwd=tmp_path), "--split")
-    assert_refused(paceline("eval", str(uninterrupted), "--checkpoint", "7", cwd=tmp_path), "no checkpoint of step 7", "24")
+    assert_refused(
+        paceline("eval", str(uninterrupted), "--split", "train", cwd=tmp_path), "--split"
+    )
+    assert_refused(
+        paceline("eval", str(uninterrupted), "--checkpoint", "7", cwd=tmp_path),
+        "no checkpoint of step 7",
+        "24",
+    )
 
 
 def test_ctrl_c_ends_it_at_once_and_leaves_nothing(uninterrupted: Path, tmp_path: Path):

@@ -20,18 +20,28 @@ MEASURES = ("test_accuracy", "test_loss", "test_top5", "test_count")
 
 def evaluations(run: Path) -> dict[int, dict[str, Any]]:
     records = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
-    assert len({record["step"] for record in records}) == len(records), "a checkpoint was evaluated twice"
+    assert len({record["step"] for record in records}) == len(records), (
+        "a checkpoint was evaluated twice"
+    )
     return {record["step"]: record for record in records}
 
 
 def chiefs_files(run: Path) -> dict[str, bytes]:
     own = ("evaluations.jsonl", "events/evaluator")
-    files = [file for file in run.rglob("*") if file.is_file() and not str(file.relative_to(run)).startswith(own)]
+    files = [
+        file
+        for file in run.rglob("*")
+        if file.is_file() and not str(file.relative_to(run)).startswith(own)
+    ]
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
 @pytest.mark.parametrize(
-    "environment", [pytest.param(EVALUATOR, id="outside", marks=pytest.mark.long), pytest.param(IN_THE_SPEC, id="in-the-spec")]
+    "environment",
+    [
+        pytest.param(EVALUATOR, id="outside", marks=pytest.mark.long),
+        pytest.param(IN_THE_SPEC, id="in-the-spec"),
+    ],
 )
 def test_a_finished_run_is_evaluated_with_the_chiefs_numbers_and_only_once(
     environment: dict[str, str], uninterrupted: Path, tmp_path: Path
@@ -43,7 +53,9 @@ def test_a_finished_run_is_evaluated_with_the_chiefs_numbers_and_only_once(
     assert ended.last_line["state_sha256"] == result_of(run)["state_sha256"]
     assert sorted(evaluations(run)) == [20, 24]
     chief = next(record for record in metrics_of(run) if record["step"] == 24)
-    assert {name: evaluations(run)[24][name] for name in MEASURES} == {name: chief[name] for name in MEASURES}
+    assert {name: evaluations(run)[24][name] for name in MEASURES} == {
+        name: chief[name] for name in MEASURES
+    }
     assert evaluations(run)[24]["test_count"] == 131
     assert list((run / "events/evaluator").iterdir())
     first = (run / "evaluations.jsonl").read_bytes()
@@ -64,7 +76,11 @@ def test_it_waits_for_the_run_follows_the_training_and_tolerates_pruning(tmp_pat
     assert last == result_of(run)["step"]
     for step, record in evaluations(run).items():
         assert (record["test_count"], record["validation_count"]) == (131, 16)
-        for name in (name for name in record if name in chief.get(step, {}) and name.startswith(("test_", "validation_"))):
+        for name in (
+            name
+            for name in record
+            if name in chief.get(step, {}) and name.startswith(("test_", "validation_"))
+        ):
             assert record[name] == chief[step][name]
     assert chief[last]["validation_accuracy"] == evaluations(run)[last]["validation_accuracy"]
 
@@ -76,10 +92,17 @@ def test_without_a_run_the_wait_ends_with_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unfinished_run_is_waited_for_until_a_sigterm(stopped_at_5: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_waited_for_until_a_sigterm(
+    stopped_at_5: Path, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
     with program("train", "smoke", cwd=tmp_path, environment=EVALUATOR) as evaluator:
-        wait_until(lambda: ((run / "evaluations.jsonl").exists() and len(evaluations(run)) == 2) or not evaluator.is_running())
+        wait_until(
+            lambda: (
+                ((run / "evaluations.jsonl").exists() and len(evaluations(run)) == 2)
+                or not evaluator.is_running()
+            )
+        )
         os.kill(evaluator.pid, signal.SIGTERM)
         ended = evaluator.wait(15)
     assert ended.code == 143, ended

@@ -16,15 +16,15 @@ from safetensors import safe_open
 
 from helpers import TIMEOUT_S, Ended, paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
+from paceline.config.experiment import Data
+from paceline.config.job import Job, Run
 from paceline.data import augment
-from paceline.data.shapes import draw_shapes
+from paceline.data.sources.shapes import draw_shapes
 from paceline.errors import UserError
-from paceline.evaluation import evaluate_run
-from paceline.experiment import Data
-from paceline.export import _scaled, check_target, serve
-from paceline.job import Job, Run
-from paceline.predictor import to_probabilities
-from paceline.runs import RunFolder
+from paceline.results.evaluate import evaluate_run
+from paceline.results.export import _scaled, check_target, serve
+from paceline.results.predictor import to_probabilities
+from paceline.run_folder.folder import RunFolder
 
 TOLERANCE = 1e-4
 
@@ -43,7 +43,14 @@ def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndar
     """What the export says of pictures, in a process of its own."""
     np.savez(folder / "inputs.npz", **inputs)
     program = Path(__file__).with_name("exported.py")
-    command = [sys.executable, str(program), to, str(out), str(folder / "inputs.npz"), str(folder / "outputs.npz")]
+    command = [
+        sys.executable,
+        str(program),
+        to,
+        str(out),
+        str(folder / "inputs.npz"),
+        str(folder / "outputs.npz"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     with np.load(folder / "outputs.npz") as found:
@@ -72,7 +79,11 @@ def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_picture(
     shares = found if serving else to_probabilities(found, True)
     np.testing.assert_array_equal(shares.argmax(axis=1), evaluation.probabilities.argmax(axis=1))
     np.testing.assert_allclose(shares, evaluation.probabilities, atol=TOLERANCE)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inputs.npz", f"model.{to}", "outputs.npz"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "inputs.npz",
+        f"model.{to}",
+        "outputs.npz",
+    ]
 
 
 def test_a_savedmodel_that_serves_takes_jpegs_of_any_size_as_eval_does(tmp_path: Path):
@@ -83,21 +94,31 @@ def test_a_savedmodel_that_serves_takes_jpegs_of_any_size_as_eval_does(tmp_path:
     np.testing.assert_allclose(found, evaluate_run(run).probabilities, atol=TOLERANCE)
 
 
-def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(tmp_path: Path):
+def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(
+    tmp_path: Path,
+):
     run, core, _ = make_grey_run(tmp_path)
     export(run, tmp_path / "weights.safetensors", "safetensors", serving=False)
     with safe_open(tmp_path / "weights.safetensors", framework="numpy") as file:
         assert json.loads(file.metadata()["classes"]) == ["a", "b", "[red]c"]
-        assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(core.template.params + core.template.stats)  # noqa: SIM118
+        assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(
+            core.template.params + core.template.stats
+        )
         name, _ = core.template.params[0]
-        with safe_open(run.checkpoints / "step-00000001.safetensors", framework="numpy") as checkpoint:
-            np.testing.assert_array_equal(file.get_tensor(name), checkpoint.get_tensor(f"params/{name}"))
+        with safe_open(
+            run.checkpoints / "step-00000001.safetensors", framework="numpy"
+        ) as checkpoint:
+            np.testing.assert_array_equal(
+                file.get_tensor(name), checkpoint.get_tensor(f"params/{name}")
+            )
     assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("scaling", ["standardise", "unit", "mean", "mean_std"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_scaling_in_kerass_own_layers_is_that_of_training(scaling: str, channels: int, tmp_path: Path):
+def test_scaling_in_kerass_own_layers_is_that_of_training(
+    scaling: str, channels: int, tmp_path: Path
+):
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 6, channels)).astype(np.float32)
     pixels[0] = 9  # of one colour: no deviation to divide by
     data, inputs = Data(scaling=scaling), keras.Input((7, 6, channels))
@@ -108,10 +129,15 @@ def test_scaling_in_kerass_own_layers_is_that_of_training(scaling: str, channels
 
 
 def test_a_run_of_lower_precision_is_exported_in_float32_with_a_note(tmp_path: Path):
-    run, _ = make_run(tmp_path / "run", replace(SMALL, data=Data(train_size=32, test_size=9), precision="bfloat16"))
+    run, _ = make_run(
+        tmp_path / "run",
+        replace(SMALL, data=Data(train_size=32, test_size=9), precision="bfloat16"),
+    )
     (note,) = export(run, tmp_path / "model.keras", "keras", serving=False)
     assert note == "the export computes in float32, the training did in bfloat16"
-    assert {layer.compute_dtype for layer in keras.models.load_model(tmp_path / "model.keras").layers} == {"float32"}
+    assert {
+        layer.compute_dtype for layer in keras.models.load_model(tmp_path / "model.keras").layers
+    } == {"float32"}
 
 
 def test_a_target_that_exists_is_replaced_only_when_forced(tmp_path: Path):
@@ -157,13 +183,21 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
     command = ("export", str(uninterrupted), "model.onnx", "--to", "onnx", "--serving")
     ended = paceline(*command, cwd=tmp_path)
     assert ended.code == 0, ended
-    assert ended.out.startswith("wrote model.onnx (step 24): pixels from 0 to 255, float32 [n, 32, 32, 3] -> probabilities")
+    assert ended.out.startswith(
+        "wrote model.onnx (step 24): pixels from 0 to 255, float32 [n, 32, 32, 3] -> probabilities"
+    )
     assert ended.err.startswith("note: onnx cannot decode JPEG")
     written = (tmp_path / "model.onnx").read_bytes()
     assert refused(paceline(*command, cwd=tmp_path), "model.onnx exists")
     assert (tmp_path / "model.onnx").read_bytes() == written
-    assert refused(paceline("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path), "--to is 'torch'")
+    assert refused(
+        paceline("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path),
+        "--to is 'torch'",
+    )
     assert refused(paceline("export", str(uninterrupted), "m", cwd=tmp_path), "--to is missing")
     assert refused(
-        paceline("export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path), "weights alone"
+        paceline(
+            "export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path
+        ),
+        "weights alone",
     )

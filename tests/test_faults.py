@@ -26,16 +26,18 @@ from helpers import (
     wait_until,
     write_own_code,
 )
+from paceline.config.job import Job, Place, Run
+from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
-from paceline.job import Job, Place, Run
 from paceline.places import local
-from paceline.recipes import get_recipe
 
 FAULTS = Path(__file__).parent / "faults"
 STALL_S = 20.0
 QUICK = [(1, "mid-epoch", "exception"), (0, "save", "SIGKILL"), (1, "evaluation", "SIGSTOP")]
 CASES = [
-    pytest.param(*case, marks=() if case in QUICK else pytest.mark.long, id="-".join(map(str, case)))
+    pytest.param(
+        *case, marks=() if case in QUICK else pytest.mark.long, id="-".join(map(str, case))
+    )
     for case in (
         (worker, phase, kind)
         for worker in (0, 1)
@@ -53,7 +55,11 @@ REASONS = {
 def fault(folder: Path, worker: int, phase: str, kind: str, **more: str) -> dict[str, str]:
     """The environment in which one worker fails once; see tests/faults/sitecustomize.py."""
     path = os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return more | {"FAULT": f"{worker} {phase} {kind}", "FAULT_FOLDER": str(folder), "PYTHONPATH": path}
+    return more | {
+        "FAULT": f"{worker} {phase} {kind}",
+        "FAULT_FOLDER": str(folder),
+        "PYTHONPATH": path,
+    }
 
 
 def failed_at(folder: Path) -> float:
@@ -61,9 +67,13 @@ def failed_at(folder: Path) -> float:
 
 
 @pytest.mark.parametrize(("worker", "phase", "kind"), CASES)
-def test_the_run_recovers_with_the_same_bits(worker: int, phase: str, kind: str, uninterrupted: Path, tmp_path: Path) -> None:
+def test_the_run_recovers_with_the_same_bits(
+    worker: int, phase: str, kind: str, uninterrupted: Path, tmp_path: Path
+) -> None:
     flags = ("--run-dir", "run", "--workers", "2", "--stall-timeout", str(STALL_S))
-    with program("train", "smoke", *flags, cwd=tmp_path, environment=fault(tmp_path, worker, phase, kind)) as running:
+    with program(
+        "train", "smoke", *flags, cwd=tmp_path, environment=fault(tmp_path, worker, phase, kind)
+    ) as running:
         wait_until((tmp_path / "failed").exists)
         saved = saved_step(tmp_path / "run")
         victim = Path("/proc", (tmp_path / "failed").read_text().split()[1])
@@ -71,7 +81,9 @@ def test_the_run_recovers_with_the_same_bits(worker: int, phase: str, kind: str,
         ended = running.wait()
     assert ended.code == 0, ended
     (warning,) = [line for line in ended.out.splitlines() if "failed" in line]
-    assert f"worker {worker} failed: {REASONS[kind]}" in warning, "who failed first is named, with its own error"
+    assert f"worker {worker} failed: {REASONS[kind]}" in warning, (
+        "who failed first is named, with its own error"
+    )
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert resumed_at(ended) >= saved, "nothing older than the last checkpoint is repeated"
     steps = [record["step"] for record in metrics_of(tmp_path / "run")]
@@ -79,7 +91,13 @@ def test_the_run_recovers_with_the_same_bits(worker: int, phase: str, kind: str,
 
 
 def saved_step(run: Path) -> int:
-    return max((int(path.stem.removeprefix("step-")) for path in run.glob("checkpoints/step-*.safetensors")), default=0)
+    return max(
+        (
+            int(path.stem.removeprefix("step-"))
+            for path in run.glob("checkpoints/step-*.safetensors")
+        ),
+        default=0,
+    )
 
 
 def resumed_at(ended: Ended) -> int:
@@ -91,12 +109,16 @@ def test_a_worker_that_fails_always_is_named_after_so_many_restarts(tmp_path: Pa
     environment = fault(tmp_path, 1, "start", "SIGKILL", FAULT_AGAIN="yes")
     ended = paceline("train", "smoke", *flags, cwd=tmp_path, environment=environment)
     assert ended.code == 1
-    assert ended.err == "paceline: worker 1 failed: killed by SIGKILL; its log is run/worker-1.log\n"
+    assert (
+        ended.err == "paceline: worker 1 failed: killed by SIGKILL; its log is run/worker-1.log\n"
+    )
     assert ended.out.count("starting 2 again") == 1
 
 
 @pytest.mark.long
-def test_min_workers_goes_on_with_fewer_and_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
+def test_min_workers_goes_on_with_fewer_and_the_same_bits(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     flags = ("--run-dir", "run", "--workers", "2", "--max-restarts", "0", "--min-workers", "1")
     environment = fault(tmp_path, 1, "mid-epoch", "SIGKILL", FAULT_AGAIN="yes")
     ended = paceline("train", "smoke", *flags, cwd=tmp_path, environment=environment)
@@ -115,9 +137,13 @@ def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
         other.bind(("0.0.0.0", 0))
         other.listen()
         tries = iter([f"127.0.0.1:{other.getsockname()[1]}"])
-        monkeypatch.setattr(local, "_free_addresses", lambda count: (*choose(count - 1), next(tries, choose(1)[0])))
+        monkeypatch.setattr(
+            local, "_free_addresses", lambda count: (*choose(count - 1), next(tries, choose(1)[0]))
+        )
         place = Place(workers=2, max_restarts=0)
-        result = local.launch(Job(get_recipe("smoke"), place, Run(str(tmp_path / "run"), stop_at=1)), messages.append)
+        result = local.launch(
+            Job(get_recipe("smoke"), place, Run(str(tmp_path / "run"), stop_at=1)), messages.append
+        )
     assert result["step"] == 1
     assert [message["text"] for message in messages if message["kind"] == "warning"] == [
         f"cannot listen at 127.0.0.1:{other_port(messages)}: another program has its port; end that, or give another; "
@@ -131,7 +157,9 @@ def other_port(messages: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.long
-def test_ports_are_not_chosen_anew_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_not_chosen_anew_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
@@ -139,7 +167,10 @@ def test_ports_are_not_chosen_anew_for_ever(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(local, "ADDRESS_TRIES", 0)
         monkeypatch.setattr(local, "_free_addresses", lambda count: (taken, *free_addresses(1)))
         with pytest.raises(UserError, match=f"cannot listen at {taken}"):
-            local.launch(Job(get_recipe("smoke"), Place(workers=2), Run(str(tmp_path / "run"))), lambda message: None)
+            local.launch(
+                Job(get_recipe("smoke"), Place(workers=2), Run(str(tmp_path / "run"))),
+                lambda message: None,
+            )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +181,9 @@ def test_ports_are_not_chosen_anew_for_ever(tmp_path: Path, monkeypatch: pytest.
         pytest.param(lambda running: running.workers()[0], id="the-chief", marks=pytest.mark.long),
     ],
 )
-def test_a_sigterm_to_anyone_saves_and_ends_all(victim: Callable[[Program], int], uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_sigterm_to_anyone_saves_and_ends_all(
+    victim: Callable[[Program], int], uninterrupted: Path, tmp_path: Path
+) -> None:
     write_own_code(tmp_path)
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + SLOWLY)
     flags = ("train", "smoke", "--run-dir", "run", "--workers", "2")
@@ -182,7 +215,10 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self.addresses = free_addresses(2)
-        self._folder, self._cluster = folder, {"chief": self.addresses[:1], "worker": self.addresses[1:]}
+        self._folder, self._cluster = (
+            folder,
+            {"chief": self.addresses[:1], "worker": self.addresses[1:]},
+        )
 
     def task(self, role: str, *flags: str, environment: dict[str, str] | None = None) -> Any:
         (self._folder / role).mkdir()
@@ -200,9 +236,14 @@ class Pair:
         pytest.param(0, "exception", marks=pytest.mark.long),
     ],
 )
-def test_under_tf_config_everyone_ends_non_zero_and_names_who_is_gone(worker: int, kind: str, tmp_path: Path) -> None:
+def test_under_tf_config_everyone_ends_non_zero_and_names_who_is_gone(
+    worker: int, kind: str, tmp_path: Path
+) -> None:
     pair, environment = Pair(tmp_path), fault(tmp_path, worker, "mid-epoch", kind)
-    with pair.task("worker", environment=environment) as follower, pair.task("chief", environment=environment) as chief:
+    with (
+        pair.task("worker", environment=environment) as follower,
+        pair.task("chief", environment=environment) as chief,
+    ):
         ended = [chief.wait(), follower.wait()]
         took = time.time() - failed_at(tmp_path)
     assert [each.code for each in ended] == [1, 1], ended
@@ -212,8 +253,12 @@ def test_under_tf_config_everyone_ends_non_zero_and_names_who_is_gone(worker: in
 
 
 @pytest.mark.long
-def test_a_sigterm_to_one_task_of_a_tf_config_saves_and_ends_all_with_the_same_code(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(f"import time\nfrom pathlib import Path\nHERE = Path({str(tmp_path)!r})\n" + SLOWLY)
+def test_a_sigterm_to_one_task_of_a_tf_config_saves_and_ends_all_with_the_same_code(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text(
+        f"import time\nfrom pathlib import Path\nHERE = Path({str(tmp_path)!r})\n" + SLOWLY
+    )
     pair, slowly = Pair(tmp_path), ("--actions", str(tmp_path / "own.py:slowly"))
     with pair.task("worker") as follower, pair.task("chief", *slowly) as chief:
         wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
@@ -241,7 +286,18 @@ def cpu_s(pid: int) -> float:
 def test_a_command_that_was_stopped_blames_no_worker_when_it_goes_on(tmp_path: Path) -> None:
     """As by Ctrl-Z and fg: the workers went on meanwhile, and nobody listened to them."""
     (tmp_path / "own.py").write_text("import time\ndef slowly(step, metrics):\n    time.sleep(3)\n")
-    flags = ("--run-dir", "run", "--workers", "2", "--stall-timeout", "6", "--max-restarts", "0", "--actions", "own.py:slowly")
+    flags = (
+        "--run-dir",
+        "run",
+        "--workers",
+        "2",
+        "--stall-timeout",
+        "6",
+        "--max-restarts",
+        "0",
+        "--actions",
+        "own.py:slowly",
+    )
     with program("train", "smoke", *flags, cwd=tmp_path) as running:
         wait_until(lambda: saved_step(tmp_path / "run") > 0 or not running.is_running())
         os.kill(running.pid, signal.SIGSTOP)

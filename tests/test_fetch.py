@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from paceline.data import fetch as fetch_module
-from paceline.data.fetch import Archive, fetch
+from paceline.data.tools import fetch as fetch_module
+from paceline.data.tools.fetch import Archive, fetch
 from paceline.errors import UserError
 
-FILES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin", "batches.meta.txt"]
+FILES = [
+    *(f"data_batch_{number}.bin" for number in range(1, 6)),
+    "test_batch.bin",
+    "batches.meta.txt",
+]
 
 
 def make_archive(names=tuple(FILES), folder="cifar-10-batches-bin/"):
@@ -64,7 +68,9 @@ def serve(server, monkeypatch):
     def set_content(content):
         server.content = content
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        monkeypatch.setitem(fetch_module.ARCHIVES, "cifar10", Archive("cifar-10-binary.tar.gz", md5))
+        monkeypatch.setitem(
+            fetch_module.ARCHIVES, "cifar10", Archive("cifar-10-binary.tar.gz", md5)
+        )
 
     set_content(server.content)
     return set_content
@@ -140,7 +146,8 @@ def test_no_network_is_one_line_that_says_what_to_do(server, tmp_path):
     server.content = None
     for url in (server.url, "http://127.0.0.1:9"):
         with pytest.raises(
-            UserError, match=r"cannot fetch http.*try again, or download it elsewhere and unpack it into"
+            UserError,
+            match=r"cannot fetch http.*try again, or download it elsewhere and unpack it into",
         ) as caught:
             fetch("cifar10", tmp_path, url, timeout_s=2, console=quiet())
         assert "\n" not in str(caught.value)
@@ -154,7 +161,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
 
 def test_fetching_saving_and_detecting_need_no_tensorflow():
     code = (
-        "import sys, paceline.data, paceline.data.fetch, paceline.data.info, paceline.data.arrays, paceline.data.shapes; "
+        "import sys, paceline.data, paceline.data.tools.fetch, paceline.data.tools.info, paceline.data.sources.arrays, paceline.data.sources.shapes; "
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

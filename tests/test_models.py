@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline import assemble
+from paceline.config.experiment import Experiment, Model
+from paceline.config.job import Job
+from paceline.core.flat import build_template, relative_names
 from paceline.errors import UserError
-from paceline.experiment import Experiment, Model
-from paceline.job import Job
 from paceline.models import build_model
-from paceline.models.norm import FusedBatchNormalization
+from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.models.resnet import build_resnet
-from paceline.weights import build_template, relative_names
+from paceline.worker import build
 
 SHAPE = (32, 32, 3)
 
@@ -38,7 +38,13 @@ def count_by_formula(n, w=16, classes=10):
 
 @pytest.mark.parametrize(
     ("depth", "exact", "paper"),
-    [(20, 269_722, "0.27"), (32, 464_154, "0.46"), (44, 658_586, "0.66"), (56, 853_018, "0.85"), (110, 1_727_962, "1.7")],
+    [
+        (20, 269_722, "0.27"),
+        (32, 464_154, "0.46"),
+        (44, 658_586, "0.66"),
+        (56, 853_018, "0.85"),
+        (110, 1_727_962, "1.7"),
+    ],
 )
 def test_parameter_counts_are_those_of_the_paper(depth, exact, paper):
     assert count_by_formula((depth - 2) // 6) == exact
@@ -53,11 +59,19 @@ def count_by_walking(n, version, block, shortcut, w, classes=10):
     for stage in range(3):
         f = w * 2**stage
         for i in range(n):
-            shapes = [(3, channels, f), (3, f, f)] if block == "basic" else [(1, channels, f), (3, f, f), (1, f, 4 * f)]
+            shapes = (
+                [(3, channels, f), (3, f, f)]
+                if block == "basic"
+                else [(1, channels, f), (3, f, f), (1, f, 4 * f)]
+            )
             for k, a, b in shapes:
                 total += k * k * a * b + 2 * (b if version == "v1" else a)
             out = shapes[-1][2]
-            changes = out != channels or (stage > 0 and i == 0) or (stage == i == 0 and shortcut == "B-first")
+            changes = (
+                out != channels
+                or (stage > 0 and i == 0)
+                or (stage == i == 0 and shortcut == "B-first")
+            )
             if changes and shortcut.startswith("B"):
                 total += channels * out + (2 * out if shortcut != "B" and version == "v1" else 0)
             channels = out
@@ -67,20 +81,27 @@ def count_by_walking(n, version, block, shortcut, w, classes=10):
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("shortcut", ["A", "A-pool", "B", "B-norm", "B-first"])
 @pytest.mark.parametrize(("block", "depth"), [("basic", 14), ("bottleneck", 20)])
-def test_every_variant_has_the_parameters_that_its_blocks_add_up_to(version, shortcut, block, depth):
+def test_every_variant_has_the_parameters_that_its_blocks_add_up_to(
+    version, shortcut, block, depth
+):
     model = resnet(depth, version=version, block=block, shortcut=shortcut)
-    assert sum(int(np.prod(v.shape)) for v in model.trainable_variables) == count_by_walking(2, version, block, shortcut, 4)
+    assert sum(int(np.prod(v.shape)) for v in model.trainable_variables) == count_by_walking(
+        2, version, block, shortcut, 4
+    )
     assert model.output_shape == (None, 10)
 
 
-@pytest.mark.parametrize(("depth", "block"), [(8, "basic"), (20, "basic"), (11, "bottleneck"), (20, "bottleneck")])
+@pytest.mark.parametrize(
+    ("depth", "block"), [(8, "basic"), (20, "basic"), (11, "bottleneck"), (20, "bottleneck")]
+)
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_depth_counts_the_layers_with_weights_on_the_main_path(depth, block, version):
     model = resnet(depth, version=version, block=block, shortcut="B-norm")
     main = [
         layer
         for layer in model.layers
-        if isinstance(layer, (keras.layers.Conv2D, keras.layers.Dense)) and "shortcut" not in layer.name
+        if isinstance(layer, (keras.layers.Conv2D, keras.layers.Dense))
+        and "shortcut" not in layer.name
     ]
     assert len(main) == depth
     sides = {layer.output.shape[1] for layer in model.layers if isinstance(layer, keras.layers.Add)}
@@ -99,7 +120,11 @@ def with_dead_blocks(**options):
     keras.utils.set_random_seed(0)
     model = resnet(norm_epsilon=1e-5, **options)
     for layer in model.layers:
-        if isinstance(layer, keras.layers.Conv2D) and layer.name.startswith("stage") and "shortcut" not in layer.name:
+        if (
+            isinstance(layer, keras.layers.Conv2D)
+            and layer.name.startswith("stage")
+            and "shortcut" not in layer.name
+        ):
             layer.kernel.assign(keras.ops.zeros_like(layer.kernel))
     return model
 
@@ -141,7 +166,11 @@ def test_the_activation_leaks_when_asked():
 
 @pytest.mark.parametrize(
     ("initializer", "deviation"),
-    [("he_fan_out", np.sqrt(2 / (9 * 64))), ("he_normal", np.sqrt(2 / (9 * 32))), ("glorot_uniform", np.sqrt(2 / (9 * 96)))],
+    [
+        ("he_fan_out", np.sqrt(2 / (9 * 64))),
+        ("he_normal", np.sqrt(2 / (9 * 32))),
+        ("glorot_uniform", np.sqrt(2 / (9 * 96))),
+    ],
 )
 def test_kernels_begin_with_the_deviation_of_their_initializer(initializer, deviation):
     keras.utils.set_random_seed(0)
@@ -163,7 +192,9 @@ def test_names_do_not_depend_on_what_else_the_process_built():
     first = build_template(resnet(version="v2", shortcut="B"))
     for _ in range(2):
         resnet()
-        keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.BatchNormalization()])
+        keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(3), keras.layers.BatchNormalization()]
+        )
     second = build_template(resnet(version="v2", shortcut="B"))
     assert (first.params, first.stats) == (second.params, second.stats)
     names = [name for name, _ in first.params + first.stats]
@@ -171,7 +202,10 @@ def test_names_do_not_depend_on_what_else_the_process_built():
     assert {"stem_conv/kernel", "stage1_block1_1_norm/gamma", "head_dense/bias"} <= set(names)
 
 
-@pytest.mark.parametrize("layer", ["Conv2D", "DepthwiseConv2D", "Conv2DTranspose", "SeparableConv2D", "BatchNormalization"])
+@pytest.mark.parametrize(
+    "layer",
+    ["Conv2D", "DepthwiseConv2D", "Conv2DTranspose", "SeparableConv2D", "BatchNormalization"],
+)
 def test_automatic_names_of_kerass_layers_are_counted_within_the_model(layer):
     def names():
         options = {"DepthwiseConv2D": (3,), "BatchNormalization": ()}.get(layer, (4, 3))
@@ -205,12 +239,16 @@ def test_the_seed_alone_decides_the_first_weights():
 
 
 @pytest.mark.parametrize(
-    "options", [{"version": "v1", "shortcut": "A"}, {"version": "v2", "shortcut": "B-norm", "leakiness": 0.1}]
+    "options",
+    [{"version": "v1", "shortcut": "A"}, {"version": "v2", "shortcut": "B-norm", "leakiness": 0.1}],
 )
 def test_a_model_saved_as_keras_gives_the_same_outputs_when_loaded(tmp_path, options):
     model = resnet(**options)
     for variable in model.variables:
-        variable.assign(variable + 0.01 * np.random.default_rng(1).normal(size=variable.shape).astype(np.float32) ** 2)
+        variable.assign(
+            variable
+            + 0.01 * np.random.default_rng(1).normal(size=variable.shape).astype(np.float32) ** 2
+        )
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     x = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype(np.float32)
@@ -228,7 +266,9 @@ def both_norms(momentum=0.9):
     for kind in (FusedBatchNormalization, keras.layers.BatchNormalization):
         norm = kind(momentum=momentum, epsilon=1e-3)
         norm.build((None, 6, 6, 5))
-        for variable, value in zip((norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance), values, strict=True):
+        for variable, value in zip(
+            (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance), values, strict=True
+        ):
             variable.assign(value)
         norms.append(norm)
     x = tf.constant(random.normal(2, 3, (4, 6, 6, 5)).astype(np.float32))
@@ -238,14 +278,18 @@ def both_norms(momentum=0.9):
 def test_fused_batchnorm_equals_kerass_in_inference():
     ours, theirs, x = both_norms()
     before = np.asarray(ours.moving_mean)
-    np.testing.assert_allclose(ours(x, training=False), theirs(x, training=False), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        ours(x, training=False), theirs(x, training=False), rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_array_equal(ours.moving_mean, before)
 
 
 def test_fused_batchnorm_equals_kerass_in_training_with_an_unbiased_moving_variance():
     ours, theirs, x = both_norms()
     old = np.asarray(ours.moving_variance)
-    np.testing.assert_allclose(ours(x, training=True), theirs(x, training=True), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        ours(x, training=True), theirs(x, training=True), rtol=1e-4, atol=1e-5
+    )
     np.testing.assert_allclose(ours.moving_mean, theirs.moving_mean, rtol=1e-5)
     unbiased = x.numpy().astype(float).var((0, 1, 2), ddof=1)
     np.testing.assert_allclose(ours.moving_variance, 0.9 * old + 0.1 * unbiased, rtol=1e-5)
@@ -268,7 +312,9 @@ def test_a_frozen_fused_batchnorm_keeps_its_statistics():
     ours, theirs, x = both_norms()
     ours.trainable = theirs.trainable = False
     before = np.asarray(ours.moving_mean)
-    np.testing.assert_allclose(ours(x, training=True), theirs(x, training=True), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        ours(x, training=True), theirs(x, training=True), rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_array_equal(ours.moving_mean, before)
 
 
@@ -290,7 +336,10 @@ def test_a_persons_own_function_builds_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def make(image_shape, num_classes):\n    return 3\n", "returned int; it must return a keras.Model"),
+        (
+            "def make(image_shape, num_classes):\n    return 3\n",
+            "returned int; it must return a keras.Model",
+        ),
         (
             "def make(image_shape, num_classes):\n    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])\n",
             r"gives outputs \(None, 3\); it must give \(None, 7\)",
@@ -302,7 +351,12 @@ def test_a_function_that_returns_something_else_is_a_clear_error(tmp_path, text,
         build_model(own_model(tmp_path, text), (4, 4, 3), 7)
 
 
-@pytest.mark.parametrize("own", [Model(width=4, shortcut="B"), Model(width=7, layout="imagenet", depth=18)])
+@pytest.mark.parametrize(
+    "own", [Model(width=4, shortcut="B"), Model(width=7, layout="imagenet", depth=18)]
+)
 def test_widths_at_which_onednn_writes_beyond_its_memory_are_refused(own):
-    with pytest.raises(UserError, match=f"model.width is {own.width}; with projection shortcuts it must be 8 or more"):
-        assemble.build(Job(Experiment(model=own)))
+    with pytest.raises(
+        UserError,
+        match=f"model.width is {own.width}; with projection shortcuts it must be 8 or more",
+    ):
+        build.build(Job(Experiment(model=own)))

@@ -12,11 +12,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.config.experiment import Data, Experiment, Optimizer
 from paceline.data import augment
-from paceline.data.arrays import in_memory
 from paceline.data.batches import build_eval_batches, build_train_batches
 from paceline.data.order import slice_indices
-from paceline.experiment import Data, Experiment, Optimizer
+from paceline.data.sources.arrays import in_memory
 from tiny import number
 
 # To renew a golden value after a wanted change of the order or the augmentation (it changes every result of the program: say so
@@ -28,16 +28,25 @@ UNIT = Data(scaling="unit")
 
 
 def indices(step, replica, size, replicas, replica_batch_size, seed=0):
-    return slice_indices(number(step), number(replica), size, replicas, replica_batch_size, seed).numpy()
+    return slice_indices(
+        number(step), number(replica), size, replicas, replica_batch_size, seed
+    ).numpy()
 
 
 def global_batches(steps, size, replicas, batch_size, seed=0):
     """The slices of all replicas side by side, a row for each step."""
-    pairs = tf.constant([(step, replica) for step in steps for replica in range(replicas)], tf.int64)
+    pairs = tf.constant(
+        [(step, replica) for step in steps for replica in range(replicas)], tf.int64
+    )
 
     @tf.function(autograph=False)
     def every_slice():
-        return tf.map_fn(lambda pair: slice_indices(pair[0], pair[1], size, replicas, batch_size // replicas, seed), pairs)
+        return tf.map_fn(
+            lambda pair: slice_indices(
+                pair[0], pair[1], size, replicas, batch_size // replicas, seed
+            ),
+            pairs,
+        )
 
     return every_slice().numpy().reshape(len(steps), batch_size)
 
@@ -58,7 +67,9 @@ def test_slices_of_an_epoch_are_disjoint_and_cover_the_data(data):
     size = data.draw(st.integers(batch_size, batch_size * 6))
     seed, epoch = data.draw(st.integers(0, 2**31)), data.draw(st.integers(0, 1000))
     steps = size // batch_size
-    seen = global_batches(range(epoch * steps, (epoch + 1) * steps), size, replicas, batch_size, seed).ravel()
+    seen = global_batches(
+        range(epoch * steps, (epoch + 1) * steps), size, replicas, batch_size, seed
+    ).ravel()
     assert seen.min() >= 0
     assert seen.max() < size
     assert len(set(seen.tolist())) == len(seen) == steps * batch_size
@@ -69,7 +80,9 @@ def test_slices_of_an_epoch_are_disjoint_and_cover_the_data(data):
 @settings(deadline=None, max_examples=10)
 @given(st.integers(8, 200), st.integers(0, 50), st.integers(0, 2**31))
 def test_the_global_batch_is_the_same_for_every_number_of_replicas(size, step, seed):
-    first, *others = [global_batch(step, size, replicas, 8, seed).tolist() for replicas in (1, 2, 4, 8)]
+    first, *others = [
+        global_batch(step, size, replicas, 8, seed).tolist() for replicas in (1, 2, 4, 8)
+    ]
     assert others == [first] * 3
 
 
@@ -106,7 +119,9 @@ def mix(x):
 def bits_by_numpy(seed, epoch, examples, count=5):
     with np.errstate(over="ignore"):
         key = mix(np.uint64(epoch) + mix(np.uint64(seed)))
-        lanes = examples.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+        lanes = examples.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(
+            count, dtype=np.uint64
+        )
         return (mix(lanes + key) >> np.uint64(33)).astype(np.int64)
 
 
@@ -124,7 +139,9 @@ def train_batch(data, step=0, replica=0, shape=(8, 6, 3), size=40, seed=5, **cha
     images = np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
     labels = np.arange(size) % 10
     experiment = replace(Experiment(data=data, global_batch_size=16, seed=seed), **changes)
-    batch = build_train_batches(experiment, in_memory(images, labels), 10)(number(step), number(replica))
+    batch = build_train_batches(experiment, in_memory(images, labels), 10)(
+        number(step), number(replica)
+    )
     chosen = indices(step, replica, size, 2, 8, seed)
     np.testing.assert_array_equal(batch.labels.numpy(), labels[chosen])
     return batch, images[chosen], chosen
@@ -163,7 +180,10 @@ def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
     for step, replica in [(0, 0), (3, 1)]:
         batch, raw, chosen = train_batch(replace(UNIT, padding=padding, flip=flip), step, replica)
         numbers = bits_by_numpy(5, step // 2, chosen)
-        wanted = [crop_and_flip_by_numpy(picture, padding, flip, own) for picture, own in zip(raw, numbers, strict=True)]
+        wanted = [
+            crop_and_flip_by_numpy(picture, padding, flip, own)
+            for picture, own in zip(raw, numbers, strict=True)
+        ]
         np.testing.assert_array_equal(to_pixels(batch.images), np.stack(wanted))
         if padding or flip:
             assert (to_pixels(batch.images) != raw).any()
@@ -174,14 +194,21 @@ def test_an_example_is_augmented_alike_whatever_replica_prepares_it():
     by_two = [train_batch(data, 1, replica)[0].images for replica in (0, 1)]
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), np.uint8)
     alone = Experiment(data=data, global_batch_size=16, replicas=1, seed=5)
-    whole = build_train_batches(alone, in_memory(images, np.arange(40) % 10), 10)(number(1), number(0)).images
+    whole = build_train_batches(alone, in_memory(images, np.arange(40) % 10), 10)(
+        number(1), number(0)
+    ).images
     np.testing.assert_array_equal(np.concatenate(by_two), whole)
 
 
 def test_golden_digests_pin_order_and_augmentation():
     order = global_batches([0, 389, 390, 10_000], 50_000, 2, 128, seed=7)
-    pixels, _, _ = train_batch(replace(UNIT, padding=4, flip=True), step=12_345, shape=(32, 32, 3), size=50, seed=7)
-    assert (sha256(order.astype("<i8")), sha256(to_pixels(pixels.images))) == (GOLDEN_ORDER, GOLDEN_PICTURES)
+    pixels, _, _ = train_batch(
+        replace(UNIT, padding=4, flip=True), step=12_345, shape=(32, 32, 3), size=50, seed=7
+    )
+    assert (sha256(order.astype("<i8")), sha256(to_pixels(pixels.images))) == (
+        GOLDEN_ORDER,
+        GOLDEN_PICTURES,
+    )
 
 
 @pytest.mark.parametrize("side", [1, 4, 5])
@@ -189,7 +216,9 @@ def test_cutout_blanks_one_square_around_a_random_pixel(side):
     batch, _, chosen = train_batch(replace(UNIT, cutout=side))
     plain, _, _ = train_batch(UNIT)
     numbers = bits_by_numpy(5, 0, chosen)
-    for picture, without, own in zip(batch.images.numpy(), plain.images.numpy(), numbers, strict=True):
+    for picture, without, own in zip(
+        batch.images.numpy(), plain.images.numpy(), numbers, strict=True
+    ):
         top, left = own[3] % 8 - side // 2, own[4] % 6 - side // 2
         blank = np.zeros((8, 6), bool)
         blank[max(0, top) : top + side, max(0, left) : left + side] = True
@@ -221,7 +250,8 @@ def test_mixup_blends_opposite_examples_and_their_labels_with_one_share():
 def test_mixup_differs_by_step_and_replica_and_repeats_exactly():
     data = replace(UNIT, mixup=1.0)
     digests = [
-        sha256(train_batch(data, step, replica)[0].targets.numpy()) for step, replica in [(0, 0), (0, 0), (0, 1), (1, 0)]
+        sha256(train_batch(data, step, replica)[0].targets.numpy())
+        for step, replica in [(0, 0), (0, 0), (0, 1), (1, 0)]
     ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
@@ -243,31 +273,43 @@ def test_scalings_agree_with_numpy():
     np.testing.assert_allclose(by_channel.images.numpy(), (raw - mean) / std, rtol=1e-5, atol=1e-6)
     standardised, _, _ = train_batch(Data(scaling="standardise"))
     centred = raw - raw.mean((1, 2, 3), keepdims=True)
-    np.testing.assert_allclose(standardised.images.numpy(), centred / raw.std((1, 2, 3), keepdims=True), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        standardised.images.numpy(),
+        centred / raw.std((1, 2, 3), keepdims=True),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_standardising_a_flat_picture_gives_zeros_not_nan():
     flat = np.full((4, 8, 8, 3), 77, np.uint8)
-    batch = build_eval_batches(Experiment(data=Data(scaling="standardise")), in_memory(flat, np.zeros(4, int)), 10, 4)(
-        number(0)
-    )
+    batch = build_eval_batches(
+        Experiment(data=Data(scaling="standardise")), in_memory(flat, np.zeros(4, int)), 10, 4
+    )(number(0))
     np.testing.assert_array_equal(batch.images.numpy(), np.zeros_like(flat))
 
 
 def test_grey_pictures_are_scaled_by_the_first_channels_numbers():
-    batch, raw, _ = train_batch(Data(scaling="mean_std", mean=(10.0, 0.0, 0.0), std=(4.0, 1.0, 1.0)), shape=(8, 6, 1))
+    batch, raw, _ = train_batch(
+        Data(scaling="mean_std", mean=(10.0, 0.0, 0.0), std=(4.0, 1.0, 1.0)), shape=(8, 6, 1)
+    )
     np.testing.assert_allclose(batch.images.numpy(), (raw.astype(np.float64) - 10) / 4, rtol=1e-6)
 
 
 def test_evaluation_batches_are_scaled_not_augmented_and_padded_with_weight_zero():
     images = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), np.uint8)
     experiment = Experiment(
-        data=replace(UNIT, padding=4, flip=True, cutout=4, mixup=1.0), optimizer=Optimizer(label_smoothing=0.1)
+        data=replace(UNIT, padding=4, flip=True, cutout=4, mixup=1.0),
+        optimizer=Optimizer(label_smoothing=0.1),
     )
     batch_of = build_eval_batches(experiment, in_memory(images, np.arange(7)), 10, 4)
     first, second, beyond = (batch_of(number(n)) for n in range(3))
     np.testing.assert_array_equal(to_pixels(first.images), images[:4])
     np.testing.assert_array_equal(to_pixels(second.images)[:3], images[4:])
     assert second.images.shape == (4, 8, 6, 3)
-    assert [batch.weights.numpy().tolist() for batch in (first, second, beyond)] == [[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]]
+    assert [batch.weights.numpy().tolist() for batch in (first, second, beyond)] == [
+        [1, 1, 1, 1],
+        [1, 1, 1, 0],
+        [0, 0, 0, 0],
+    ]
     np.testing.assert_array_equal(second.targets.numpy()[:3], np.eye(10)[4:7])

@@ -20,13 +20,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import Ended, Program, free_addresses, losses_of, metrics_of, paceline, program, result_of, wait_until
-from paceline.engines.parameter_server import bounds, check_ops, check_servers
-from paceline.engines.parameter_server_async import Flights
+from helpers import (
+    Ended,
+    Program,
+    free_addresses,
+    losses_of,
+    metrics_of,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+)
+from paceline.engines.parameter_server.asynchronous import Flights
+from paceline.engines.parameter_server.engine import bounds, check_ops, check_servers
 from paceline.errors import UserError
 from tiny import CLASSES, SHAPE, build_source, build_tiny_core
 
-EVERYTHING = ("--optimizer.name", "adamw", "--optimizer.clip-norm", "0.5", "--optimizer.ema", "0.9", "--schedule.rate", "0.01")
+EVERYTHING = (
+    "--optimizer.name",
+    "adamw",
+    "--optimizer.clip-norm",
+    "0.5",
+    "--optimizer.ema",
+    "0.9",
+    "--schedule.rate",
+    "0.01",
+)
 
 ACTIONS = '''
 """What the chief does after a block, for tests."""
@@ -62,7 +81,11 @@ def digest_of(folder: Path, name: str, *flags: str) -> str:
 
 
 def evaluations(run: Path) -> list[tuple[int, float, float, float]]:
-    return [(r["step"], r["test_accuracy"], r["test_loss"], r["test_count"]) for r in metrics_of(run) if "test_loss" in r]
+    return [
+        (r["step"], r["test_accuracy"], r["test_loss"], r["test_count"])
+        for r in metrics_of(run)
+        if "test_loss" in r
+    ]
 
 
 class Tasks:
@@ -71,7 +94,11 @@ class Tasks:
     def __init__(self, folder: Path, chief: str, workers: int, servers: int, *flags: str) -> None:
         self._folder, self._flags = folder, flags
         addresses = free_addresses(1 + workers + servers)
-        self.cluster = {chief: addresses[:1], "worker": addresses[1 : 1 + workers], "ps": addresses[1 + workers :]}
+        self.cluster = {
+            chief: addresses[:1],
+            "worker": addresses[1 : 1 + workers],
+            "ps": addresses[1 + workers :],
+        }
         self._stack = ExitStack()
 
     def __enter__(self) -> Tasks:
@@ -81,7 +108,11 @@ class Tasks:
         self._stack.close()
 
     def start(self, role: str, index: int, monkeypatch: pytest.MonkeyPatch) -> Program:
-        config = {"cluster": self.cluster, "task": {"type": role, "index": index}, "model_dir": "run"}
+        config = {
+            "cluster": self.cluster,
+            "task": {"type": role, "index": index},
+            "model_dir": "run",
+        }
         monkeypatch.setenv("TF_CONFIG", json.dumps(config))
         return self._stack.enter_context(program("train", "smoke", *self._flags, cwd=self._folder))
 
@@ -90,9 +121,16 @@ class Tasks:
 
 
 @given(st.integers(1, 3000), st.integers(1, 40))
-def test_slices_put_together_are_the_vector_and_differ_by_one_number_at_most(size: int, count: int) -> None:
-    vector, cuts = np.random.default_rng(size).standard_normal(size).astype(np.float32), bounds(size, count)
-    assert np.concatenate([vector[start:stop] for start, stop in cuts]).tobytes() == vector.tobytes()
+def test_slices_put_together_are_the_vector_and_differ_by_one_number_at_most(
+    size: int, count: int
+) -> None:
+    vector, cuts = (
+        np.random.default_rng(size).standard_normal(size).astype(np.float32),
+        bounds(size, count),
+    )
+    assert (
+        np.concatenate([vector[start:stop] for start, stop in cuts]).tobytes() == vector.tobytes()
+    )
     sizes = [stop - start for start, stop in cuts]
     assert len(sizes) == count
     assert max(sizes) - min(sizes) <= 1
@@ -106,7 +144,9 @@ def test_slices_of_a_real_model_are_balanced_within_a_hundredth() -> None:
 
 
 @given(st.integers(-1, 9), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers(0, 2**32))
-def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(bound: int, workers: int, lanes: int, seed: int) -> None:
+def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(
+    bound: int, workers: int, lanes: int, seed: int
+) -> None:
     choose = random.Random(seed)
     lanes = min(lanes, bound + 1) if bound >= 0 else lanes
     lanes = 2 ** (lanes.bit_length() - 1)
@@ -117,7 +157,9 @@ def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(bound: int, 
             ticket += lanes
             for each in tickets:
                 flights.start(each)
-            under_way.append((tickets, flights.applied))  # weights are read at the start at the earliest
+            under_way.append(
+                (tickets, flights.applied)
+            )  # weights are read at the start at the earliest
         assert under_way, "nothing is under way, and nothing may start"
         tickets, version = under_way.pop(choose.randrange(len(under_way)))
         for each in choose.sample(tickets, len(tickets)):
@@ -140,19 +182,29 @@ def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
     from paceline.data.source import Source, Split
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        pictures = tf.numpy_function(lambda i: np.zeros((len(i), *SHAPE), np.uint8), [indices], tf.uint8)
+        pictures = tf.numpy_function(
+            lambda i: np.zeros((len(i), *SHAPE), np.uint8), [indices], tf.uint8
+        )
         return tf.ensure_shape(pictures, [None, *SHAPE]), tf.zeros_like(indices, tf.int32)
 
     check_ops(build_tiny_core())
     good = build_source()
     with pytest.raises(UserError, match=r"read by Python code .* cannot travel to the workers"):
-        check_ops(build_tiny_core(source=Source(Split(50, read), good.test, tuple(map(str, range(CLASSES))), SHAPE)))
+        check_ops(
+            build_tiny_core(
+                source=Source(Split(50, read), good.test, tuple(map(str, range(CLASSES))), SHAPE)
+            )
+        )
 
 
 @pytest.mark.parametrize(("method", "updates"), [("gradients", 6), ("async", 24)])
-def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_computed_again(method: str, updates: int) -> None:
+def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_computed_again(
+    method: str, updates: int
+) -> None:
     script = Path(__file__).with_name("late_results.py")
-    done = subprocess.run([sys.executable, script, method], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, script, method], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["refused"] > 0
@@ -163,19 +215,35 @@ def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_com
 # The real program
 
 
-def test_two_workers_and_a_parameter_server_give_the_same_bits_as_one_process(uninterrupted: Path, tmp_path: Path) -> None:
-    assert digest_of(tmp_path, "run", "--workers", "2", "--ps", "1") == result_of(uninterrupted)["state_sha256"]
+def test_two_workers_and_a_parameter_server_give_the_same_bits_as_one_process(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    assert (
+        digest_of(tmp_path, "run", "--workers", "2", "--ps", "1")
+        == result_of(uninterrupted)["state_sha256"]
+    )
     assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
     assert losses_of(tmp_path / "run") == losses_of(uninterrupted)
-    assert {log.name for log in (tmp_path / "run").glob("*.log")} == {"chief.log", "worker-0.log", "worker-1.log", "ps-0.log"}
+    assert {log.name for log in (tmp_path / "run").glob("*.log")} == {
+        "chief.log",
+        "worker-0.log",
+        "worker-1.log",
+        "ps-0.log",
+    }
 
 
-def test_two_replicas_on_two_parameter_servers_with_every_part_of_the_update(tmp_path: Path) -> None:
+def test_two_replicas_on_two_parameter_servers_with_every_part_of_the_update(
+    tmp_path: Path,
+) -> None:
     flags = (*EVERYTHING, "--replicas", "2", "--epochs", "1")
-    assert digest_of(tmp_path, "one", *flags) == digest_of(tmp_path, "two", *flags, "--workers", "2", "--ps", "2")
+    assert digest_of(tmp_path, "one", *flags) == digest_of(
+        tmp_path, "two", *flags, "--workers", "2", "--ps", "2"
+    )
 
 
-def test_one_replica_that_is_never_stale_gives_the_bits_of_synchronous_training(tmp_path: Path) -> None:
+def test_one_replica_that_is_never_stale_gives_the_bits_of_synchronous_training(
+    tmp_path: Path,
+) -> None:
     flags = (*EVERYTHING, "--replicas", "1", "--epochs", "1")
     never_stale = ("--sync.method", "async", "--sync.max-staleness", "0", "--ps", "2")
     assert digest_of(tmp_path, "one", *flags) == digest_of(tmp_path, "two", *flags, *never_stale)
@@ -189,9 +257,13 @@ def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Pat
     records = metrics_of(tmp_path / "run")
     assert records[-1]["step"] == 24
     assert all(0 <= record["staleness_mean"] <= record["staleness_max"] <= 2 for record in records)
-    assert max(record["staleness_max"] for record in records) > 0, "two workers at once are stale at times"
+    assert max(record["staleness_max"] for record in records) > 0, (
+        "two workers at once are stale at times"
+    )
     assert [step for step, _ in losses_of(tmp_path / "run")] == list(range(1, 25))
-    assert [value for _, value in losses_of(tmp_path / "run", "staleness_max")] == [r["staleness_max"] for r in records]
+    assert [value for _, value in losses_of(tmp_path / "run", "staleness_max")] == [
+        r["staleness_max"] for r in records
+    ]
 
 
 def test_a_run_goes_on_with_parameter_servers_and_again_without(
@@ -220,13 +292,17 @@ def test_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits_and_end_to
 def paused(folder: Path, *flags: str) -> Iterator[Program]:
     """A run that stands still after a block in the second half of the first epoch."""
     (folder / "acts.py").write_text(ACTIONS)
-    with program("train", "smoke", "--run-dir", "run", "--actions", "acts.py:pause", *flags, cwd=folder) as running:
+    with program(
+        "train", "smoke", "--run-dir", "run", "--actions", "acts.py:pause", *flags, cwd=folder
+    ) as running:
         wait_until(lambda: (folder / "reached").exists() or not running.is_running())
         assert running.is_running(), running.wait()
         yield running
 
 
-def test_a_killed_worker_is_replaced_while_the_others_go_on_to_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_while_the_others_go_on_to_the_same_bits(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     with paused(tmp_path, "--workers", "2", "--ps", "1") as running:
         before = running.workers()
         os.kill(before[2], signal.SIGKILL)
@@ -244,13 +320,18 @@ def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
 ) -> None:
     (tmp_path / "acts.py").write_text(ACTIONS)
     with Tasks(tmp_path, "chief", 1, 1, "--actions", "acts.py:pause") as tasks:
-        worker, server, chief = (tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief"))
+        worker, server, chief = (
+            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
+        )
         wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
         os.kill(server.worker(), signal.SIGKILL)
         (tmp_path / "go").touch()
         ended = [each.wait() for each in (chief, server, worker)]
     assert [each.code for each in ended] == [1, 1, 1], ended
-    assert f"the state is lost with the parameter server {tasks.cluster['ps'][0]}, which is gone" in ended[0].err
+    assert (
+        f"the state is lost with the parameter server {tasks.cluster['ps'][0]}, which is gone"
+        in ended[0].err
+    )
     assert "ps 0 failed: killed by SIGKILL" in ended[1].err
     assert f"the chief at {tasks.cluster['chief'][0]} is gone" in ended[2].err
 
@@ -265,7 +346,9 @@ def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
         (("--ps", "1", "--on", "ray"), "parameter servers run on local and tf_config"),
     ],
 )
-def test_what_does_not_go_together_is_one_clear_line(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:
+def test_what_does_not_go_together_is_one_clear_line(
+    tmp_path: Path, flags: tuple[str, ...], message: str
+) -> None:
     ended = train(tmp_path, "run", *flags)
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
     assert message in ended.err
@@ -287,7 +370,18 @@ def test_whoever_is_lost_the_run_ends_with_the_same_bits(
     uninterrupted: Path, tmp_path: Path, role: str, how: signal.Signals, when: str
 ) -> None:
     (tmp_path / "acts.py").write_text(ACTIONS)
-    flags = ("--workers", "2", "--ps", "2", "--actions", "acts.py:pause", "--stall-timeout", "20", "--start-timeout", "60")
+    flags = (
+        "--workers",
+        "2",
+        "--ps",
+        "2",
+        "--actions",
+        "acts.py:pause",
+        "--stall-timeout",
+        "20",
+        "--start-timeout",
+        "60",
+    )
     with program("train", "smoke", "--run-dir", "run", *flags, cwd=tmp_path) as running:
         if when == "starting":
             wait_until(lambda: len(running.workers()) == 5)
@@ -328,12 +422,18 @@ def test_an_error_in_the_chief_ends_the_run_in_one_line_and_the_same_command_goe
 @pytest.mark.long
 @pytest.mark.parametrize(("workers", "comes_back"), [(1, True), (2, False)])
 def test_a_killed_worker_of_a_tf_config_is_taken_back_or_done_without(
-    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, comes_back: bool
+    uninterrupted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    comes_back: bool,
 ) -> None:
     (tmp_path / "acts.py").write_text(ACTIONS)
     with Tasks(tmp_path, "chief", workers, 1, "--actions", "acts.py:pause") as tasks:
         others = [tasks.start("worker", index, monkeypatch) for index in range(1, workers)]
-        lost, server, chief = (tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief"))
+        lost, server, chief = (
+            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
+        )
         wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
         os.kill(lost.worker(), signal.SIGKILL)
         assert "worker 0 failed: killed by SIGKILL" in lost.wait().err
@@ -350,7 +450,9 @@ def test_when_the_chief_of_a_tf_config_is_killed_everyone_ends_and_says_so(
 ) -> None:
     (tmp_path / "acts.py").write_text(ACTIONS)
     with Tasks(tmp_path, "chief", 1, 1, "--actions", "acts.py:pause") as tasks:
-        worker, server, chief = (tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief"))
+        worker, server, chief = (
+            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
+        )
         wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
         os.kill(chief.worker(), signal.SIGKILL)
         ended = [each.wait(40) for each in (chief, server, worker)]
@@ -361,7 +463,9 @@ def test_when_the_chief_of_a_tf_config_is_killed_everyone_ends_and_says_so(
 
 
 @pytest.mark.long
-def test_a_parameter_server_whose_chief_never_comes_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_server_whose_chief_never_comes_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Tasks(tmp_path, "chief", 1, 1, "--start-timeout", "15") as tasks:
         ended = tasks.start("ps", 0, monkeypatch).wait(60)
     assert ended.code == 1
@@ -379,7 +483,9 @@ def test_an_asynchronous_run_stops_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("replicas", "workers", "servers"), [(2, 1, 1), (2, 2, 1), (4, 1, 2), (4, 4, 3)])
+@pytest.mark.parametrize(
+    ("replicas", "workers", "servers"), [(2, 1, 1), (2, 2, 1), (4, 1, 2), (4, 4, 3)]
+)
 def test_any_number_of_workers_and_servers_gives_the_same_bits(
     tmp_path: Path, replicas: int, workers: int, servers: int
 ) -> None:
@@ -391,11 +497,17 @@ def test_any_number_of_workers_and_servers_gives_the_same_bits(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bound", [0, 1, 3])
-def test_no_gradient_is_staler_than_the_bound_while_workers_stand_still_at_random(tmp_path: Path, bound: int) -> None:
+def test_no_gradient_is_staler_than_the_bound_while_workers_stand_still_at_random(
+    tmp_path: Path, bound: int
+) -> None:
     method = ("--sync.method", "async", "--sync.max-staleness", str(bound), "--epochs", "12")
     choose = random.Random(bound)
-    with program("train", "smoke", "--run-dir", "run", *method, "--workers", "2", "--ps", "2", cwd=tmp_path) as running:
-        wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists() or not running.is_running())
+    with program(
+        "train", "smoke", "--run-dir", "run", *method, "--workers", "2", "--ps", "2", cwd=tmp_path
+    ) as running:
+        wait_until(
+            lambda: (tmp_path / "run" / "metrics.jsonl").exists() or not running.is_running()
+        )
         workers = running.workers()[1:3]
         while running.is_running():
             pid = choose.choice(workers)

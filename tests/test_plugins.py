@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from paceline.config.plugins import load_function
 from paceline.errors import UserError
-from paceline.plugins import load_function
 
 numbers = itertools.count()
 
@@ -39,7 +39,9 @@ def test_a_module_in_a_package_is_found(here):
 def test_a_file_is_found_with_its_neighbours_and_imported_once(here):
     (here / "folder").mkdir()
     neighbour = write_module(here / "folder", "FACTOR = 3\n")
-    name = write_module(here / "folder", f"from {neighbour} import FACTOR\nclass Times:\n    factor = FACTOR\n")
+    name = write_module(
+        here / "folder", f"from {neighbour} import FACTOR\nclass Times:\n    factor = FACTOR\n"
+    )
     times = load_function(f"folder/{name}.py:Times")
     assert times.factor == 3
     assert load_function(f"{here}/folder/{name}.py:Times") is times
@@ -73,7 +75,10 @@ def test_a_function_that_is_not_there_is_named_with_the_nearest(here):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import no_such_dependency\n", "ModuleNotFoundError: No module named 'no_such_dependency'"),
+        (
+            "import no_such_dependency\n",
+            "ModuleNotFoundError: No module named 'no_such_dependency'",
+        ),
         ("x = 1\ny = x / 0\n", "ZeroDivisionError: division by zero .*:2"),
         ("def broken(:\n", "SyntaxError"),
     ],

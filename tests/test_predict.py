@@ -18,15 +18,17 @@ from PIL import Image
 import paceline as library
 from helpers import TIMEOUT_S, paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run, save
-from paceline.data.shapes import draw_shapes
+from paceline.config.experiment import Data, Model
+from paceline.data.sources.shapes import draw_shapes
 from paceline.errors import UserError
-from paceline.evaluation import evaluate_run
-from paceline.experiment import Data, Model
-from paceline.prediction import find_files
-from paceline.predictor import Predictor, as_jpeg_or_png, load_predictor
+from paceline.results.evaluate import evaluate_run
+from paceline.results.predict import find_files
+from paceline.results.predictor import Predictor, as_jpeg_or_png, load_predictor
 
 TEST_PICTURES, _ = draw_shapes(1, 131)
-PHOTO = np.kron(np.arange(12, dtype=np.uint8).reshape(3, 4, 1) * 20 + [[[0, 5, 10]]], np.ones((50, 50, 1))).astype(np.uint8)
+PHOTO = np.kron(
+    np.arange(12, dtype=np.uint8).reshape(3, 4, 1) * 20 + [[[0, 5, 10]]], np.ones((50, 50, 1))
+).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -56,45 +58,65 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_test_picture_as_a_file_gets_exactly_the_probabilities_of_eval(uninterrupted: Path, pictures: Path):
+def test_a_test_picture_as_a_file_gets_exactly_the_probabilities_of_eval(
+    uninterrupted: Path, pictures: Path
+):
     evaluation = library.evaluate(uninterrupted)
     found = library.predict(uninterrupted, str(pictures / "*.png"), top=10)
-    assert [Path(each.file).name for each in found] == [f"{number:03d}.png" for number in range(131)]
+    assert [Path(each.file).name for each in found] == [
+        f"{number:03d}.png" for number in range(131)
+    ]
     shares = [[dict(each.top)[name] for name in evaluation.classes] for each in found]
     np.testing.assert_array_equal(np.array(shares, np.float32), evaluation.probabilities)
 
 
 @pytest.mark.parametrize("scaling", ["mean_std", "standardise"])
-def test_grey_pictures_that_are_not_square_get_exactly_the_probabilities_of_eval(tmp_path: Path, scaling: str):
+def test_grey_pictures_that_are_not_square_get_exactly_the_probabilities_of_eval(
+    tmp_path: Path, scaling: str
+):
     run, _, test = make_grey_run(tmp_path, scaling=scaling)
     predictor = load_predictor(run.path)
     assert predictor.classes == ("a", "b", "[red]c")
-    np.testing.assert_array_equal(predictor.predict([encode(each) for each in test]), evaluate_run(run).probabilities)
+    np.testing.assert_array_equal(
+        predictor.predict([encode(each) for each in test]), evaluate_run(run).probabilities
+    )
 
 
 def test_pictures_of_any_size_get_exactly_the_probabilities_of_eval(tmp_path: Path):
     run, _, files = make_pictures_run(tmp_path)
     shutil.move(tmp_path / "pictures", tmp_path / "elsewhere")  # it needs no data
     predictor = load_predictor(run.path)
-    found = predictor.predict([Path(str(file).replace("/pictures/", "/elsewhere/")).read_bytes() for file in files])
-    np.testing.assert_array_equal(found, evaluate_run(run, data_dir=str(tmp_path / "elsewhere")).probabilities)
+    found = predictor.predict(
+        [Path(str(file).replace("/pictures/", "/elsewhere/")).read_bytes() for file in files]
+    )
+    np.testing.assert_array_equal(
+        found, evaluate_run(run, data_dir=str(tmp_path / "elsewhere")).probabilities
+    )
 
 
-def test_it_needs_nothing_but_the_config_and_a_checkpoint(predictor: Predictor, folder: Path, tmp_path: Path):
+def test_it_needs_nothing_but_the_config_and_a_checkpoint(
+    predictor: Predictor, folder: Path, tmp_path: Path
+):
     (tmp_path / "checkpoints").mkdir()
     shutil.copy(folder / "shapes" / "config.json", tmp_path)
-    shutil.copy(folder / "shapes" / "checkpoints" / "step-00000001.safetensors", tmp_path / "checkpoints")
+    shutil.copy(
+        folder / "shapes" / "checkpoints" / "step-00000001.safetensors", tmp_path / "checkpoints"
+    )
     one = [encode(TEST_PICTURES[0])]
     np.testing.assert_array_equal(load_predictor(tmp_path).predict(one), predictor.predict(one))
 
 
-def test_a_run_from_before_the_shape_was_noted_can_be_predicted_and_resumed(folder: Path, predictor: Predictor, tmp_path: Path):
+def test_a_run_from_before_the_shape_was_noted_can_be_predicted_and_resumed(
+    folder: Path, predictor: Predictor, tmp_path: Path
+):
     shutil.copytree(folder / "shapes", tmp_path / "old")
     config = json.loads((tmp_path / "old" / "config.json").read_text())
     assert config["data"].pop("image_shape") == [32, 32, 3]
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
     one = [encode(TEST_PICTURES[0])]
-    np.testing.assert_array_equal(load_predictor(tmp_path / "old").predict(one), predictor.predict(one))
+    np.testing.assert_array_equal(
+        load_predictor(tmp_path / "old").predict(one), predictor.predict(one)
+    )
     experiment = library.Experiment.from_json(config["experiment"])
     make_run(tmp_path / "old", experiment)  # opens the folder with the facts of today
 
@@ -106,7 +128,9 @@ def test_probabilities_do_not_depend_on_the_other_pictures_of_a_call(predictor: 
     assert together.dtype == np.float32
     np.testing.assert_array_equal(together[316:], together[:4])
     np.testing.assert_array_equal(predictor.predict(encoded[1:2]), together[1:2])
-    np.testing.assert_array_equal(predictor.predict([encode(PHOTO), *encoded[:4]])[1:], together[:4])  # of another size
+    np.testing.assert_array_equal(
+        predictor.predict([encode(PHOTO), *encoded[:4]])[1:], together[:4]
+    )  # of another size
     assert predictor.predict([]).shape == (0, 10)
 
 
@@ -147,7 +171,9 @@ def test_every_lossless_format_gets_the_probabilities_of_its_png(predictor: Pred
     ],
 )
 def test_lossy_formats_come_close_to_the_png(predictor: Predictor, make: Callable[[], bytes]):
-    np.testing.assert_allclose(predictor.predict([make()]), predictor.predict([encode(PHOTO)]), atol=0.02)
+    np.testing.assert_allclose(
+        predictor.predict([make()]), predictor.predict([encode(PHOTO)]), atol=0.02
+    )
 
 
 def test_a_picture_of_another_size_is_its_middle_resized(predictor: Predictor):
@@ -156,15 +182,26 @@ def test_a_picture_of_another_size_is_its_middle_resized(predictor: Predictor):
 
     middle = tf.image.resize(PHOTO[:, 25:175], [32, 32], antialias=True)
     pixels = np.round(middle.numpy()).astype(np.uint8)
-    np.testing.assert_array_equal(predictor.predict([encode(PHOTO)]), predictor.predict([encode(pixels)]))
+    np.testing.assert_array_equal(
+        predictor.predict([encode(PHOTO)]), predictor.predict([encode(pixels)])
+    )
 
 
 def test_a_picture_that_lies_on_its_side_is_turned_upright(predictor: Predictor, tmp_path: Path):
     upright = TEST_PICTURES[3]
-    stored = {6: np.rot90(upright), 3: np.rot90(upright, 2), 8: np.rot90(upright, -1), 2: upright[:, ::-1]}
+    stored = {
+        6: np.rot90(upright),
+        3: np.rot90(upright, 2),
+        8: np.rot90(upright, -1),
+        2: upright[:, ::-1],
+    }
     for orientation, pixels in stored.items():
         save(tmp_path / f"{orientation}.png", np.ascontiguousarray(pixels), orientation)
-        save(tmp_path / f"{orientation}.jpg", np.ascontiguousarray(np.kron(pixels, np.ones((8, 8, 1), np.uint8))), orientation)
+        save(
+            tmp_path / f"{orientation}.jpg",
+            np.ascontiguousarray(np.kron(pixels, np.ones((8, 8, 1), np.uint8))),
+            orientation,
+        )
     large = encode(np.kron(upright, np.ones((8, 8, 1), np.uint8)), "JPEG", quality=95)
     for orientation in stored:
         turned = predictor.predict([(tmp_path / f"{orientation}.jpg").read_bytes(), large])
@@ -173,17 +210,26 @@ def test_a_picture_that_lies_on_its_side_is_turned_upright(predictor: Predictor,
 
 def test_a_model_of_one_size_of_another_is_resized_as_in_evaluation(tmp_path: Path):
     data = Data(train_size=64, test_size=7, image_size=48)
-    run, _ = make_run(tmp_path / "run", replace(SMALL, data=data, model=Model(depth=8, width=4, num_classes=12)))
+    run, _ = make_run(
+        tmp_path / "run", replace(SMALL, data=data, model=Model(depth=8, width=4, num_classes=12))
+    )
     predictor = load_predictor(run.path)
     assert predictor.classes[-3:] == (*predictor.classes[9:10], "10", "11")
     found = predictor.predict([encode(pixels) for pixels in TEST_PICTURES[:7]])
     np.testing.assert_array_equal(found, evaluate_run(run).probabilities)
 
 
-def test_what_is_no_picture_is_told_by_its_place_and_the_others_are_predicted(predictor: Predictor, pictures: Path):
+def test_what_is_no_picture_is_told_by_its_place_and_the_others_are_predicted(
+    predictor: Predictor, pictures: Path
+):
     good = (pictures / "000.png").read_bytes()
     names = ("empty.jpg", "text.png", "cut.png", "large.png")
-    mixed = [good, *((pictures / "bad" / name).read_bytes() for name in names), encode(PHOTO, "JPEG")[:400], good]
+    mixed = [
+        good,
+        *((pictures / "bad" / name).read_bytes() for name in names),
+        encode(PHOTO, "JPEG")[:400],
+        good,
+    ]
     found, faults = predictor.predict_whole(mixed)
     assert sorted(faults) == [1, 2, 3, 4, 5]
     assert (faults[1], faults[2]) == ("is empty", "is not a picture")
@@ -201,19 +247,39 @@ def test_a_bomb_of_pixels_is_refused_before_it_is_decoded():
         as_jpeg_or_png(encode(Image.new("1", (20_000, 10_000))))
 
 
-def test_the_command_names_what_it_skips_and_its_exit_code_says_so(uninterrupted: Path, pictures: Path, tmp_path: Path):
-    ended = paceline("predict", str(uninterrupted), str(pictures), "--top", "2", "--csv", cwd=tmp_path)
+def test_the_command_names_what_it_skips_and_its_exit_code_says_so(
+    uninterrupted: Path, pictures: Path, tmp_path: Path
+):
+    ended = paceline(
+        "predict", str(uninterrupted), str(pictures), "--top", "2", "--csv", cwd=tmp_path
+    )
     assert ended.code == 1, ended
     rows = list(csv.DictReader(ended.out.splitlines()))
     assert len(rows) == 131 + 4
-    assert list(rows[0]) == ["file", "class_1", "probability_1", "class_2", "probability_2", "error"]
+    assert list(rows[0]) == [
+        "file",
+        "class_1",
+        "probability_1",
+        "class_2",
+        "probability_2",
+        "error",
+    ]
     assert all(float(row["probability_1"]) >= float(row["probability_2"]) for row in rows[:131])
-    skipped = [f"paceline: skipped {row['file']}: it {row['error']}" for row in rows if row["error"]]
+    skipped = [
+        f"paceline: skipped {row['file']}: it {row['error']}" for row in rows if row["error"]
+    ]
     assert ended.err.splitlines() == skipped
-    assert [Path(row["file"]).name for row in rows[131:]] == ["cut.png", "empty.jpg", "large.png", "text.png"]
+    assert [Path(row["file"]).name for row in rows[131:]] == [
+        "cut.png",
+        "empty.jpg",
+        "large.png",
+        "text.png",
+    ]
 
 
-def test_the_command_prints_json_or_plain_lines(uninterrupted: Path, pictures: Path, tmp_path: Path):
+def test_the_command_prints_json_or_plain_lines(
+    uninterrupted: Path, pictures: Path, tmp_path: Path
+):
     files = [str(pictures / f"00{number}.png") for number in range(2)]
     ended = paceline("predict", str(uninterrupted), *files, "--json", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, "")
@@ -224,10 +290,16 @@ def test_the_command_prints_json_or_plain_lines(uninterrupted: Path, pictures: P
     assert plain.out == f"{files[0]}  {one['top'][0]['class']} {one['top'][0]['probability']:.4f}\n"
 
 
-def test_a_reader_that_has_enough_ends_it_silently(uninterrupted: Path, pictures: Path, tmp_path: Path):
-    many = " ".join([f"'{pictures}/*.png'", *(f"'{pictures}/{'./' * more}*.png'" for more in range(1, 6))])  # several batches
+def test_a_reader_that_has_enough_ends_it_silently(
+    uninterrupted: Path, pictures: Path, tmp_path: Path
+):
+    many = " ".join(
+        [f"'{pictures}/*.png'", *(f"'{pictures}/{'./' * more}*.png'" for more in range(1, 6))]
+    )  # several batches
     line = f"'{sys.executable}' -m paceline predict '{uninterrupted}' {many} | head -n 1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
     first, code = done.stdout.splitlines()
     assert first.startswith(str(pictures / "000.png"))
     assert (code, done.stderr) == ("1", "")

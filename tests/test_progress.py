@@ -6,10 +6,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.training.progress import Progress
+from paceline.cli.progress import Progress
 
-START = {"kind": "start", "total_steps": 1000, "steps_per_epoch": 100, "first_step": 0, "line": "2 workers, 4 replicas"}
-RESULT = {"kind": "result", "step": 1000, "finished": True, "test_accuracy": 0.875, "state_sha256": "ab" * 32}
+START = {
+    "kind": "start",
+    "total_steps": 1000,
+    "steps_per_epoch": 100,
+    "first_step": 0,
+    "line": "2 workers, 4 replicas",
+}
+RESULT = {
+    "kind": "result",
+    "step": 1000,
+    "finished": True,
+    "test_accuracy": 0.875,
+    "state_sha256": "ab" * 32,
+}
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -30,7 +42,9 @@ class Screen:
 
     def __init__(self, terminal: bool = False, width: int = 80) -> None:
         self.file, self.now = io.StringIO(), 0.0
-        self.console = Console(file=self.file, force_terminal=terminal, width=width, color_system=None, _environ={})
+        self.console = Console(
+            file=self.file, force_terminal=terminal, width=width, color_system=None, _environ={}
+        )
         self.progress = Progress(self.console, lambda: self.now)
 
     def show(self, *messages: tuple[float, dict[str, Any]]) -> list[str]:
@@ -45,7 +59,11 @@ class Screen:
 def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> None:
     lines = Screen().show((0, START), *((5.0 * i, block(10 * i)) for i in range(1, 6)))
     assert lines[0] == "2 workers, 4 replicas"
-    assert [line.split("  ")[0] for line in lines[1:]] == ["step 10/1,000", "step 30/1,000", "step 50/1,000"]
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "step 10/1,000",
+        "step 30/1,000",
+        "step 50/1,000",
+    ]
     assert (
         lines[2]
         == "step 30/1,000  epoch 0.30/10  loss 0.5000  accuracy 0.7500  learning rate 0.10000  2,346 images/s  8:05 left"
@@ -55,7 +73,10 @@ def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> N
 def test_every_evaluation_and_warning_has_its_line() -> None:
     evaluation = {"kind": "evaluation", "step": 100, "test_accuracy": 0.8125, "test_loss": 0.5}
     lines = Screen().show(
-        (0, START), (1, evaluation), (2, evaluation), (3, {"kind": "warning", "text": "[red] /a/b is damaged"})
+        (0, START),
+        (1, evaluation),
+        (2, evaluation),
+        (3, {"kind": "warning", "text": "[red] /a/b is damaged"}),
     )
     assert lines[1:3] == ["evaluation: test accuracy 0.8125  test loss 0.5000  (step 100)"] * 2
     assert lines[3] == "warning: [red] /a/b is damaged"
@@ -100,7 +121,12 @@ def test_a_resumed_run_says_where_it_goes_on_and_does_not_count_the_old_steps_as
 
 
 def test_a_loss_that_is_no_number_and_an_unknown_kind_do_not_break_it() -> None:
-    lines = Screen().show((0, START), (1, {"kind": "greeting"}), (2, {}), (3, block(1, loss=float("nan"), accuracy=None)))
+    lines = Screen().show(
+        (0, START),
+        (1, {"kind": "greeting"}),
+        (2, {}),
+        (3, block(1, loss=float("nan"), accuracy=None)),
+    )
     assert "loss nan  accuracy None" in lines[1]
 
 

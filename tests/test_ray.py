@@ -21,16 +21,16 @@ import tensorflow as tf
 from ray.cluster_utils import Cluster
 
 from helpers import TIMEOUT_S, paceline, program, result_of, wait_until, write_own_code
-from paceline.assemble import build
-from paceline.engines import object_store
+from paceline.config.experiment import Sync
+from paceline.config.job import Job, Place, Run
+from paceline.config.job import Ray as RayFlags
+from paceline.config.recipes import get_recipe
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.object_store import Crew, ObjectStoreEngine
+from paceline.engines.object_store import engine as object_store
+from paceline.engines.object_store.engine import Crew, ObjectStoreEngine
 from paceline.errors import UserError
-from paceline.experiment import Sync
-from paceline.job import Job, Place, Run
-from paceline.job import Ray as RayFlags
-from paceline.meeting import fingerprint
-from paceline.recipes import get_recipe
+from paceline.worker.build import build
+from paceline.worker.fingerprint import fingerprint
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STEPS, METHODS = 8, ("weights", "gradients")  # the last crew is used by the tests that follow
@@ -65,8 +65,14 @@ def nodes() -> Iterator[Nodes]:
 def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
     """The recipe smoke, wider, so that its vectors are large enough to lie in the object store."""
     smoke = get_recipe("smoke")
-    experiment = replace(smoke, model=replace(smoke.model, width=16), sync=Sync(method=method, every=3))
-    return Job(experiment, Place(on="ray", workers=workers, max_restarts=5, ray=RayFlags(**flags)), Run(run_dir="unused"))
+    experiment = replace(
+        smoke, model=replace(smoke.model, width=16), sync=Sync(method=method, every=3)
+    )
+    return Job(
+        experiment,
+        Place(on="ray", workers=workers, max_restarts=5, ray=RayFlags(**flags)),
+        Run(run_dir="unused"),
+    )
 
 
 @cache
@@ -132,7 +138,9 @@ def assert_as_expected(engine: ObjectStoreEngine, method: str, metrics: dict[str
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_two_and_four_workers_on_two_nodes_give_the_bits_of_one_process(crews: Callable[..., Crew], method: str) -> None:
+def test_one_two_and_four_workers_on_two_nodes_give_the_bits_of_one_process(
+    crews: Callable[..., Crew], method: str
+) -> None:
     for workers in (4, 2, 1):
         crew = crews(method)
         crew.ready, spare = crew.ready[:workers], crew.ready[workers:]
@@ -146,7 +154,9 @@ def test_one_two_and_four_workers_on_two_nodes_give_the_bits_of_one_process(crew
 def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_nothing_of_ray(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    ended = paceline("train", "smoke", "--on", "ray", "--workers", "2", "--run-dir", "run", cwd=tmp_path)
+    ended = paceline(
+        "train", "smoke", "--on", "ray", "--workers", "2", "--run-dir", "run", cwd=tmp_path
+    )
     assert (ended.code, ended.err) == (0, ""), ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert "2 workers" in ended.out
@@ -155,15 +165,32 @@ def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_not
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("flags", [(), ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")])
-def test_the_command_gives_the_bits_of_one_process(tmp_path: Path, workers: int, flags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "flags", [(), ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")]
+)
+def test_the_command_gives_the_bits_of_one_process(
+    tmp_path: Path, workers: int, flags: tuple[str, ...]
+) -> None:
     one = paceline("train", "smoke", "--run-dir", "one", *flags, cwd=tmp_path)
-    many = paceline("train", "smoke", "--run-dir", "many", "--on", "ray", "--workers", str(workers), *flags, cwd=tmp_path)
+    many = paceline(
+        "train",
+        "smoke",
+        "--run-dir",
+        "many",
+        "--on",
+        "ray",
+        "--workers",
+        str(workers),
+        *flags,
+        cwd=tmp_path,
+    )
     assert many.last_line["state_sha256"] == one.last_line["state_sha256"]
 
 
 @pytest.mark.long
-def test_the_exchange_collective_gives_the_bits_of_one_process(uninterrupted: Path, tmp_path: Path) -> None:
+def test_the_exchange_collective_gives_the_bits_of_one_process(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
     ended = paceline("train", "smoke", *flags, cwd=tmp_path)
     assert ended.code == 0, ended
@@ -171,10 +198,14 @@ def test_the_exchange_collective_gives_the_bits_of_one_process(uninterrupted: Pa
 
 
 @pytest.mark.long
-def test_a_killed_worker_of_the_exchange_collective_is_started_again(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_of_the_exchange_collective_is_started_again(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     write_own_code(tmp_path)
     flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
-    with program("train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+    with program(
+        "train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
+    ) as running:
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.workers()[-1], signal.SIGKILL)
         ended = running.wait()
@@ -190,8 +221,17 @@ def spoil(actor: Any, phase: str, how: str) -> None:
     """Let the actor fail once, the next time that it gets to a phase of a round."""
 
     def patch(self: Any) -> None:
-        names = {"computes": "_compute", "has the mean": "_take", "is asked": "_check", "has computed": "_num_tails"}
-        owner, name = (object_store, "mean") if phase == "adds up" else (self, names[phase.removeprefix("already ")])
+        names = {
+            "computes": "_compute",
+            "has the mean": "_take",
+            "is asked": "_check",
+            "has computed": "_num_tails",
+        }
+        owner, name = (
+            (object_store, "mean")
+            if phase == "adds up"
+            else (self, names[phase.removeprefix("already ")])
+        )
         original = getattr(owner, name)
 
         def fail(*arguments: Any) -> Any:
@@ -214,7 +254,9 @@ PHASES = ("is asked", "adds up", "has the mean", "already has the mean", "comput
 @pytest.mark.parametrize("how", ["exception", "SIGKILL"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize(("method", "workers"), [("gradients", 2), ("gradients", 4), ("weights", 2)])
+@pytest.mark.parametrize(
+    ("method", "workers"), [("gradients", 2), ("gradients", 4), ("weights", 2)]
+)
 def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
     crews: Callable[..., Crew], method: str, workers: int, index: int, phase: str, how: str
 ) -> None:
@@ -227,8 +269,12 @@ def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
     assert_as_expected(engine, method, metrics)
 
 
-@pytest.mark.parametrize(("phase", "how"), [("computes", "SIGKILL"), ("already has the mean", "exception")])
-def test_an_actor_that_fails_leaves_the_bits_alone(crews: Callable[..., Crew], phase: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("phase", "how"), [("computes", "SIGKILL"), ("already has the mean", "exception")]
+)
+def test_an_actor_that_fails_leaves_the_bits_alone(
+    crews: Callable[..., Crew], phase: str, how: str
+) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=2)
     spoil(crew.ready[1], phase, how)
@@ -238,7 +284,9 @@ def test_an_actor_that_fails_leaves_the_bits_alone(crews: Callable[..., Crew], p
     assert_as_expected(engine, "gradients", metrics)
 
 
-def test_an_actor_killed_between_two_blocks_and_one_in_an_evaluation(crews: Callable[..., Crew]) -> None:
+def test_an_actor_killed_between_two_blocks_and_one_in_an_evaluation(
+    crews: Callable[..., Crew],
+) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=4)
     ray.kill(crew.ready[0])
@@ -264,12 +312,16 @@ def slow_down(actor: Any, seconds: float) -> None:
 
 
 @pytest.mark.long
-def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(nodes: Nodes, crews: Callable[..., Crew]) -> None:
+def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(
+    nodes: Nodes, crews: Callable[..., Crew]
+) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=1)
     for actor in crew.ready:
         slow_down(actor, 4.0)
-    remove = threading.Timer(0.5, nodes.cluster.remove_node, args=(nodes.second,), kwargs={"allow_graceful": False})
+    remove = threading.Timer(
+        0.5, nodes.cluster.remove_node, args=(nodes.second,), kwargs={"allow_graceful": False}
+    )
     remove.start()
     events = engine.advance(1, 6)["events"]
     remove.join()
@@ -282,7 +334,9 @@ def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(nodes: Nodes, cre
     assert_as_expected(engine, "gradients", metrics)
 
 
-def test_with_all_actors_lost_the_engine_gives_up_so_that_the_checkpoint_counts(crews: Callable[..., Crew]) -> None:
+def test_with_all_actors_lost_the_engine_gives_up_so_that_the_checkpoint_counts(
+    crews: Callable[..., Crew],
+) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=1)
     for actor in crew.ready:
@@ -303,11 +357,15 @@ def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]
 
 @pytest.mark.long
 @pytest.mark.parametrize("restarts", ["0", "3"])
-def test_a_run_whose_driver_is_killed_goes_on(uninterrupted: Path, tmp_path: Path, restarts: str) -> None:
+def test_a_run_whose_driver_is_killed_goes_on(
+    uninterrupted: Path, tmp_path: Path, restarts: str
+) -> None:
     """By itself where it may start again, else with the same command; no actor outlives its driver."""
     write_own_code(tmp_path)
     flags = ("--on", "ray", "--workers", "2", "--run-dir", "run", "--max-restarts", restarts)
-    with program("train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+    with program(
+        "train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
+    ) as running:
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
@@ -319,9 +377,20 @@ def test_a_run_whose_driver_is_killed_goes_on(uninterrupted: Path, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     write_own_code(tmp_path)
-    flags = ("--on", "ray", "--workers", "2", "--run-dir", "run", "--actions", "own.py:wait_for_a_signal")
+    flags = (
+        "--on",
+        "ray",
+        "--workers",
+        "2",
+        "--run-dir",
+        "run",
+        "--actions",
+        "own.py:wait_for_a_signal",
+    )
     with program("train", "smoke", *flags, cwd=tmp_path) as running:
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.pid, signal.SIGTERM)
@@ -369,7 +438,9 @@ def test_the_object_store_holds_no_more_after_many_rounds(crews: Callable[..., C
     time.sleep(0.5)
     before = used()
     engine.advance(12, 112)
-    wait_until(lambda: used() <= before + vector_bytes(), 10.0, f"{used():,} bytes, before {before:,}")
+    wait_until(
+        lambda: used() <= before + vector_bytes(), 10.0, f"{used():,} bytes, before {before:,}"
+    )
     assert store().spilled_bytes_total == 0
 
 
@@ -382,7 +453,17 @@ def vector_bytes() -> int:
 
 def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
-    ended = paceline("train", "smoke", "--on", "ray", "--ray.address", "127.0.0.1:1", "--run-dir", "run", cwd=tmp_path)
+    ended = paceline(
+        "train",
+        "smoke",
+        "--on",
+        "ray",
+        "--ray.address",
+        "127.0.0.1:1",
+        "--run-dir",
+        "run",
+        cwd=tmp_path,
+    )
     assert time.monotonic() - began < 15
     assert (ended.code, len(ended.err.splitlines())) == (2, 1)
     assert "there is no Ray cluster at 127.0.0.1:1" in ended.err
@@ -392,23 +473,33 @@ def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--ray.gpus-per-worker", "1"), "a worker needs 1 CPUs and 1 GPUs, but no node of the Ray cluster has them"),
+        (
+            ("--ray.gpus-per-worker", "1"),
+            "a worker needs 1 CPUs and 1 GPUs, but no node of the Ray cluster has them",
+        ),
         (("--ray.cpus-per-worker", "64"), "a worker needs 64 CPUs"),
         (("--ray.address", "ray://127.0.0.1:10001"), "give host:port of the cluster's head"),
         (("--sync.method", "async"), "sync.method is 'async'"),
         (("--workers", "3"), "it must be a power of two"),
     ],
 )
-def test_what_cannot_work_on_ray_is_one_line(nodes: Nodes, tmp_path: Path, flags: tuple[str, ...], complaint: str) -> None:
+def test_what_cannot_work_on_ray_is_one_line(
+    nodes: Nodes, tmp_path: Path, flags: tuple[str, ...], complaint: str
+) -> None:
     address = () if "--ray.address" in flags else ("--ray.address", nodes.address)
-    ended = paceline("train", "smoke", "--on", "ray", *address, *flags, "--run-dir", "run", cwd=tmp_path)
+    ended = paceline(
+        "train", "smoke", "--on", "ray", *address, *flags, "--run-dir", "run", cwd=tmp_path
+    )
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
     assert complaint in ended.err
 
 
 def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path) -> None:
     job = job_of("gradients", workers=1, cpus_per_worker=0)
-    missing = replace(job.experiment, data=replace(job.experiment.data, source="cifar10", dir=str(tmp_path / "nowhere")))
+    missing = replace(
+        job.experiment,
+        data=replace(job.experiment.data, source="cifar10", dir=str(tmp_path / "nowhere")),
+    )
     crew = Crew(replace(job, experiment=missing))
     with pytest.raises(UserError, match=rf"on {os.uname().nodename}: .*nowhere"):
         crew.meet(fingerprint(job, core_of("gradients")))
@@ -438,7 +529,9 @@ def test_the_example_of_a_keras_actor(nodes: Nodes) -> None:
 
 @pytest.mark.long  # it waited for cores beside the other tests' actors
 def test_the_example_of_weight_averaging(nodes: Nodes) -> None:
-    first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py", nodes))
+    first, last = (
+        float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py", nodes)
+    )
     assert last < first / 2
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.config.experiment import Experiment
+from paceline.config.plan import build_plan
+from paceline.config.recipes import RECIPES, get_recipe
+from paceline.config.schedule import learning_rate
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment import Experiment
-from paceline.plan import build_plan
-from paceline.recipes import RECIPES, get_recipe
-from paceline.schedule import learning_rate
 from tiny import build_source, build_tiny_core
 
 ALL = list(RECIPES)
@@ -36,7 +36,14 @@ def test_recipes_are_different_experiments():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seed": 1}, {"replicas": 2}, {"epochs": 2.5}, {"exact": False}, {"precision": "bfloat16"}, {"global_batch_size": 64}],
+    [
+        {"seed": 1},
+        {"replicas": 2},
+        {"epochs": 2.5},
+        {"exact": False},
+        {"precision": "bfloat16"},
+        {"global_batch_size": 64},
+    ],
 )
 def test_whatever_decides_the_numbers_changes_the_digest(changes):
     smoke = get_recipe("smoke")
@@ -52,7 +59,9 @@ def test_a_recipe_says_what_it_is_and_its_command(name):
 
 
 def test_an_unknown_recipe_is_a_clear_error_with_the_nearest_name():
-    with pytest.raises(UserError, match=r"unknown recipe 'cifar10-fasd'; did you mean 'cifar10-fast'\?"):
+    with pytest.raises(
+        UserError, match=r"unknown recipe 'cifar10-fasd'; did you mean 'cifar10-fast'\?"
+    ):
         get_recipe("cifar10-fasd")
 
 
@@ -65,9 +74,15 @@ def with_marks(name):
 def test_a_recipe_trains_two_steps(name):
     """On a handful of noise pictures, with two examples per replica; the model is the recipe's own."""
     recipe = get_recipe(name)
-    data = dataclasses.replace(recipe.data, image_size=32) if recipe.data.image_size else recipe.data
-    experiment = dataclasses.replace(recipe, data=data, global_batch_size=2 * recipe.replicas, steps=2)
-    core = build_tiny_core(experiment, source=build_source(train=4 * recipe.replicas, test=3, shape=(32, 32, 3)))
+    data = (
+        dataclasses.replace(recipe.data, image_size=32) if recipe.data.image_size else recipe.data
+    )
+    experiment = dataclasses.replace(
+        recipe, data=data, global_batch_size=2 * recipe.replicas, steps=2
+    )
+    core = build_tiny_core(
+        experiment, source=build_source(train=4 * recipe.replicas, test=3, shape=(32, 32, 3))
+    )
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
     engine.load(core.initial_state())
     metrics = engine.advance(0, 2)
@@ -95,8 +110,18 @@ def test_the_papers_recipes_have_the_papers_settings(depth):
     recipe = get_recipe(f"cifar10-resnet{depth}")
     plan = build_plan(recipe, 50_000)
     assert (recipe.model.depth, recipe.model.version, recipe.model.block) == (depth, "v1", "basic")
-    assert (recipe.global_batch_size, recipe.optimizer.weight_decay, recipe.optimizer.momentum) == (128, 1e-4, 0.9)
-    assert (recipe.data.source, recipe.data.padding, recipe.data.flip, recipe.data.cutout, recipe.data.mixup) == (
+    assert (recipe.global_batch_size, recipe.optimizer.weight_decay, recipe.optimizer.momentum) == (
+        128,
+        1e-4,
+        0.9,
+    )
+    assert (
+        recipe.data.source,
+        recipe.data.padding,
+        recipe.data.flip,
+        recipe.data.cutout,
+        recipe.data.mixup,
+    ) == (
         "cifar10",
         4,
         True,
@@ -205,7 +230,10 @@ SEED_SYSTEMS = {
 }
 
 
-@pytest.mark.parametrize(("name", "field", "value"), [(n, f, v) for n, table in SEED_SYSTEMS.items() for f, v in table.items()])
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [(n, f, v) for n, table in SEED_SYSTEMS.items() for f, v in table.items()],
+)
 def test_the_seed_systems_constants_are_kept(name, field, value):
     found = get_recipe(name)
     for part in field.split("."):
@@ -220,7 +248,8 @@ def test_rays_boundaries_fall_on_the_steps_it_computed_for_two_actors():
     assert plan.round_steps == 10
     steps = range(1, plan.total_steps)
     rates = [
-        learning_rate(recipe.schedule, step, plan.steps_per_epoch, plan.total_steps, 256) for step in range(plan.total_steps)
+        learning_rate(recipe.schedule, step, plan.steps_per_epoch, plan.total_steps, 256)
+        for step in range(plan.total_steps)
     ]
     assert [step for step in steps if rates[step] != rates[step - 1]] == [28_284, 42_426, 56_568]
     assert sorted(set(rates)) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])

@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.config.experiment import Experiment
+from paceline.core.flat import build_template
+from paceline.core.replica import TAIL
 from paceline.errors import UserError
-from paceline.experiment import Experiment
 from paceline.models import build_model
-from paceline.training.replica import TAIL
-from paceline.weights import build_template
-from tiny import CLASSES, EXPERIMENT, SHAPE, build_small_model, build_tiny_core, number, with_optimizer
+from tiny import (
+    CLASSES,
+    EXPERIMENT,
+    SHAPE,
+    build_small_model,
+    build_tiny_core,
+    number,
+    with_optimizer,
+)
 
 
 class OwnLayer(keras.layers.Layer):
@@ -36,7 +44,9 @@ class Counter(keras.layers.Layer):
     """Keeps an integer, which cannot be averaged."""
 
     def build(self, shape):
-        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
+        self.calls = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls"
+        )
 
     def call(self, x):
         return x
@@ -44,7 +54,14 @@ class Counter(keras.layers.Layer):
 
 def dense_model(*layers, classes=CLASSES, **options):
     keras.utils.set_random_seed(4)
-    return keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), *layers, keras.layers.Dense(classes, **options)])
+    return keras.Sequential(
+        [
+            keras.Input(SHAPE),
+            keras.layers.Flatten(),
+            *layers,
+            keras.layers.Dense(classes, **options),
+        ]
+    )
 
 
 def call(core, step=0, replica=0, state=None, stop=0.0):
@@ -75,7 +92,12 @@ def by_keras(core, model, step=0, replica=0, from_logits=True):
     gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
     correct = (outputs.numpy().argmax(1) == batch.labels.numpy()).sum()
     stats = [np.ravel(v) for v in model.non_trainable_variables if "float" in str(v.dtype)]
-    return np.concatenate([np.ravel(g) for g in gradients]), np.concatenate([np.zeros(0), *stats]), float(loss), correct
+    return (
+        np.concatenate([np.ravel(g) for g in gradients]),
+        np.concatenate([np.zeros(0), *stats]),
+        float(loss),
+        correct,
+    )
 
 
 def check_against_keras(experiment, model, **options):
@@ -109,11 +131,17 @@ def test_gradients_agree_with_finite_differences_in_double_precision():
     core = build_tiny_core(EXPERIMENT, dense_model(classes=CLASSES))
     gradient, _, tail = call(core)
     batch = core.batch(number(0), number(0))
-    x, targets = batch.images.numpy().reshape(4, -1).astype(float), batch.targets.numpy().astype(float)
+    x, targets = (
+        batch.images.numpy().reshape(4, -1).astype(float),
+        batch.targets.numpy().astype(float),
+    )
     params = core.initial_state().vectors["params"].astype(float)
 
     def loss(vector):
-        kernel, bias = vector[: x.shape[1] * CLASSES].reshape(-1, CLASSES), vector[x.shape[1] * CLASSES :]
+        kernel, bias = (
+            vector[: x.shape[1] * CLASSES].reshape(-1, CLASSES),
+            vector[x.shape[1] * CLASSES :],
+        )
         logits = x @ kernel + bias
         logits -= logits.max(1, keepdims=True)
         return -(targets * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))).sum(1).mean()
@@ -122,11 +150,15 @@ def test_gradients_agree_with_finite_differences_in_double_precision():
     for place in [0, 17, 500, len(params) - 3]:
         step = np.zeros_like(params)
         step[place] = 1e-6
-        assert gradient[place] == pytest.approx((loss(params + step) - loss(params - step)) / 2e-6, rel=1e-3, abs=1e-6)
+        assert gradient[place] == pytest.approx(
+            (loss(params + step) - loss(params - step)) / 2e-6, rel=1e-3, abs=1e-6
+        )
 
 
 def test_weight_decay_is_not_in_the_vector_that_replicas_share():
-    with_decay, without = (call(build_tiny_core(with_optimizer(weight_decay=d), dense_model())) for d in (0.5, 0.0))
+    with_decay, without = (
+        call(build_tiny_core(with_optimizer(weight_decay=d), dense_model())) for d in (0.5, 0.0)
+    )
     np.testing.assert_array_equal(with_decay[0], without[0])
     assert with_decay[2] == without[2]
 
@@ -138,13 +170,17 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
     new = [call(core, replica=replica)[1] for replica in range(4)]
     assert all(np.abs(a - b).max() > 1e-4 for a, b in itertools.pairwise(new))
     batches = [(n.astype(float) - 0.9 * old) / 0.1 for n in new]
-    np.testing.assert_allclose(np.mean(new, axis=0), 0.9 * old + 0.1 * np.mean(batches, axis=0), rtol=1e-5)
-    mean = np.concatenate([np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(len(TAIL))]).astype(
-        np.float32
+    np.testing.assert_allclose(
+        np.mean(new, axis=0), 0.9 * old + 0.1 * np.mean(batches, axis=0), rtol=1e-5
     )
+    mean = np.concatenate(
+        [np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(len(TAIL))]
+    ).astype(np.float32)
     vectors = {name: tf.constant(v) for name, v in core.initial_state().vectors.items()}
     after = core.apply(vectors, tf.constant(mean), tf.constant([0.1, 1.0, 1.0]))
-    np.testing.assert_array_equal(after["stats"].numpy(), mean[core.layout.sizes()["params"] : -len(TAIL)])
+    np.testing.assert_array_equal(
+        after["stats"].numpy(), mean[core.layout.sizes()["params"] : -len(TAIL)]
+    )
 
 
 def test_a_request_to_stop_travels_in_the_tail():
@@ -153,24 +189,42 @@ def test_a_request_to_stop_travels_in_the_tail():
 
 def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
     def gradient(step=0, replica=0, seed=11):
-        core = build_tiny_core(replace(EXPERIMENT, seed=seed), dense_model(keras.layers.Dropout(0.5)))
-        images, targets, labels = tf.ones([4, *SHAPE]), tf.one_hot([1, 2, 3, 4], CLASSES), tf.constant([1, 2, 3, 4])
+        core = build_tiny_core(
+            replace(EXPERIMENT, seed=seed), dense_model(keras.layers.Dropout(0.5))
+        )
+        images, targets, labels = (
+            tf.ones([4, *SHAPE]),
+            tf.one_hot([1, 2, 3, 4], CLASSES),
+            tf.constant([1, 2, 3, 4]),
+        )
         state = core.initial_state().vectors
         where = number(step), number(replica), tf.zeros([2])
-        return core.replica_step(*(tf.constant(state[n]) for n in ("params", "stats")), images, targets, labels, *where).numpy()
+        return core.replica_step(
+            *(tf.constant(state[n]) for n in ("params", "stats")), images, targets, labels, *where
+        ).numpy()
 
     first = gradient()
     assert (first[: -len(TAIL) - CLASSES].reshape(-1, CLASSES) == 0).all(
         1
     ).mean() > 0.01  # pixels that all four examples dropped
     np.testing.assert_array_equal(gradient(), first)
-    for other in (gradient(step=1), gradient(replica=1), gradient(step=1, replica=1), gradient(seed=12)):
+    for other in (
+        gradient(step=1),
+        gradient(replica=1),
+        gradient(step=1, replica=1),
+        gradient(seed=12),
+    ):
         assert (other != first).mean() > 0.2
 
 
 def test_two_dropout_layers_drop_different_units():
     x = keras.Input((1000,))
-    model = keras.Model(x, keras.layers.Dropout(0.5)(x) - keras.layers.Dropout(0.5)(x) + 0 * keras.layers.Dense(1000)(x))
+    model = keras.Model(
+        x,
+        keras.layers.Dropout(0.5)(x)
+        - keras.layers.Dropout(0.5)(x)
+        + 0 * keras.layers.Dense(1000)(x),
+    )
     template = build_template(model)
     state = template.initial()
     key = tf.constant([1, 2, 3], tf.int64)
@@ -188,7 +242,9 @@ def test_dropout_is_off_in_evaluation():
     for each in (core, plain):
         vectors = each.initial_state().vectors
         rows.append(
-            each.evaluate_batch["test"](tf.constant(vectors["params"]), tf.constant(vectors["stats"]), number(0)).numpy()
+            each.evaluate_batch["test"](
+                tf.constant(vectors["params"]), tf.constant(vectors["stats"]), number(0)
+            ).numpy()
         )
     np.testing.assert_array_equal(*rows)
 
@@ -200,7 +256,9 @@ def test_a_regulariser_counts_in_the_loss_and_the_gradient():
     kernel = plain.initial_state().vectors["params"][:-CLASSES]
     (gradient, _, tail), (bare, _, bare_tail) = call(core), call(plain)
     np.testing.assert_allclose((gradient - bare)[:-CLASSES], 0.2 * kernel, rtol=1e-3, atol=1e-6)
-    assert tail["loss"] - bare_tail["loss"] == pytest.approx(0.1 * (kernel.astype(float) ** 2).sum(), rel=1e-4)
+    assert tail["loss"] - bare_tail["loss"] == pytest.approx(
+        0.1 * (kernel.astype(float) ** 2).sum(), rel=1e-4
+    )
 
 
 def test_a_model_with_a_persons_own_layers_trains():
@@ -234,7 +292,9 @@ def test_a_probability_of_zero_gives_a_large_loss_not_an_infinite_one():
 
 
 def test_an_integer_variable_is_a_clear_error():
-    with pytest.raises(UserError, match=r"sequential/counter/calls is int32; .* make it a float or remove it"):
+    with pytest.raises(
+        UserError, match=r"sequential/counter/calls is int32; .* make it a float or remove it"
+    ):
         build_template(dense_model(Counter()))
 
 
@@ -282,8 +342,12 @@ def test_bfloat16_layers_keep_a_float32_state():
 def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
     losses = []
     for policy, strength in [("mixed_bfloat16", 0.1), ("mixed_bfloat16", 0.0), ("float32", 0.1)]:
-        layer = keras.layers.Dense(6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength))
-        losses.append(call(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2]["loss"])
+        layer = keras.layers.Dense(
+            6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength)
+        )
+        losses.append(
+            call(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2]["loss"]
+        )
     regularised, plain, exact = losses
     assert regularised > plain + 0.01
     assert regularised == pytest.approx(exact, rel=0.1)

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 
 from browser import Browser, Page, needs_browser
 from helpers import paceline, result_of
-from paceline.cli import main
+from paceline.cli.commands import main
+from paceline.config.experiment import Experiment, Schedule
+from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
-from paceline.experiment import Experiment, Schedule
-from paceline.recipes import get_recipe
-from paceline.report import write_report
-from paceline.report.charts import Chart, Line, draw, log_ticks, nice_ticks, thin
-from paceline.report.html import element, to_text
-from paceline.report.page import letter
-from paceline.report.story import read_story
-from paceline.runs import RunFolder
+from paceline.results.report import write_report
+from paceline.results.report.charts import Chart, Line, draw, log_ticks, nice_ticks, thin
+from paceline.results.report.html import element, to_text
+from paceline.results.report.page import letter
+from paceline.results.report.story import read_story
+from paceline.run_folder.folder import RunFolder
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 SCREENS = [(390, False), (390, True), (1280, False), (1280, True)]
@@ -50,27 +50,49 @@ def make_run(
     steps, lines = [936 * (i + 1) // records for i in range(records)], list[str]()
     run.append_start(0, "local", 1)
     for i, step in enumerate(steps):
-        record = {"step": step, "epoch": step / 156, "loss": 3.0 * 0.5 ** (step / 156) + random.uniform(0, 0.05)}
+        record = {
+            "step": step,
+            "epoch": step / 156,
+            "loss": 3.0 * 0.5 ** (step / 156) + random.uniform(0, 0.05),
+        }
         record |= {
             "accuracy": 1 - 0.9 * 0.5 ** (step / 156),
             "learning_rate": 0.1,
             "images_per_second": random.uniform(400, 500),
         }
         if i % max(1, records // 6) == 0 or step == 936:
-            record |= {"test_loss": record["loss"] * 1.1, "test_accuracy": record["accuracy"] * 0.97}
+            record |= {
+                "test_loss": record["loss"] * 1.1,
+                "test_accuracy": record["accuracy"] * 0.97,
+            }
         lines.append(json.dumps(record) + "\n")
     (path / "metrics.jsonl").write_text("".join(lines))
     run.append_start(500, "local", 2)
     labels = random.integers(0, len(classes), examples)
-    predictions = np.where(random.random(examples) < 0.7, labels, random.integers(0, len(classes), examples))
+    predictions = np.where(
+        random.random(examples) < 0.7, labels, random.integers(0, len(classes), examples)
+    )
     worst = np.flatnonzero(labels != predictions)[:24]
     pictures = random.integers(0, 256, (len(worst), side, side, 3), dtype=np.uint8)
     run.write_evaluation(
-        {"step": 936, "split": "test", "labels": labels, "predictions": predictions, "worst": worst, "pictures": pictures}
+        {
+            "step": 936,
+            "split": "test",
+            "labels": labels,
+            "predictions": predictions,
+            "worst": worst,
+            "pictures": pictures,
+        }
         | {"probabilities": random.random(examples).astype(np.float32)}
     )
     run.write_result(
-        {"step": 936, "finished": True, "test_accuracy": 0.91, "test_loss": 0.3, "images_per_second": 450.0}
+        {
+            "step": 936,
+            "finished": True,
+            "test_accuracy": 0.91,
+            "test_loss": 0.3,
+            "images_per_second": 450.0,
+        }
         | {"state_sha256": f"{seed:064x}"}
     )
     return path
@@ -108,22 +130,47 @@ def test_a_training_keeps_what_its_model_said_of_every_test_picture(uninterrupte
     story = read_story(RunFolder(uninterrupted))
     assert story.evaluation is not None
     examples, worst = story.evaluation.examples, story.evaluation.worst
-    assert (story.evaluation.step, story.evaluation.split, len(examples.labels)) == (24, "test", 131)
-    assert np.mean(examples.labels == examples.predictions) == pytest.approx(result_of(uninterrupted)["test_accuracy"])
+    assert (story.evaluation.step, story.evaluation.split, len(examples.labels)) == (
+        24,
+        "test",
+        131,
+    )
+    assert np.mean(examples.labels == examples.predictions) == pytest.approx(
+        result_of(uninterrupted)["test_accuracy"]
+    )
     assert np.array_equal(examples.confusion(10).sum(1), np.bincount(examples.labels, minlength=10))
     assert (examples.labels[worst] != examples.predictions[worst]).all()
     sure = examples.probabilities[worst]
     assert (np.diff(sure) <= 0).all()
-    assert sure[-1] >= np.partition(examples.probabilities[examples.labels != examples.predictions], -24)[-24]
+    assert (
+        sure[-1]
+        >= np.partition(examples.probabilities[examples.labels != examples.predictions], -24)[-24]
+    )
     assert story.evaluation.pictures.shape == (24, 32, 32, 3)
     assert ((examples.probabilities > 0) & (examples.probabilities <= 1)).all()
 
 
 def test_starts_are_noted_with_their_workers(stopped_at_5: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
-    assert paceline("train", "smoke", "--run-dir", str(run), "--workers", "2", "--stop-at", "6", cwd=tmp_path).code == 0
+    assert (
+        paceline(
+            "train",
+            "smoke",
+            "--run-dir",
+            str(run),
+            "--workers",
+            "2",
+            "--stop-at",
+            "6",
+            cwd=tmp_path,
+        ).code
+        == 0
+    )
     attempts = read_story(RunFolder(run)).attempts()
-    assert [(attempt.step, attempt.workers, attempt.tries) for attempt in attempts] == [(0, 1, 1), (5, 2, 1)]
+    assert [(attempt.step, attempt.workers, attempt.tries) for attempt in attempts] == [
+        (0, 1, 1),
+        (5, 2, 1),
+    ]
     assert attempts[0].minute == 0 < attempts[1].minute
     page = report(run, out=tmp_path / "page.html")
     assert "Started with 1 worker, again at step 5" in page
@@ -149,10 +196,20 @@ def test_what_an_engine_told_and_stale_gradients_are_shown(tmp_path: Path) -> No
 
 def test_runs_are_compared_and_named_by_letters(tmp_path: Path) -> None:
     fast = replace(get_recipe("shapes"), schedule=Schedule(rate=0.7))
-    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", fast, seed=1), make_run(tmp_path / "c")]
+    runs = [
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", fast, seed=1),
+        make_run(tmp_path / "c"),
+    ]
     page = report(*runs, out=tmp_path / "page.html")
-    different = page[page.index("What differs") : page.index("<details>", page.index("What differs"))]
-    assert re.findall(r'scope="row">([^<]+)', different) == ["schedule.name", "schedule.rate", "schedule.warmup"]
+    different = page[
+        page.index("What differs") : page.index("<details>", page.index("What differs"))
+    ]
+    assert re.findall(r'scope="row">([^<]+)', different) == [
+        "schedule.name",
+        "schedule.rate",
+        "schedule.warmup",
+    ]
     assert "0.7" in different
     assert "A and C ended with the same bits" in page
 
@@ -166,14 +223,18 @@ def test_class_names_and_errors_are_text_and_nothing_else(tmp_path: Path) -> Non
     parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
     parser.feed(page)
     assert "script" not in {tag for tag, _ in tags}
-    assert all(str(attributes["src"]).startswith("data:image/") for tag, attributes in tags if tag == "img")
+    assert all(
+        str(attributes["src"]).startswith("data:image/") for tag, attributes in tags if tag == "img"
+    )
     assert not any(name.startswith("on") for _, attributes in tags for name in attributes)
     assert page.count("&lt;script&gt;") > 5
 
 
 def test_many_classes_become_a_picture_with_the_most_frequent_mistakes(tmp_path: Path) -> None:
     classes = tuple(f"class {i}" for i in range(100))
-    page = report(make_run(tmp_path / "run", classes=classes, examples=5000), out=tmp_path / "page.html")
+    page = report(
+        make_run(tmp_path / "run", classes=classes, examples=5000), out=tmp_path / "page.html"
+    )
     assert "Confusion matrix of 100 classes" in page
     assert 'class="matrix"' not in page
     assert page.count("<tr><td>class ") == 10
@@ -181,19 +242,27 @@ def test_many_classes_become_a_picture_with_the_most_frequent_mistakes(tmp_path:
 
 def test_what_a_run_does_not_know_is_left_out_with_a_note(tmp_path: Path) -> None:
     """A run of an older version, one that has just begun, and one with more outputs than class names."""
-    old, new, odd = make_run(tmp_path / "old"), tmp_path / "new", make_run(tmp_path / "odd", classes=("one", "two"))
+    old, new, odd = (
+        make_run(tmp_path / "old"),
+        tmp_path / "new",
+        make_run(tmp_path / "odd", classes=("one", "two")),
+    )
     (old / "evaluation.npz").unlink()
     (old / "starts.jsonl").unlink()
     RunFolder(new).open(get_recipe("shapes"), {"train": 20_000, "test": 4_000, "classes": []})
     config = json.loads((odd / "config.json").read_text())
-    (odd / "config.json").write_text(json.dumps(config | {"data": {"train": 20_000, "classes": ["one"]}}))
+    (odd / "config.json").write_text(
+        json.dumps(config | {"data": {"train": 20_000, "classes": ["one"]}})
+    )
     page = report(old, out=tmp_path / "page.html")
     assert "no evaluation of single pictures" in page
     assert "was not noted" in page
     page = report(new, out=tmp_path / "page.html", force=True)
     assert "Nothing measured yet" in page
     assert "step 0 of 936" in page
-    assert "A, B: no evaluation of single pictures" in report(old, new, odd, out=tmp_path / "page.html", force=True)
+    assert "A, B: no evaluation of single pictures" in report(
+        old, new, odd, out=tmp_path / "page.html", force=True
+    )
 
 
 def test_a_damaged_evaluation_or_result_does_not_hide_the_rest(tmp_path: Path) -> None:
@@ -217,7 +286,9 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, err
 
 
-def test_a_page_that_exists_is_kept_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_exists_is_kept_without_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, page = make_run(tmp_path / "run"), tmp_path / "page.html"
     page.write_text("mine")
     code, err = one_line(capsys, str(run), "-o", str(page))
@@ -228,8 +299,12 @@ def test_a_page_that_exists_is_kept_without_force(tmp_path: Path, capsys: pytest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
 
 
-@pytest.mark.parametrize("problem", ["damaged", "newer", "missing", "unknown field", "no experiment"])
-def test_a_run_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], problem: str) -> None:
+@pytest.mark.parametrize(
+    "problem", ["damaged", "newer", "missing", "unknown field", "no experiment"]
+)
+def test_a_run_that_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], problem: str
+) -> None:
     good, bad = make_run(tmp_path / "good"), make_run(tmp_path / "bad")
     config = json.loads((bad / "config.json").read_text())
     texts: dict[str, Any] = {
@@ -251,10 +326,18 @@ def test_a_run_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [([], "which run?"), (["RUN", "-o", "nowhere/page.html"], "cannot write"), (["RUN", "-o", "."], "is a folder")],
+    [
+        ([], "which run?"),
+        (["RUN", "-o", "nowhere/page.html"], "cannot write"),
+        (["RUN", "-o", "."], "is a folder"),
+    ],
 )
 def test_wrong_arguments_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "RUN")
@@ -264,11 +347,16 @@ def test_wrong_arguments_are_one_line(
 
 def test_ten_long_runs_take_less_than_ten_seconds_and_three_megabytes(tmp_path: Path) -> None:
     """Twenty thousand records each, which is a day of training, and large noisy pictures."""
-    runs = [make_run(tmp_path / f"run-{i}", records=20_000, side=96, seed=i, examples=2000) for i in range(10)]
+    runs = [
+        make_run(tmp_path / f"run-{i}", records=20_000, side=96, seed=i, examples=2000)
+        for i in range(10)
+    ]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = paceline("report", *map(str, runs), "-o", "page.html", cwd=tmp_path)
     assert ended.code == 0, ended.err
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)  # the processor's time, so that a busy machine does not matter
+    after = resource.getrusage(
+        resource.RUSAGE_CHILDREN
+    )  # the processor's time, so that a busy machine does not matter
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
     assert (tmp_path / "page.html").stat().st_size < 3_000_000
 
@@ -302,37 +390,63 @@ def test_thinned_curves_fit_a_screen_and_end_where_they_end(values: list[float])
     assert thinned[-1:] == points[-1:]
     assert [x for x, _ in thinned] == sorted(x for x, _ in thinned)
     if values:
-        assert min(values) - 1e-9 <= min(y for _, y in thinned) <= max(y for _, y in thinned) <= max(values) + 1e-9
+        assert (
+            min(values) - 1e-9
+            <= min(y for _, y in thinned)
+            <= max(y for _, y in thinned)
+            <= max(values) + 1e-9
+        )
 
 
 def test_curves_are_told_apart_without_their_colours() -> None:
     """Each has its name at its end, and no two of the first eight the same dashes, nor of sixteen the same dashes and marks."""
-    lines = [Line(letter(i, 16), [(0.0, 1.0 + i), (1.0, 2.0 + i)], i, marked=True) for i in range(16)]
+    lines = [
+        Line(letter(i, 16), [(0.0, 1.0 + i), (1.0, 2.0 + i)], i, marked=True) for i in range(16)
+    ]
     svg = draw(Chart("Loss", lines, "epoch", str))
     names = [text.text for text in svg.iter("text") if "name" in text.get("class", "")]
     assert sorted(map(str, names)) == sorted(letter(i, 16) for i in range(16))
-    dashes = [path.get("stroke-dasharray") for path in svg.iter("path") if "line" in path.get("class", "")]
+    dashes = [
+        path.get("stroke-dasharray") for path in svg.iter("path") if "line" in path.get("class", "")
+    ]
     assert len(set(dashes[:8])) == 8
     marks = [path for path in svg.iter("path") if "mark" in path.get("class", "")][::2]
-    shapes = [(re.sub(r"^M\S+ \S+?(?=[a-z])", "", mark.get("d", "")), "filled" in mark.get("class", "")) for mark in marks]
+    shapes = [
+        (re.sub(r"^M\S+ \S+?(?=[a-z])", "", mark.get("d", "")), "filled" in mark.get("class", ""))
+        for mark in marks
+    ]
     assert len(set(zip(dashes, shapes, strict=True))) == 16
 
 
 def test_names_at_the_ends_do_not_lie_on_each_other() -> None:
     lines = [Line(letter(i, 10), [(0.0, 1.0), (1.0, 1.0 + i / 1000)], i) for i in range(10)]
     svg = draw(Chart("Loss", lines, "epoch", str, from_zero=True))
-    heights = sorted(float(text.get("y", 0)) for text in svg.iter("text") if "name" in text.get("class", ""))
+    heights = sorted(
+        float(text.get("y", 0)) for text in svg.iter("text") if "name" in text.get("class", "")
+    )
     assert min(np.diff(heights)) > 9
 
 
 def test_a_curve_of_one_point_or_with_gaps_is_drawn() -> None:
-    text = to_text(draw(Chart("Loss", [Line("train", [(0.0, float("nan")), (1.0, 2.0)], 0)], "epoch", str, log=True)))
+    text = to_text(
+        draw(
+            Chart(
+                "Loss",
+                [Line("train", [(0.0, float("nan")), (1.0, 2.0)], 0)],
+                "epoch",
+                str,
+                log=True,
+            )
+        )
+    )
     assert "nan" not in text
     assert "train: from 2.0 to 2.0" in text
 
 
 def test_html_is_escaped_by_construction() -> None:
-    text = to_text(element("p", "a < b & ", element("b", EVIL), " c", class_='x" onclick="y', data_run="1"))
+    text = to_text(
+        element("p", "a < b & ", element("b", EVIL), " c", class_='x" onclick="y', data_run="1")
+    )
     assert text == (
         '<p class="x&quot; onclick=&quot;y" data-run="1">a &lt; b &amp; <b>'
         "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=\"document.title='owned'\"&gt;</b> c</p>"
@@ -346,8 +460,14 @@ def test_html_is_escaped_by_construction() -> None:
 def pages(tmp_path_factory: pytest.TempPathFactory, uninterrupted: Path) -> dict[str, Path]:
     """The page of a real run, and one of many runs with names that no one would choose."""
     folder = tmp_path_factory.mktemp("pages")
-    long = ("a class with a rather long name of several words", "Donaudampfschifffahrtsgesellschaft" * 2, EVIL)
-    runs = [make_run(folder / f"{'very-' * 12}long-name-{i}", seed=i, classes=long) for i in range(9)]
+    long = (
+        "a class with a rather long name of several words",
+        "Donaudampfschifffahrtsgesellschaft" * 2,
+        EVIL,
+    )
+    runs = [
+        make_run(folder / f"{'very-' * 12}long-name-{i}", seed=i, classes=long) for i in range(9)
+    ]
     runs.append(make_run(folder / "hundred", classes=tuple(f"c{i}" for i in range(100)), side=96))
     report(uninterrupted, out=folder / "one.html")
     report(*runs, out=folder / "many.html")
@@ -413,16 +533,30 @@ def test_every_text_has_enough_contrast_in_light_and_dark(
 
 
 @needs_browser
-def test_the_page_speaks_to_people_who_do_not_see_it(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_page_speaks_to_people_who_do_not_see_it(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     page = browser.open(pages["one"], 1280)
     assert page.evaluate("document.documentElement.lang") == "en"
     assert page.evaluate("document.querySelectorAll('h1').length") == 1
     assert page.evaluate("[...document.querySelectorAll('img')].filter(e => !e.alt).length") == 0
     assert page.evaluate("document.querySelectorAll('img').length") == 24
-    assert page.evaluate("[...document.querySelectorAll('svg[role=img]')].filter(e => !e.querySelector('title')).length") == 0
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('svg[role=img]')].filter(e => !e.querySelector('title')).length"
+        )
+        == 0
+    )
     assert page.evaluate("document.querySelectorAll('svg[role=img]').length") == 4
-    assert page.evaluate("[...document.querySelectorAll('table')].filter(e => !e.querySelector('th')).length") == 0
-    assert page.evaluate("[...document.querySelectorAll('tr td:nth-child(6)')].map(e => e.innerText)")
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('table')].filter(e => !e.querySelector('th')).length"
+        )
+        == 0
+    )
+    assert page.evaluate(
+        "[...document.querySelectorAll('tr td:nth-child(6)')].map(e => e.innerText)"
+    )
 
 
 @needs_browser
@@ -437,11 +571,17 @@ def test_names_with_html_in_them_run_nothing(browser: Browser, pages: dict[str, 
 @needs_browser
 def test_marks_of_starts_lie_at_their_time(browser: Browser, tmp_path: Path) -> None:
     page = (
-        browser.open(tmp_path / "page.html", 1280) if report(make_run(tmp_path / "run"), out=tmp_path / "page.html") else None
+        browser.open(tmp_path / "page.html", 1280)
+        if report(make_run(tmp_path / "run"), out=tmp_path / "page.html")
+        else None
     )
     assert isinstance(page, Page)
-    assert page.evaluate("[...document.querySelectorAll('.event text')].map(e => e.textContent)") == ["1 worker", "2 workers"]
-    left, right = page.evaluate("[...document.querySelectorAll('.event path')].map(e => e.getBoundingClientRect().left)")
+    assert page.evaluate(
+        "[...document.querySelectorAll('.event text')].map(e => e.textContent)"
+    ) == ["1 worker", "2 workers"]
+    left, right = page.evaluate(
+        "[...document.querySelectorAll('.event path')].map(e => e.getBoundingClientRect().left)"
+    )
     low, high = page.evaluate(
         "(r => [r.left, r.right])(document.querySelector('.event').closest('svg').querySelector('.line').getBoundingClientRect())"
     )

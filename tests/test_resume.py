@@ -50,7 +50,10 @@ def training_that_waits(run: Path) -> Iterator[Program]:
 
 
 def steps_on_disk(run: Path) -> list[int]:
-    return sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*.safetensors"))
+    return sorted(
+        int(path.stem.removeprefix("step-"))
+        for path in (run / "checkpoints").glob("step-*.safetensors")
+    )
 
 
 def assert_stopped(run: Path, step: int) -> None:
@@ -63,7 +66,11 @@ def assert_same(run: Path, other: Path, flags: tuple[str, ...] = ()) -> Ended:
     """Going on with `run` ends where `other` ended, and leaves the same record of the way there."""
     ended = train(run, *flags)
     assert ended.code == 0, ended.err
-    assert result_of(run)["state_sha256"] == result_of(other)["state_sha256"] == ended.last_line["state_sha256"]
+    assert (
+        result_of(run)["state_sha256"]
+        == result_of(other)["state_sha256"]
+        == ended.last_line["state_sha256"]
+    )
     for name in ("step", "finished", "test_accuracy", "test_loss"):
         assert result_of(run)[name] == result_of(other)[name]
     assert result_of(run)["finished"]
@@ -77,7 +84,9 @@ def assert_same(run: Path, other: Path, flags: tuple[str, ...] = ()) -> Ended:
 
 
 def evaluations(run: Path) -> list[tuple[int, float, float]]:
-    return [(r["step"], r["test_accuracy"], r["test_loss"]) for r in metrics_of(run) if "test_loss" in r]
+    return [
+        (r["step"], r["test_accuracy"], r["test_loss"]) for r in metrics_of(run) if "test_loss" in r
+    ]
 
 
 def test_a_run_stopped_at_the_end_of_an_epoch(uninterrupted: Path, tmp_path: Path) -> None:
@@ -121,13 +130,20 @@ def test_a_run_whose_worker_is_killed(uninterrupted: Path, run: Path) -> None:
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
     assert ended.code == 1
-    assert ended.err == f"paceline: worker 0 failed: killed by SIGKILL; its log is {run / 'worker-0.log'}\n"
+    assert (
+        ended.err
+        == f"paceline: worker 0 failed: killed by SIGKILL; its log is {run / 'worker-0.log'}\n"
+    )
     assert steps_on_disk(run)[-1] == 5
-    assert metrics_of(run)[-1]["step"] == 6, "there was work after the last checkpoint, which is done again"
+    assert metrics_of(run)[-1]["step"] == 6, (
+        "there was work after the last checkpoint, which is done again"
+    )
     assert_same(run, uninterrupted)
 
 
-def test_a_run_whose_parent_is_killed_ends_at_once_and_resumes(uninterrupted: Path, run: Path) -> None:
+def test_a_run_whose_parent_is_killed_ends_at_once_and_resumes(
+    uninterrupted: Path, run: Path
+) -> None:
     with training_that_waits(run) as running:
         os.kill(running.pid, signal.SIGKILL)
         running.wait_until_gone(5.0)
@@ -150,13 +166,17 @@ def newest_size(run: Path) -> int:
     return (run / f"checkpoints/step-{steps_on_disk(run)[-1]:08d}.safetensors").stat().st_size
 
 
-def test_a_run_killed_between_its_last_checkpoint_and_its_result(uninterrupted: Path, run: Path) -> None:
+def test_a_run_killed_between_its_last_checkpoint_and_its_result(
+    uninterrupted: Path, run: Path
+) -> None:
     assert train(run, "--actions", "own.py:kill_at_the_end", "--max-restarts", "0").code == 1
     assert steps_on_disk(run)[-1] == LAST_STEP
     assert_same(run, uninterrupted)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(uninterrupted: Path, run: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(
+    uninterrupted: Path, run: Path
+) -> None:
     newest = run / "checkpoints/step-00000005.safetensors"
     content = bytearray(newest.read_bytes())
     content[-1000] ^= 1
@@ -174,17 +194,23 @@ def test_a_run_that_averages_weights_stops_at_the_end_of_a_round(tmp_path: Path)
     assert_same(tmp_path / "run", tmp_path / "uninterrupted", flags)
 
 
-def test_a_finished_run_says_so_quickly_and_changes_nothing(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_finished_run_says_so_quickly_and_changes_nothing(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     (run / "worker-0.log").unlink()
     before = contents(run)
     began_s = cpu_seconds_of_children()
     ended = train(run)
-    assert cpu_seconds_of_children() - began_s < 3.0, "not wall time, because other tests share the cores"
+    assert cpu_seconds_of_children() - began_s < 3.0, (
+        "not wall time, because other tests share the cores"
+    )
     assert ended.code == 0
     assert "this run is finished" in ended.out
     assert ended.last_line["state_sha256"] == result_of(run)["state_sha256"]
-    assert (run / "worker-0.log").read_text() == "", "TensorFlow writes to the log when it is imported"
+    assert (run / "worker-0.log").read_text() == "", (
+        "TensorFlow writes to the log when it is imported"
+    )
     (run / "worker-0.log").unlink()
     assert contents(run) == before
 
@@ -196,4 +222,8 @@ def cpu_seconds_of_children() -> float:
 
 def contents(run: Path) -> dict[str, bytes]:
     """Every file but the lock, which has the number of the process that looked."""
-    return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "lock"}
+    return {
+        str(file.relative_to(run)): file.read_bytes()
+        for file in run.rglob("*")
+        if file.is_file() and file.name != "lock"
+    }

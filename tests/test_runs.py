@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline import runs
+from paceline.config.experiment import Data, Experiment
 from paceline.errors import UserError
-from paceline.experiment import Data, Experiment
-from paceline.runs import RunFolder, all_runs, default_path, existing_run
+from paceline.run_folder import folder as run_folder
+from paceline.run_folder.folder import RunFolder, all_runs, default_path, existing_run
 
 EXPERIMENT = Experiment(seed=3)
 FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
 
 HOLD_THE_LOCK = """
 import sys, time
-from paceline.runs import RunFolder
+from paceline.run_folder.folder import RunFolder
 RunFolder(sys.argv[1]).lock()
 print("locked", flush=True)
 time.sleep(60)
@@ -53,7 +53,7 @@ def test_a_new_folder_tells_experiment_data_versions_and_format(run: RunFolder) 
     config = json.loads((run.path / "config.json").read_text())
     assert config["experiment"] == EXPERIMENT.to_json()
     assert config["data"] == {"train": 50000, "test": 10000, "image_shape": [32, 32, 3]}
-    assert config["format"] == runs.FORMAT
+    assert config["format"] == run_folder.FORMAT
     assert {"python", "paceline", "keras", "numpy"} <= config["versions"].keys()
     assert run.experiment() == EXPERIMENT
     assert run.events.is_dir()
@@ -75,7 +75,9 @@ def test_another_experiment_is_told_what_differs(run: RunFolder) -> None:
 
 
 def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
-    other = Experiment(seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False)
+    other = Experiment(
+        seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False
+    )
     with pytest.raises(UserError, match="and 1 more") as error:
         run.open(other, FACTS)
     one_line(error)
@@ -91,7 +93,9 @@ def test_changed_libraries_are_answered(run: RunFolder) -> None:
     config = json.loads((run.path / "config.json").read_text())
     config["versions"]["keras"] = "2.0"
     (run.path / "config.json").write_text(json.dumps(config))
-    assert run.open(EXPERIMENT, FACTS) == [f"keras: '2.0' -> {runs.library_versions()['keras']!r}"]
+    assert run.open(EXPERIMENT, FACTS) == [
+        f"keras: '2.0' -> {run_folder.library_versions()['keras']!r}"
+    ]
 
 
 def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None:
@@ -101,7 +105,10 @@ def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None
     assert run.open(EXPERIMENT, FACTS) == []
 
 
-@pytest.mark.parametrize("content", ["", '{"format": 1, "exp', "[]", "{}", '{"format": 1, "experiment": {"data": 3}}', "\0\0"])
+@pytest.mark.parametrize(
+    "content",
+    ["", '{"format": 1, "exp', "[]", "{}", '{"format": 1, "experiment": {"data": 3}}', "\0\0"],
+)
 def test_a_damaged_config_is_one_clear_line(run: RunFolder, content: str) -> None:
     (run.path / "config.json").write_text(content)
     with pytest.raises(UserError, match="damaged") as error:
@@ -111,7 +118,7 @@ def test_a_damaged_config_is_one_clear_line(run: RunFolder, content: str) -> Non
 
 def test_a_newer_format_is_one_clear_line(run: RunFolder) -> None:
     config = json.loads((run.path / "config.json").read_text())
-    (run.path / "config.json").write_text(json.dumps(config | {"format": runs.FORMAT + 1}))
+    (run.path / "config.json").write_text(json.dumps(config | {"format": run_folder.FORMAT + 1}))
     with pytest.raises(UserError, match="newer Paceline") as error:
         run.open(EXPERIMENT, FACTS)
     one_line(error)
@@ -142,11 +149,15 @@ def test_a_path_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
-    with subprocess.Popen([sys.executable, "-c", HOLD_THE_LOCK, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_LOCK, str(run.path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "locked\n"
-            with pytest.raises(UserError, match=f"another process \\(pid {holder.pid} on host .+\\) is training in") as error:
+            with pytest.raises(
+                UserError, match=f"another process \\(pid {holder.pid} on host .+\\) is training in"
+            ) as error:
                 run.lock(wait_s=0.2)
             one_line(error)
         finally:
@@ -160,11 +171,20 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
 
 def test_a_result_is_read_as_written_and_strict_json(run: RunFolder) -> None:
     assert run.read_result() is None
-    run.write_result({"finished": True, "step": np.int64(7), "test_accuracy": np.float32(0.5), "loss": float("nan")})
+    run.write_result(
+        {
+            "finished": True,
+            "step": np.int64(7),
+            "test_accuracy": np.float32(0.5),
+            "loss": float("nan"),
+        }
+    )
     assert run.read_result() == {"finished": True, "step": 7, "test_accuracy": 0.5, "loss": None}
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.config.experiment import Experiment, Schedule, Sync
+from paceline.config.plan import Plan, build_plan
+from paceline.config.schedule import learning_rate, rates
 from paceline.errors import UserError
-from paceline.experiment import Experiment, Schedule, Sync
-from paceline.plan import Plan, build_plan
-from paceline.schedule import learning_rate, rates
 
 STEPS = Schedule(name="steps", rate=0.1, boundaries=(2, 3.5), factors=(0.1, 0.01))
 COSINE = Schedule(name="cosine", rate=0.4)
@@ -51,11 +51,14 @@ ONE_CYCLE = Schedule(name="one-cycle", rate=0.4, warmup=2, warmup_from=0.1)
     ],
 )
 def test_rates_are_those_of_the_table(schedule, step, expected):
-    assert learning_rate(schedule, step, 10, 100, 128) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert learning_rate(schedule, step, 10, 100, 128) == pytest.approx(
+        expected, rel=1e-12, abs=1e-15
+    )
 
 
 @pytest.mark.parametrize(
-    ("scale_to_batch", "batch", "expected"), [(0, 1024, 0.1), (128, 128, 0.1), (128, 1024, 0.8), (256, 64, 0.025)]
+    ("scale_to_batch", "batch", "expected"),
+    [(0, 1024, 0.1), (128, 128, 0.1), (128, 1024, 0.8), (256, 64, 0.025)],
 )
 def test_the_rate_grows_linearly_with_the_batch_when_asked(scale_to_batch, batch, expected):
     schedule = Schedule(name="constant", rate=0.1, scale_to_batch=scale_to_batch)
@@ -73,13 +76,20 @@ def test_a_boundary_given_as_step_over_steps_per_epoch_falls_on_that_step(step):
 def test_a_warm_up_of_a_tenth_of_thirty_steps_has_three_steps():
     """0.1 * 30 is a little more than 3 in floating point."""
     schedule = Schedule(name="constant", rate=1.0, warmup=0.1)
-    assert [round(learning_rate(schedule, step, 30, 100, 1), 6) for step in range(4)] == [0.333333, 0.666667, 1.0, 1.0]
+    assert [round(learning_rate(schedule, step, 30, 100, 1), 6) for step in range(4)] == [
+        0.333333,
+        0.666667,
+        1.0,
+        1.0,
+    ]
 
 
 def test_a_block_of_rates_has_adams_corrections_of_its_own_steps():
     experiment = Experiment()
     table = rates(experiment, 3, 6, 10, 100)
-    assert [row[0] for row in table] == [learning_rate(experiment.schedule, step, 10, 100, 128) for step in (3, 4, 5)]
+    assert [row[0] for row in table] == [
+        learning_rate(experiment.schedule, step, 10, 100, 128) for step in (3, 4, 5)
+    ]
     assert [row[1] for row in table] == pytest.approx([1 - 0.9**n for n in (4, 5, 6)])
     assert [row[2] for row in table] == pytest.approx([1 - 0.999**n for n in (4, 5, 6)])
 
@@ -99,7 +109,11 @@ def walk(plan, block_steps=1_000_000, first=0):
     ("plan", "evaluations", "saves"),
     [
         (Plan(10, 30, 1, evaluate_every=10, save_every=10), [10, 20, 30], [10, 20, 30]),
-        (Plan(10, 25, 1, evaluate_every=10, save_every=4), [10, 20, 25], [4, 8, 12, 16, 20, 24, 25]),
+        (
+            Plan(10, 25, 1, evaluate_every=10, save_every=4),
+            [10, 20, 25],
+            [4, 8, 12, 16, 20, 24, 25],
+        ),
         (Plan(10, 30, 1), [30], [30]),
         (Plan(10, 30, 1, stop_at=7), [30], [7]),
         # rounds of 4: what is due at 10 waits for 12
@@ -112,7 +126,9 @@ def walk(plan, block_steps=1_000_000, first=0):
 def test_evaluations_saves_and_stops_fall_on_the_ends_of_rounds(plan, evaluations, saves):
     steps = range(1, plan.total_steps + 1)
     assert [step for step in steps if plan.evaluates_at(step)] == evaluations
-    before_the_stop = [step for step in steps if plan.saves_at(step) and not (plan.stop_at and step > saves[-1])]
+    before_the_stop = [
+        step for step in steps if plan.saves_at(step) and not (plan.stop_at and step > saves[-1])
+    ]
     assert before_the_stop == saves
     assert set(evaluations) | set(saves) <= set(walk(plan))
 
@@ -152,7 +168,13 @@ def test_walking_from_stop_to_stop_passes_no_due_step(plan, block_steps):
         if plan.evaluates_at(step) or (plan.saves_at(step) and not plan.stops_at(step))
     }
     if plan.stop_at:
-        due.add(next(step for step in range(1, plan.total_steps + 1) if plan.stops_at(step) or step == plan.total_steps))
+        due.add(
+            next(
+                step
+                for step in range(1, plan.total_steps + 1)
+                if plan.stops_at(step) or step == plan.total_steps
+            )
+        )
     assert due <= set(stops)
     assert stops[-1] == plan.total_steps
     assert all(stop % plan.round_steps == 0 for stop in stops[:-1])
@@ -167,15 +189,20 @@ def test_a_resumed_walk_visits_the_due_steps_that_were_left(plan, data):
     due = [
         step
         for step in whole
-        if step > first and (plan.evaluates_at(step) or (plan.saves_at(step) and not plan.stops_at(step)))
+        if step > first
+        and (plan.evaluates_at(step) or (plan.saves_at(step) and not plan.stops_at(step)))
     ]
     assert set(due) <= set(walk(plan, data.draw(st.integers(1, 80)), first))
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 40))
-def test_what_falls_due_in_each_interval_happens_once_by_the_end_of_its_round(total, every, round_steps):
+def test_what_falls_due_in_each_interval_happens_once_by_the_end_of_its_round(
+    total, every, round_steps
+):
     plan = Plan(7, total, round_steps, evaluate_every=every)
-    expected = {min(-(-step // round_steps) * round_steps, total) for step in range(every, total + 1, every)} | {total}
+    expected = {
+        min(-(-step // round_steps) * round_steps, total) for step in range(every, total + 1, every)
+    } | {total}
     assert {step for step in range(1, total + 1) if plan.evaluates_at(step)} == expected
 
 
@@ -196,6 +223,8 @@ def test_epochs_become_steps(changes, expected):
 
 
 def test_less_than_one_batch_of_data_is_a_clear_error():
-    with pytest.raises(UserError, match=r"127 training examples, fewer than one global batch of 128"):
+    with pytest.raises(
+        UserError, match=r"127 training examples, fewer than one global batch of 128"
+    ):
         build_plan(Experiment(), 127)
     assert build_plan(Experiment(), 128).steps_per_epoch == 1

@@ -18,24 +18,34 @@ FAULTS = Path(__file__).parent / "faults"
 
 
 def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:
-    ended = paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder, environment=environment)
+    ended = paceline(
+        "train", "smoke", "--run-dir", name, *flags, cwd=folder, environment=environment
+    )
     assert ended.code == 0, ended
     return result_of(folder / name)["state_sha256"]
 
 
 def evaluations(run: Path) -> list[dict[str, Any]]:
-    return [{name: r[name] for name in r if name.startswith("test_")} for r in metrics_of(run) if "test_loss" in r]
+    return [
+        {name: r[name] for name in r if name.startswith("test_")}
+        for r in metrics_of(run)
+        if "test_loss" in r
+    ]
 
 
 def with_faults(**more: str) -> dict[str, str]:
     """An environment in which Python imports tests/faults/sitecustomize.py."""
-    return more | {"PYTHONPATH": os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    return more | {
+        "PYTHONPATH": os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
 
 
 def test_two_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: Path) -> None:
     assert digest_of(tmp_path, "run", "--workers", "2") == result_of(uninterrupted)["state_sha256"]
     assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
-    assert [each["test_count"] for each in evaluations(tmp_path / "run")] == [131.0] * 3, "every example is counted once"
+    assert [each["test_count"] for each in evaluations(tmp_path / "run")] == [131.0] * 3, (
+        "every example is counted once"
+    )
     assert (tmp_path / "run" / "worker-1.log").exists()
 
 
@@ -47,16 +57,26 @@ def test_four_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [("2", "1"), pytest.param("4", "2", marks=pytest.mark.long), pytest.param("1", "4", marks=pytest.mark.long)],
+    [
+        ("2", "1"),
+        pytest.param("4", "2", marks=pytest.mark.long),
+        pytest.param("1", "4", marks=pytest.mark.long),
+    ],
 )
-def test_a_run_resumes_with_another_number_of_workers(first: str, then: str, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_workers(
+    first: str, then: str, uninterrupted: Path, tmp_path: Path
+) -> None:
     digest_of(tmp_path, "run", "--workers", first, "--stop-at", "5")
     assert digest_of(tmp_path, "run", "--workers", then) == result_of(uninterrupted)["state_sha256"]
 
 
 @pytest.mark.parametrize("workers", ["2", pytest.param("4", marks=pytest.mark.long)])
-def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(workers: str, tmp_path: Path) -> None:
-    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "several", *WEIGHTS, "--workers", workers)
+def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(
+    workers: str, tmp_path: Path
+) -> None:
+    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(
+        tmp_path, "several", *WEIGHTS, "--workers", workers
+    )
     one, several = evaluations(tmp_path / "one"), evaluations(tmp_path / "several")
     assert one == several
     assert {each["test_count"] for each in one} == {131.0}
@@ -65,17 +85,23 @@ def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(workers:
 @pytest.mark.long
 def test_averaged_weights_resume_with_another_number_of_workers(tmp_path: Path) -> None:
     digest_of(tmp_path, "several", *WEIGHTS, "--workers", "2", "--stop-at", "5")
-    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "several", *WEIGHTS, "--workers", "4")
+    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(
+        tmp_path, "several", *WEIGHTS, "--workers", "4"
+    )
 
 
-@pytest.mark.parametrize("flags", [(), pytest.param(WEIGHTS, marks=pytest.mark.long)], ids=["gradients", "weights"])
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(WEIGHTS, marks=pytest.mark.long)], ids=["gradients", "weights"]
+)
 def test_two_workers_of_two_devices_each_give_the_same_bits(
     flags: tuple[str, ...], uninterrupted: Path, tmp_path: Path
 ) -> None:
     one = digest_of(tmp_path, "one", *flags) if flags else result_of(uninterrupted)["state_sha256"]
     environment = with_faults(LOGICAL_DEVICES="2", DEVICES_FOLDER=str(tmp_path))
     assert digest_of(tmp_path, "run", *flags, "--workers", "2", **environment) == one
-    assert {(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)} == {"4"}, "replicas in sync, by the strategy"
+    assert {(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)} == {"4"}, (
+        "replicas in sync, by the strategy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,9 +112,20 @@ def test_two_workers_of_two_devices_each_give_the_same_bits(
         pytest.param("0 numpy 1.0.0", "libraries.numpy", marks=pytest.mark.long),
     ],
 )
-def test_workers_that_would_compute_other_bits_are_told_at_the_start(pretended: str, told: str, tmp_path: Path) -> None:
+def test_workers_that_would_compute_other_bits_are_told_at_the_start(
+    pretended: str, told: str, tmp_path: Path
+) -> None:
     environment = with_faults(PRETENDED=pretended)
-    ended = paceline("train", "smoke", "--run-dir", "run", "--workers", "2", cwd=tmp_path, environment=environment)
+    ended = paceline(
+        "train",
+        "smoke",
+        "--run-dir",
+        "run",
+        "--workers",
+        "2",
+        cwd=tmp_path,
+        environment=environment,
+    )
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
     assert "worker 1 (127.0.0.1:" in ended.err
     assert f"differs from the chief: {told}" in ended.err
@@ -96,14 +133,20 @@ def test_workers_that_would_compute_other_bits_are_told_at_the_start(pretended: 
 
 
 def cluster_of(roles: tuple[str, ...]) -> dict[str, list[str]]:
-    return {role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)}
+    return {
+        role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)
+    }
 
 
-def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writes(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writes(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     cluster, elsewhere = cluster_of(("master", "worker")), tmp_path / "elsewhere"
     elsewhere.mkdir()
     # tasks may start in any order
-    with program("train", "smoke", cwd=elsewhere, environment=tf_config(cluster, "worker")) as follower:
+    with program(
+        "train", "smoke", cwd=elsewhere, environment=tf_config(cluster, "worker")
+    ) as follower:
         chief = paceline("train", "smoke", cwd=tmp_path, environment=tf_config(cluster, "master"))
         followed: Ended = follower.wait()
     assert (chief.code, followed.code) == (0, 0), (chief, followed)
@@ -127,7 +170,9 @@ def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
 def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
     own, absent = free_addresses(2)
     environment = tf_config({"worker": [own, absent]}, "worker")
-    ended = paceline("train", "smoke", "--start-timeout", "25", cwd=tmp_path, environment=environment)
+    ended = paceline(
+        "train", "smoke", "--start-timeout", "25", cwd=tmp_path, environment=environment
+    )
     assert ended.code == 1
     assert f"waiting for {absent}" in ended.out
     assert f"no answer from {absent}" in ended.err
@@ -140,6 +185,11 @@ def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> No
         other.bind(("0.0.0.0", 0))
         other.listen()
         own = f"127.0.0.1:{other.getsockname()[1]}"
-        ended = paceline("train", "smoke", cwd=tmp_path, environment=tf_config({"worker": [own, absent]}, "worker"))
+        ended = paceline(
+            "train",
+            "smoke",
+            cwd=tmp_path,
+            environment=tf_config({"worker": [own, absent]}, "worker"),
+        )
     assert ended.code == 2
     assert f"cannot listen at {own}" in ended.err.splitlines()[-1]

@@ -32,7 +32,7 @@ from helpers import (
     write_own_code,
 )
 from paceline.errors import UserError
-from paceline.places.spark_session import check_java
+from paceline.places.spark.session import check_java
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 try:
@@ -40,9 +40,15 @@ try:
 except UserError as reason:
     pytest.skip(str(reason), allow_module_level=True)
 
-SPARK_TIMEOUT_S = 2 * TIMEOUT_S  # seven processes of Java and TensorFlow take their time to start on two busy cores
+SPARK_TIMEOUT_S = (
+    2 * TIMEOUT_S
+)  # seven processes of Java and TensorFlow take their time to start on two busy cores
 pytestmark = pytest.mark.timeout(5 * TIMEOUT_S)
-SMALL = ("spark.executor.memory=512m", "spark.ui.enabled=false", "spark.executorEnv.PACELINE_TEST_MARK={mark}")
+SMALL = (
+    "spark.executor.memory=512m",
+    "spark.ui.enabled=false",
+    "spark.executorEnv.PACELINE_TEST_MARK={mark}",
+)
 TWO_SLOTS = ("spark.cores.max=2", "spark.executor.cores=1")
 WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
 
@@ -53,7 +59,12 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     def make(folder: Path) -> None:
         pid = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-        command = [sys.executable, str(Path(__file__).with_name("spark_cluster.py")), str(folder), str(pid)]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("spark_cluster.py")),
+            str(folder),
+            str(pid),
+        ]
         cluster = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         wait_until(lambda: (folder / "url").exists() or cluster.poll() is not None)
 
@@ -65,7 +76,9 @@ def on_spark(master: str, *conf: str) -> tuple[str, ...]:
 
 
 def train(folder: Path, name: str, *flags: str) -> Ended:
-    return paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder, timeout_s=SPARK_TIMEOUT_S)
+    return paceline(
+        "train", "smoke", "--run-dir", name, *flags, cwd=folder, timeout_s=SPARK_TIMEOUT_S
+    )
 
 
 def digest_of(folder: Path, name: str, *flags: str) -> str:
@@ -80,7 +93,9 @@ def waiting_training(folder: Path, *flags: str) -> Iterator[Program]:
     write_own_code(folder)
     waits = ("--run-dir", "run", "--actions", "own.py:wait_for_a_signal")
     with program("train", "smoke", *waits, *flags, cwd=folder) as running:
-        wait_until(lambda: (folder / "reached").exists() or not running.is_running(), SPARK_TIMEOUT_S)
+        wait_until(
+            lambda: (folder / "reached").exists() or not running.is_running(), SPARK_TIMEOUT_S
+        )
         assert running.is_running(), running.wait()
         yield running
 
@@ -126,7 +141,9 @@ def test_two_tasks_give_the_same_bits_as_one_process_under_a_small_driver(
 
 
 @pytest.mark.long
-def test_averaged_weights_give_the_same_bits_on_four_tasks_as_in_one_process(tmp_path: Path, master: str) -> None:
+def test_averaged_weights_give_the_same_bits_on_four_tasks_as_in_one_process(
+    tmp_path: Path, master: str
+) -> None:
     four = ("--workers", "4", *on_spark(master, "spark.cores.max=4", "spark.executor.cores=1"))
     assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "four", *WEIGHTS, *four)
 
@@ -157,7 +174,9 @@ def test_a_killed_worker_is_named_and_the_run_goes_on_to_the_same_bits(
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-def test_a_python_error_in_a_worker_of_a_local_cluster_reaches_the_person_as_that_error(tmp_path: Path) -> None:
+def test_a_python_error_in_a_worker_of_a_local_cluster_reaches_the_person_as_that_error(
+    tmp_path: Path,
+) -> None:
     write_own_code(tmp_path)
     flags = ("--workers", "2", "--actions", "own.py:forget", *on_spark("local-cluster[2,1,512]"))
     ended = train(tmp_path, "run", *flags)
@@ -169,14 +188,21 @@ def test_a_python_error_in_a_worker_of_a_local_cluster_reaches_the_person_as_tha
 
 
 @pytest.mark.long
-def test_a_worker_that_fails_again_and_again_is_started_again_as_often_as_allowed(tmp_path: Path) -> None:
+def test_a_worker_that_fails_again_and_again_is_started_again_as_often_as_allowed(
+    tmp_path: Path,
+) -> None:
     write_own_code(tmp_path)
-    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "\ndef die(step, metrics):\n    os._exit(7)\n")
+    (tmp_path / "own.py").write_text(
+        (tmp_path / "own.py").read_text() + "\ndef die(step, metrics):\n    os._exit(7)\n"
+    )
     flags = ("--max-restarts", "1", "--actions", "own.py:die", *on_spark("local[1]"))
     ended = train(tmp_path, "run", *flags)
     assert ended.code == 1
     assert ended.out.count("starting 1 again") == 1
-    assert ended.err == f"paceline: worker 0 failed: exit code 7; its log is {tmp_path / 'run' / 'worker-0.log'}\n"
+    assert (
+        ended.err
+        == f"paceline: worker 0 failed: exit code 7; its log is {tmp_path / 'run' / 'worker-0.log'}\n"
+    )
 
 
 @pytest.mark.long
@@ -192,8 +218,12 @@ def test_ctrl_c_saves_and_leaves_no_process_on_any_executor(
     assert ended.code == 130, ended
     assert ended.err == "stopped by SIGINT; the same command goes on from here\n"
     assert result_of(tmp_path / "run")["finished"] is False
-    assert (tmp_path / "run/checkpoints" / f"step-{result_of(tmp_path / 'run')['step']:08d}.safetensors").exists()
-    assert digest_of(tmp_path, "run") == result_of(uninterrupted)["state_sha256"], "it goes on in another place"
+    assert (
+        tmp_path / "run/checkpoints" / f"step-{result_of(tmp_path / 'run')['step']:08d}.safetensors"
+    ).exists()
+    assert digest_of(tmp_path, "run") == result_of(uninterrupted)["state_sha256"], (
+        "it goes on in another place"
+    )
 
 
 @pytest.mark.long
@@ -206,13 +236,25 @@ def test_a_killed_driver_leaves_no_process_on_any_executor(tmp_path: Path, maste
 
 
 @pytest.mark.long
-def test_spark_submit_trains_with_its_own_settings(uninterrupted: Path, tmp_path: Path, master: str) -> None:
+def test_spark_submit_trains_with_its_own_settings(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
     script = paceline("spark-script", cwd=tmp_path).out.strip()
     conf = [word for setting in (*SMALL, *TWO_SLOTS) for word in ("--conf", setting)]
-    submit = (str(Path(sys.executable).with_name("spark-submit")), "--master", master, *conf, script)
-    activated = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # by which spark-submit finds its own files
+    submit = (
+        str(Path(sys.executable).with_name("spark-submit")),
+        "--master",
+        master,
+        *conf,
+        script,
+    )
+    activated = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    }  # by which spark-submit finds its own files
     flags = ("train", "smoke", "--workers", "2", "--run-dir", "run")
-    with program(*flags, cwd=tmp_path, command=submit, environment=activated | OWN_PYTHON) as running:
+    with program(
+        *flags, cwd=tmp_path, command=submit, environment=activated | OWN_PYTHON
+    ) as running:
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
@@ -232,10 +274,15 @@ json.dump([spark.range(5).count(), *(result.state_sha256 for result in found)], 
 
 
 @pytest.mark.long
-def test_a_session_that_already_runs_is_used_again_and_again_and_left_running(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_session_that_already_runs_is_used_again_and_again_and_left_running(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     (tmp_path / "twice.py").write_text(IN_A_SESSION)
     ended = paceline(
-        cwd=tmp_path, command=(sys.executable, str(tmp_path / "twice.py")), timeout_s=SPARK_TIMEOUT_S, environment=OWN_PYTHON
+        cwd=tmp_path,
+        command=(sys.executable, str(tmp_path / "twice.py")),
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
     )
     assert ended.code == 0, ended.err
     digest = result_of(uninterrupted)["state_sha256"]
@@ -248,10 +295,19 @@ def test_executors_whose_python_has_no_paceline_get_the_drivers(
 ) -> None:
     """Their Python has every other package: a line of a .pth file adds a folder, but not what its own .pth files add."""
     venv.create(tmp_path / "venv", symlinks=True)
-    python, (packages,) = tmp_path / "venv/bin/python", (tmp_path / "venv").glob("lib/python*/site-packages")
+    python, (packages,) = (
+        tmp_path / "venv/bin/python",
+        (tmp_path / "venv").glob("lib/python*/site-packages"),
+    )
     (packages / "others.pth").write_text(str(Path(np.__file__).parents[1]))
     alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    found = subprocess.run([python, "-c", "import numpy, paceline"], capture_output=True, text=True, env=alone, cwd=tmp_path)
+    found = subprocess.run(
+        [python, "-c", "import numpy, paceline"],
+        capture_output=True,
+        text=True,
+        env=alone,
+        cwd=tmp_path,
+    )
     assert "No module named 'paceline'" in found.stderr
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     flags = ("--workers", "2", *on_spark(master, *TWO_SLOTS))
@@ -262,8 +318,14 @@ def test_executors_whose_python_has_no_paceline_get_the_drivers(
 def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master: str) -> None:
     code = "import os\n\n\ndef note(step, metrics):\n    open('gpus.txt', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     (tmp_path / "note.py").write_text(code)
-    gpus = ("spark.executor.resource.gpu.amount=2", "spark.task.resource.gpu.amount=2", "spark.cores.max=1")
-    ended = train(tmp_path, "run", "--stop-at", "1", "--actions", "note.py:note", *on_spark(master, *gpus))
+    gpus = (
+        "spark.executor.resource.gpu.amount=2",
+        "spark.task.resource.gpu.amount=2",
+        "spark.cores.max=1",
+    )
+    ended = train(
+        tmp_path, "run", "--stop-at", "1", "--actions", "note.py:note", *on_spark(master, *gpus)
+    )
     assert ended.code == 0, ended
     assert (tmp_path / "gpus.txt").read_text() == "3,5"
 
@@ -281,7 +343,9 @@ def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:
 
 
 def test_a_host_that_does_not_see_the_data_is_named(tmp_path: Path) -> None:
-    ended = train(tmp_path, "run", "--data.source", "cifar10", "--data.dir", "nowhere", *on_spark("local[1]"))
+    ended = train(
+        tmp_path, "run", "--data.source", "cifar10", "--data.dir", "nowhere", *on_spark("local[1]")
+    )
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 1
     assert f"cannot read the data folder {tmp_path / 'nowhere'}; " in ended.err
@@ -289,10 +353,12 @@ def test_a_host_that_does_not_see_the_data_is_named(tmp_path: Path) -> None:
 
 
 def test_a_host_that_does_not_share_the_run_folder_is_named(tmp_path: Path) -> None:
-    from paceline.places.spark_task import proof_problem
+    from paceline.places.spark.task import proof_problem
 
     told = proof_problem(str(tmp_path / ".proof"), "h7")
-    assert told.startswith(f"host h7, which has the chief, does not share {tmp_path} with the driver; ")
+    assert told.startswith(
+        f"host h7, which has the chief, does not share {tmp_path} with the driver; "
+    )
     (tmp_path / ".proof").touch()
     assert not proof_problem(str(tmp_path / ".proof"), "h7")
 
@@ -308,11 +374,22 @@ def test_a_finished_run_says_so_without_starting_spark(uninterrupted: Path, tmp_
 @pytest.mark.parametrize(
     ("flags", "environment", "complaint"),
     [
-        pytest.param((), {"PATH": "/nowhere", "JAVA_HOME": ""}, "there is no Java; Spark needs Java 17", id="no Java"),
+        pytest.param(
+            (),
+            {"PATH": "/nowhere", "JAVA_HOME": ""},
+            "there is no Java; Spark needs Java 17",
+            id="no Java",
+        ),
         pytest.param((), {"JAVA_HOME": "old"}, "is Java 11; Spark needs Java 17", id="old Java"),
-        pytest.param(("--spark.master", "spark://127.0.0.1:1"), {}, "nobody answers there", id="no master"),
-        pytest.param(("--spark.conf", "cores"), {}, "write it as spark.KEY=VALUE", id="no KEY=VALUE"),
-        pytest.param(("--min-workers", "1"), {}, "--min-workers is not for --on spark", id="min-workers"),
+        pytest.param(
+            ("--spark.master", "spark://127.0.0.1:1"), {}, "nobody answers there", id="no master"
+        ),
+        pytest.param(
+            ("--spark.conf", "cores"), {}, "write it as spark.KEY=VALUE", id="no KEY=VALUE"
+        ),
+        pytest.param(
+            ("--min-workers", "1"), {}, "--min-workers is not for --on spark", id="min-workers"
+        ),
     ],
 )
 def test_what_a_person_can_put_right_is_one_line(
@@ -323,7 +400,9 @@ def test_what_a_person_can_put_right_is_one_line(
     complaint: str,
 ) -> None:
     (tmp_path / "old/bin").mkdir(parents=True)
-    (tmp_path / "old/bin/java").write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    (tmp_path / "old/bin/java").write_text(
+        "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
+    )
     (tmp_path / "old/bin/java").chmod(0o755)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -346,7 +425,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(400):
             file = folder / "pictures" / f"class-{number % 3}" / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
-            Image.frombytes("RGB", (200, 200), noise.randbytes(120_000)).save(file, compress_level=1)
+            Image.frombytes("RGB", (200, 200), noise.randbytes(120_000)).save(
+                file, compress_level=1
+            )
         (folder / "pictures/class-1/bad.png").write_bytes(b"no picture")
 
     return once_per_session(tmp_path_factory, "spark-pictures", make) / "pictures"
@@ -355,11 +436,20 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CONVERSION = ("--split", "0.1", "--shards", "2", "--validation-shards", "1")
 
 
-def convert_and_disturb(pictures: Path, folder: Path, where: tuple[str, ...], disturb: Callable[[int], None]) -> None:
+def convert_and_disturb(
+    pictures: Path, folder: Path, where: tuple[str, ...], disturb: Callable[[int], None]
+) -> None:
     """Convert on Spark, disturb the first process that is seen writing a shard, and compare with a conversion on one machine."""
     assert paceline("data", "convert", str(pictures), "local", *CONVERSION, cwd=folder).code == 0
-    with program("data", "convert", str(pictures), "out", *CONVERSION, *where, cwd=folder) as running:
-        wait_until(lambda: (writers := writers_of(running, folder / "out")) and (disturb(writers[0]) or True), SPARK_TIMEOUT_S)
+    with program(
+        "data", "convert", str(pictures), "out", *CONVERSION, *where, cwd=folder
+    ) as running:
+        wait_until(
+            lambda: (
+                (writers := writers_of(running, folder / "out")) and (disturb(writers[0]) or True)
+            ),
+            SPARK_TIMEOUT_S,
+        )
         ended = running.wait(SPARK_TIMEOUT_S)
         running.wait_until_gone(30.0)
     assert ended.code == 0, ended
@@ -370,7 +460,11 @@ def writers_of(running: Program, out: Path) -> list[int]:
     """Processes of Spark's that have an unfinished training shard open."""
     if not list(out.glob(".train-*.tmp")):
         return []
-    return [pid for pid in running.find("pyspark.daemon") if any(".train-" in name for name in open_files(pid))]
+    return [
+        pid
+        for pid in running.find("pyspark.daemon")
+        if any(".train-" in name for name in open_files(pid))
+    ]
 
 
 def open_files(pid: int) -> list[str]:
@@ -385,22 +479,39 @@ def open_files(pid: int) -> list[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Everything that is there, half-written files too."""
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def test_a_conversion_whose_task_is_killed_once_writes_the_same_bytes_as_one_machine(
     pictures: Path, tmp_path: Path, master: str
 ) -> None:
-    convert_and_disturb(pictures, tmp_path, on_spark(master, *TWO_SLOTS), lambda pid: os.kill(pid, signal.SIGKILL))
+    convert_and_disturb(
+        pictures, tmp_path, on_spark(master, *TWO_SLOTS), lambda pid: os.kill(pid, signal.SIGKILL)
+    )
     assert "train-00001-of-00002" in contents(tmp_path / "out")
     assert "bad.png" in (tmp_path / "out" / "rejected.jsonl").read_text()
 
 
 @pytest.mark.long
-def test_a_shard_that_two_tasks_write_at_a_time_is_there_once(pictures: Path, tmp_path: Path, master: str) -> None:
-    eager = ("spark.speculation=true", "spark.speculation.quantile=0.1", "spark.speculation.multiplier=1.1")
+def test_a_shard_that_two_tasks_write_at_a_time_is_there_once(
+    pictures: Path, tmp_path: Path, master: str
+) -> None:
+    eager = (
+        "spark.speculation=true",
+        "spark.speculation.quantile=0.1",
+        "spark.speculation.multiplier=1.1",
+    )
     eager += ("spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=100ms")
-    convert_and_disturb(pictures, tmp_path, on_spark(master, *TWO_SLOTS, *eager), lambda pid: os.kill(pid, signal.SIGSTOP))
+    convert_and_disturb(
+        pictures,
+        tmp_path,
+        on_spark(master, *TWO_SLOTS, *eager),
+        lambda pid: os.kill(pid, signal.SIGSTOP),
+    )
 
 
 # prediction
@@ -441,7 +552,9 @@ def drawings(tmp_path: Path) -> Path:
     folder, noise = tmp_path / "drawings", np.random.default_rng(3)
     folder.mkdir()
     for number in range(40):
-        Image.fromarray(noise.integers(0, 255, (32, 32, 3), np.uint8)).save(folder / f"{number:02d}.png")
+        Image.fromarray(noise.integers(0, 255, (32, 32, 3), np.uint8)).save(
+            folder / f"{number:02d}.png"
+        )
     (folder / "99.png").write_bytes(b"no picture")
     return folder
 
@@ -462,7 +575,9 @@ def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_eac
     )
     assert ended.code == 0, ended.err
     found = json.loads((tmp_path / "found.json").read_text())
-    told = paceline("predict", str(uninterrupted), str(drawings), "--top", "10", "--json", cwd=tmp_path)
+    told = paceline(
+        "predict", str(uninterrupted), str(drawings), "--top", "10", "--json", cwd=tmp_path
+    )
     said = {Path(line["file"]).name: line for line in map(json.loads, told.out.splitlines())}
     by_name = {row["name"]: row for row in found["found"]}
     assert set(by_name) == {*said, "null"}
@@ -471,16 +586,24 @@ def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_eac
             assert (row["label"], row["probabilities"]) == (None, None)
             assert row["error"] == ("is not a picture" if name == "99.png" else "is empty")
             continue
-        assert row["number"] == (None if number % 5 == 0 else 2**60 + number), "other columns are as they were"
+        assert row["number"] == (None if number % 5 == 0 else 2**60 + number), (
+            "other columns are as they were"
+        )
         assert (row["label"], row["error"]) == (said[name]["top"][0]["class"], None)
-        assert sorted(row["probabilities"], reverse=True) == [np.float32(top["probability"]) for top in said[name]["top"]]
+        assert sorted(row["probabilities"], reverse=True) == [
+            np.float32(top["probability"]) for top in said[name]["top"]
+        ]
     assert {probe["loaded"] for probe in found["probes"]} <= {0, 1}
-    assert max(probe["used"] for probe in found["probes"]) > 1, "a Python did several parts of the rows"
+    assert max(probe["used"] for probe in found["probes"]) > 1, (
+        "a Python did several parts of the rows"
+    )
     assert not found["tensorflow"], "TensorFlow is in the driver"
 
 
 @pytest.mark.long
-def test_the_example_predicts_a_folder_of_pictures(uninterrupted: Path, tmp_path: Path, drawings: Path) -> None:
+def test_the_example_predicts_a_folder_of_pictures(
+    uninterrupted: Path, tmp_path: Path, drawings: Path
+) -> None:
     import pyarrow.parquet
 
     example = str(Path(__file__).parents[1] / "examples" / "spark_predict.py")
@@ -497,4 +620,10 @@ def test_the_example_predicts_a_folder_of_pictures(uninterrupted: Path, tmp_path
     assert ended.code == 0, ended.err
     rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
     assert len(rows) == 41
-    assert sum(row["error"] is None and row["label"] is not None and 0 < row["probability"] <= 1 for row in rows) == 40
+    assert (
+        sum(
+            row["error"] is None and row["label"] is not None and 0 < row["probability"] <= 1
+            for row in rows
+        )
+        == 40
+    )

@@ -7,17 +7,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.config.experiment import Data
+from paceline.core.flat import build_template
 from paceline.data import augment
 from paceline.errors import UserError
-from paceline.experiment import Data
-from paceline.models.start import start_from
-from paceline.training.checkpoint import State
-from paceline.weights import build_template
+from paceline.models.warm_start import start_from
+from paceline.run_folder.checkpoint import State
 
 
 def a_model(classes: int, seed: int) -> keras.Model:
     keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(), keras.layers.GlobalAveragePooling2D()]
+    layers = [
+        keras.layers.Conv2D(4, 3),
+        keras.layers.BatchNormalization(),
+        keras.layers.GlobalAveragePooling2D(),
+    ]
     return keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Dense(classes)])
 
 
@@ -33,7 +37,9 @@ def test_weights_of_a_keras_file_are_taken_and_the_head_starts_new(tmp_path):
 
 
 def test_weights_of_another_kind_of_model_are_refused(tmp_path):
-    keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="other")]).save(tmp_path / "old.keras")
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="other")]).save(
+        tmp_path / "old.keras"
+    )
     template = build_template(a_model(5, seed=2))
     with pytest.raises(UserError, match="same kind of model"):
         start_from(str(tmp_path / "old.keras"), template, State(0, template.initial()))

@@ -24,12 +24,12 @@ from PIL import Image
 
 from helpers import Ended, paceline, program, result_of, tf_config, wait_until, write_own_code
 from paceline.api import Result
+from paceline.config.experiment import Experiment
 from paceline.data import remote
 from paceline.errors import UserError
-from paceline.experiment import Experiment
-from paceline.mirror import Mirror
-from paceline.runs import RunFolder, all_runs, default_path, existing_run
-from paceline.storage import Store
+from paceline.run_folder.folder import RunFolder, all_runs, default_path, existing_run
+from paceline.run_folder.remote import Mirror
+from paceline.run_folder.storage import Store
 
 TENSORBOARD = """
 import sys, types
@@ -160,7 +160,17 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
 def scalars_of(url: str, tag: str) -> list[tuple[int, float]]:
     """As TensorBoard's own server shows them, reading from S3."""
     port = free_port()
-    command = [sys.executable, "-c", TENSORBOARD, "--logdir", url, "--port", str(port), "--load_fast", "false"]
+    command = [
+        sys.executable,
+        "-c",
+        TENSORBOARD,
+        "--logdir",
+        url,
+        "--port",
+        str(port),
+        "--load_fast",
+        "false",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars?run=events&tag={tag}"
 
@@ -193,7 +203,9 @@ class HoldingProxy:
         while True:
             client, _ = self._listener.accept()
             server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(target=self._pass_on, args=(server, client, False), daemon=True).start()
+            threading.Thread(
+                target=self._pass_on, args=(server, client, False), daemon=True
+            ).start()
             threading.Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, watched: bool) -> None:
@@ -239,7 +251,9 @@ def test_a_second_run_is_refused_and_a_killed_worker_starts_again_at_once(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_own_code(tmp_path)
-    with program("train", "smoke", "--run-dir", folder, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+    with program(
+        "train", "smoke", "--run-dir", folder, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
+    ) as running:
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         (pid,) = running.workers()
         here = one_line(train(folder, tmp_path))
@@ -247,7 +261,9 @@ def test_a_second_run_is_refused_and_a_killed_worker_starts_again_at_once(
             another_host(tmp_path, elsewhere)
             other = train(folder, tmp_path)
         assert other.code == 2
-        refusal = f"another process (pid {pid} on host {socket.gethostname()}) is training in {folder}"
+        refusal = (
+            f"another process (pid {pid} on host {socket.gethostname()}) is training in {folder}"
+        )
         assert refusal in here
         assert refusal in other.err
         os.kill(pid, signal.SIGKILL)
@@ -264,7 +280,9 @@ def test_a_damaged_remote_checkpoint_is_passed_over_and_removed_and_the_cache_ne
     upload(stopped_at_5, folder)
     upload_cut = (stopped_at_5 / "checkpoints" / "step-00000005.safetensors").read_bytes()[:-100]
     Store(folder).put("checkpoints/step-00000005.safetensors", upload_cut)
-    cache = RunFolder(folder).path / "checkpoints"  # what an earlier run left here; another host went on since
+    cache = (
+        RunFolder(folder).path / "checkpoints"
+    )  # what an earlier run left here; another host went on since
     cache.mkdir(parents=True)
     (cache / "step-00000023.safetensors").write_bytes(b"stale")
     ended = train(folder, tmp_path)
@@ -343,17 +361,27 @@ def test_storage_without_objects_works_by_renaming(
 def test_a_store_without_objects_puts_under_another_name_and_renames(tmp_path: Path) -> None:
     store = Store(f"local://{tmp_path}/deep/folder")
     assert store.files() == {}
-    assert (store.create("lock", b"a"), store.create("lock", b"b"), store.read("lock")) == (True, False, b"a")
+    assert (store.create("lock", b"a"), store.create("lock", b"b"), store.read("lock")) == (
+        True,
+        False,
+        b"a",
+    )
     for content in (b"old", b"new"):
         store.put("checkpoints/one", content)
     (tmp_path / "large").write_bytes(b"12345")
     store.put("checkpoints/one", tmp_path / "large")
     before = store.files()["checkpoints/one"]
     assert (before.size, store.read("checkpoints/one"), store.read("none")) == (5, b"12345", None)
-    assert sorted(path.name for path in (tmp_path / "deep").rglob("*") if path.is_file()) == ["lock", "one"]
+    assert sorted(path.name for path in (tmp_path / "deep").rglob("*") if path.is_file()) == [
+        "lock",
+        "one",
+    ]
     store.put("checkpoints/one", b"54321")
     assert store.files()["checkpoints/one"] != before
-    assert (store.get("checkpoints/one", tmp_path / "back"), store.get("gone", tmp_path / "gone")) == (True, False)
+    assert (
+        store.get("checkpoints/one", tmp_path / "back"),
+        store.get("gone", tmp_path / "gone"),
+    ) == (True, False)
     assert (tmp_path / "back").read_bytes() == b"54321"
     store.remove("checkpoints/one")
     store.remove("checkpoints/one")
@@ -397,11 +425,27 @@ def write(local: Path, *names: str) -> None:
         (local / name).write_text(name)
 
 
-def test_publishing_leaves_something_to_resume_from_at_every_moment(mirror: Mirror, tmp_path: Path) -> None:
+def test_publishing_leaves_something_to_resume_from_at_every_moment(
+    mirror: Mirror, tmp_path: Path
+) -> None:
     old, new = "checkpoints/step-00000004.safetensors", "checkpoints/step-00000008.safetensors"
-    write(tmp_path / "local", "result.json", old, "metrics.jsonl", "config.json", ".half.tmp", "events/one")
+    write(
+        tmp_path / "local",
+        "result.json",
+        old,
+        "metrics.jsonl",
+        "config.json",
+        ".half.tmp",
+        "events/one",
+    )
     mirror.publish()
-    assert mirror._store.done == ["put config.json", "put events/one", "put metrics.jsonl", f"put {old}", "put result.json"]
+    assert mirror._store.done == [
+        "put config.json",
+        "put events/one",
+        "put metrics.jsonl",
+        f"put {old}",
+        "put result.json",
+    ]
     mirror._store.done.clear()
     write(tmp_path / "local", new)
     (tmp_path / "local" / old).unlink()
@@ -409,7 +453,9 @@ def test_publishing_leaves_something_to_resume_from_at_every_moment(mirror: Mirr
     assert mirror._store.done == [f"put {new}", f"remove {old}"]
 
 
-def test_who_was_taken_over_writes_nothing_more(mirror: Mirror, folder: str, tmp_path: Path) -> None:
+def test_who_was_taken_over_writes_nothing_more(
+    mirror: Mirror, folder: str, tmp_path: Path
+) -> None:
     write(tmp_path / "local", "config.json")
     Store(folder).put("lock", json.dumps({"pid": 7, "host": "other", "token": "another"}).encode())
     with pytest.raises(UserError, match="pid 7 on host other has taken over"):
@@ -421,7 +467,10 @@ def test_who_was_taken_over_writes_nothing_more(mirror: Mirror, folder: str, tmp
 
 def test_exactly_one_of_several_creates_a_lock(folder: str) -> None:
     won: list[bool] = []
-    threads = [threading.Thread(target=lambda n=n: won.append(Store(folder).create("lock", bytes([n])))) for n in range(8)]
+    threads = [
+        threading.Thread(target=lambda n=n: won.append(Store(folder).create("lock", bytes([n]))))
+        for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -429,16 +478,22 @@ def test_exactly_one_of_several_creates_a_lock(folder: str) -> None:
     assert sorted(won) == [False] * 7 + [True]
 
 
-def test_what_another_process_writes_is_seen_although_the_folder_was_listed_before(folder: str) -> None:
+def test_what_another_process_writes_is_seen_although_the_folder_was_listed_before(
+    folder: str,
+) -> None:
     Store(folder).put("one", b"1")
     assert set(Store(folder).files()) == {"one"}
-    boto3.client("s3").put_object(Bucket="bucket", Key=f"{folder.removeprefix('s3://bucket/')}/two", Body=b"2")
+    boto3.client("s3").put_object(
+        Bucket="bucket", Key=f"{folder.removeprefix('s3://bucket/')}/two", Body=b"2"
+    )
     assert Store(folder).read("two") == b"2"
     assert set(Store(folder).files()) == {"one", "two"}
 
 
 @pytest.mark.long
-def test_a_file_that_travels_in_several_parts_comes_back_as_it_was(folder: str, tmp_path: Path) -> None:
+def test_a_file_that_travels_in_several_parts_comes_back_as_it_was(
+    folder: str, tmp_path: Path
+) -> None:
     content = np.random.default_rng(0).bytes(150_000_000)
     (tmp_path / "large").write_bytes(content)
     Store(folder).put("large", tmp_path / "large")
@@ -447,14 +502,16 @@ def test_a_file_that_travels_in_several_parts_comes_back_as_it_was(folder: str, 
     assert (tmp_path / "back").read_bytes() == content
     assert (sum(pieces), len(pieces) > 1) == (len(content), True)
     key = f"{folder.removeprefix('s3://bucket/')}/large"
-    assert "-" in boto3.client("s3").head_object(Bucket="bucket", Key=key)["ETag"]  # S3's sign of several parts
+    assert (
+        "-" in boto3.client("s3").head_object(Bucket="bucket", Key=key)["ETag"]
+    )  # S3's sign of several parts
 
 
 def test_an_upload_is_tried_again_while_storage_is_away(
     mirror: Mirror, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline import mirror as module
-    from paceline.storage import StorageError
+    from paceline.run_folder import remote as module
+    from paceline.run_folder.storage import StorageError
 
     monkeypatch.setattr(module, "WAITS_S", (0.01, 0.01))
     said, failures, put = [], [1, 1], Store.put
@@ -476,14 +533,19 @@ def test_an_upload_is_tried_again_while_storage_is_away(
 # Reading commands
 
 
-def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(stopped_at_5: Path, folder: str) -> None:
+def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
+    stopped_at_5: Path, folder: str
+) -> None:
     with pytest.raises(UserError, match="no run in s3://"):
         existing_run(f"{folder}/run")
     upload(stopped_at_5, f"{folder}/run")
     run = existing_run(f"{folder}/run/")
     assert run.where == f"{folder}/run"
     assert run.experiment() == RunFolder(stopped_at_5).experiment()
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-00000004.safetensors", "step-00000005.safetensors"]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        "step-00000004.safetensors",
+        "step-00000005.safetensors",
+    ]
     assert run.read_metrics() == RunFolder(stopped_at_5).read_metrics()
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
@@ -512,14 +574,21 @@ def draw_pictures(place: Path) -> None:
 ENCODED = ("--data.image-size", "32", "--data.padding", "0", "--stop-at", "2")
 
 
-def test_pictures_and_the_records_made_of_them_are_read_from_remote_storage(folder: str, tmp_path: Path) -> None:
+def test_pictures_and_the_records_made_of_them_are_read_from_remote_storage(
+    folder: str, tmp_path: Path
+) -> None:
     draw_pictures(tmp_path / "pictures")
     upload(tmp_path / "pictures", f"{folder}/pictures")
     told = paceline("data", "info", f"{folder}/pictures", cwd=tmp_path)
     assert (told.code, "80 examples" in told.out) == (0, True), told
     records = f"{folder}/records"
-    converted = paceline("data", "convert", f"{folder}/pictures", records, "--shards", "2", cwd=tmp_path)
-    assert (converted.code, f"ready: --data.source tfrecord --data.dir {records}" in converted.out) == (0, True), converted
+    converted = paceline(
+        "data", "convert", f"{folder}/pictures", records, "--shards", "2", cwd=tmp_path
+    )
+    assert (
+        converted.code,
+        f"ready: --data.source tfrecord --data.dir {records}" in converted.out,
+    ) == (0, True), converted
     assert "not empty" in one_line(paceline("data", "convert", "pictures", records, cwd=tmp_path))
     checked = paceline("data", "check", records, cwd=tmp_path)
     assert checked.code == 0, checked
@@ -585,14 +654,22 @@ def test_a_missing_bucket_and_missing_credentials_are_told_in_one_line(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    assert "Unable to locate credentials; set AWS_ACCESS_KEY_ID" in one_line(train("s3://bucket/run", tmp_path))
+    assert "Unable to locate credentials; set AWS_ACCESS_KEY_ID" in one_line(
+        train("s3://bucket/run", tmp_path)
+    )
     assert not list((tmp_path / "cache" / "runs").iterdir())
 
 
-def test_wrong_credentials_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     with server(INITIAL_NO_AUTH_ACTION_COUNT="0") as url:
-        for name, value in {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "some", "SECRET_ACCESS_KEY": "one"}.items():
+        for name, value in {
+            "ENDPOINT_URL": url,
+            "ACCESS_KEY_ID": "some",
+            "SECRET_ACCESS_KEY": "one",
+        }.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         assert "check the credentials" in one_line(train("s3://bucket/run", tmp_path))
 
@@ -605,7 +682,9 @@ def test_a_missing_extra_and_an_unknown_protocol_are_told(monkeypatch: pytest.Mo
         Store("nonsense://bucket/run").files()
 
 
-def test_a_store_that_does_not_answer_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "us")

@@ -17,16 +17,18 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from helpers import once_per_session, paceline, result_of, write_own_code
+from paceline.config.experiment import Experiment
+from paceline.config.job import Job, Run
+from paceline.config.plan import Plan
+from paceline.core.evaluation import Examples
 from paceline.errors import UserError
-from paceline.experiment import Experiment
-from paceline.job import Job, Run
-from paceline.plan import Plan
-from paceline.training.checkpoint import Layout, State
-from paceline.training.evaluate import Examples
-from paceline.training.tensorboard import TensorBoard, confusion_picture, picture_grid
+from paceline.run_folder.checkpoint import Layout, State
+from paceline.run_folder.tensorboard import TensorBoard, confusion_picture, picture_grid
 from test_actions import BLOCK, EVALUATED
 
-EXAMPLES = Examples(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0.9, 0.8, 0.7, 0.6], np.float32))
+EXAMPLES = Examples(
+    np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0.9, 0.8, 0.7, 0.6], np.float32)
+)
 
 
 def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -36,7 +38,9 @@ def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
 def read_events(folder: Path) -> EventAccumulator:
     # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
-    accumulator = EventAccumulator(str(folder), size_guidance=dict.fromkeys(("scalars", "tensors", "histograms", "images"), 0))
+    accumulator = EventAccumulator(
+        str(folder), size_guidance=dict.fromkeys(("scalars", "tensors", "histograms", "images"), 0)
+    )
     accumulator.Reload()
     return accumulator
 
@@ -75,7 +79,9 @@ def test_a_grid_of_pictures_is_shown(tmp_path: Path, channels: int) -> None:
     board.close()
     (event,) = read_events(tmp_path).Images("inputs")
     assert (event.step, event.height, event.width) == (3, 2 * 10 - 2, 3 * 8 - 2)
-    shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).reshape(event.height, event.width, channels)
+    shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).reshape(
+        event.height, event.width, channels
+    )
     np.testing.assert_array_equal(shown, picture_grid(pictures))
     np.testing.assert_array_equal(shown[10:18, 8:14], pictures[4])
 
@@ -83,12 +89,14 @@ def test_a_grid_of_pictures_is_shown(tmp_path: Path, channels: int) -> None:
 def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
     program = f"""
 import sys
-import paceline.runs, paceline.training.checkpoint, paceline.training.progress
-from paceline.training.tensorboard import TensorBoard
+import paceline.run_folder.folder, paceline.run_folder.checkpoint, paceline.cli.progress
+from paceline.run_folder.tensorboard import TensorBoard
 TensorBoard({str(tmp_path)!r})(1, {{"loss": 0.5}})
 print("tensorflow" in sys.modules, "keras" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False False\n"
     assert scalar(tmp_path, "loss") == [(1, 0.5)]
 
@@ -101,20 +109,34 @@ def test_a_confusion_matrix_is_drawn_at_evaluations(tmp_path: Path) -> None:
     (event,) = read_events(tmp_path).Images("confusion/test")
     assert event.step == 4
     shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
-    np.testing.assert_array_equal(shown, confusion_picture(np.array([[1, 1], [0, 2]]), ("cat", "dog")))
+    np.testing.assert_array_equal(
+        shown, confusion_picture(np.array([[1, 1], [0, 2]]), ("cat", "dog"))
+    )
 
 
 def test_the_colours_of_a_confusion_matrix_follow_its_counts() -> None:
     picture = confusion_picture(np.array([[100, 0], [100, 0]]), ("a", "b"), cell=40).astype(int)
-    corner = {(row, column): picture[-80 + 40 * row + 4, -80 + 40 * column + 4] for row in (0, 1) for column in (0, 1)}
+    corner = {
+        (row, column): picture[-80 + 40 * row + 4, -80 + 40 * column + 4]
+        for row in (0, 1)
+        for column in (0, 1)
+    }
     assert list(corner[0, 0]) == [20, 70, 140]
     assert list(corner[1, 0]) == [190, 60, 0]
     assert list(corner[0, 1]) == list(corner[1, 1]) == [255, 255, 255]
 
 
 def test_histograms_have_every_weight(tmp_path: Path) -> None:
-    layout = Layout({"params": (("conv/kernel", (3,)), ("dense/bias", (2,))), "stats": (("mean", (1,)),)})
-    state = State(7, {"params": np.array([-1.0, 0.0, 3.0, 5.0, 5.0], np.float32), "stats": np.zeros(1, np.float32)})
+    layout = Layout(
+        {"params": (("conv/kernel", (3,)), ("dense/bias", (2,))), "stats": (("mean", (1,)),)}
+    )
+    state = State(
+        7,
+        {
+            "params": np.array([-1.0, 0.0, 3.0, 5.0, 5.0], np.float32),
+            "stats": np.zeros(1, np.float32),
+        },
+    )
     board = TensorBoard(tmp_path)
     board.histograms(state, layout)
     board.close()
@@ -122,7 +144,13 @@ def test_histograms_have_every_weight(tmp_path: Path) -> None:
     assert events.Tags()["histograms"] == ["params/conv/kernel", "params/dense/bias"]
     (event,) = events.Histograms("params/conv/kernel")
     histogram = event.histogram_value
-    assert (event.step, histogram.min, histogram.max, histogram.num, histogram.sum) == (7, -1.0, 3.0, 3.0, 2.0)
+    assert (event.step, histogram.min, histogram.max, histogram.num, histogram.sum) == (
+        7,
+        -1.0,
+        3.0,
+        3.0,
+        2.0,
+    )
     assert sum(histogram.bucket) == 3
     assert histogram.sum_squares == 10.0
 
@@ -180,20 +208,45 @@ def test_the_graph_has_the_layers_and_their_connections(looked_at: Path) -> None
     assert list(nodes["stem/conv"].input) == ["image"]
     assert set(nodes["stage1/block1/add"].input) == {"stage1/block1/norm2", "stem/relu"}
     assert list(nodes["head/dense"].input) == ["head/mean"]
-    assert [dim.size for dim in nodes["head/dense"].attr["_output_shapes"].list.shape[0].dim] == [-1, 10]
+    assert [dim.size for dim in nodes["head/dense"].attr["_output_shapes"].list.shape[0].dim] == [
+        -1,
+        10,
+    ]
     assert all(parent in nodes for node in graph.node for parent in node.input)
 
 
 def test_models_of_a_persons_own_have_a_graph_too(tmp_path: Path) -> None:
     write_own_code(tmp_path)
-    ended = paceline("train", "smoke", "--run-dir", "run", "--model.build", "own.py:build_model", "--steps", "2", cwd=tmp_path)
+    ended = paceline(
+        "train",
+        "smoke",
+        "--run-dir",
+        "run",
+        "--model.build",
+        "own.py:build_model",
+        "--steps",
+        "2",
+        cwd=tmp_path,
+    )
     assert ended.code == 0, ended.err
-    graph = GraphDef.FromString(read_events(tmp_path / "run" / "events").Graph().SerializeToString())
+    graph = GraphDef.FromString(
+        read_events(tmp_path / "run" / "events").Graph().SerializeToString()
+    )
     ops = [node.op for node in graph.node]
-    assert ops == ["InputLayer", "Conv2D", "BatchNormalization", "ReLU", "Dropout", "Flatten", "Dense"]
+    assert ops == [
+        "InputLayer",
+        "Conv2D",
+        "BatchNormalization",
+        "ReLU",
+        "Dropout",
+        "Flatten",
+        "Dense",
+    ]
 
 
-def test_the_hyper_parameters_tab_compares_runs(looked_at: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_the_hyper_parameters_tab_compares_runs(
+    looked_at: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
     """By the plug-in itself, which lists the session of each run with its settings and its metrics."""
     for name, run in (("looked-at", looked_at), ("uninterrupted", uninterrupted)):
         (tmp_path / name).symlink_to(run / "events")
@@ -220,7 +273,9 @@ answer = list_session_groups.Handler(RequestContext(), context, "e", request).ru
 sessions = {{session.name: {{m.name.tag: m.value for m in session.metric_values}} for session in group.sessions}}
 print(json.dumps([group.hparams["schedule.rate"].number_value, group.hparams["schedule.name"].string_value, sessions]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     rate, name, sessions = json.loads(done.stdout)
     assert (rate, name) == (0.05, "cosine")
@@ -238,7 +293,10 @@ def test_a_profile_has_the_operations_of_its_steps(looked_at: Path) -> None:
         assert b"Conv2DBackpropFilter" in content
 
 
-@pytest.mark.skipif(find_spec("xprof") is None, reason="TensorBoard's profiler plug-in is not installed: pip install xprof")
+@pytest.mark.skipif(
+    find_spec("xprof") is None,
+    reason="TensorBoard's profiler plug-in is not installed: pip install xprof",
+)
 def test_the_profiler_plug_in_opens_the_profile(looked_at: Path) -> None:
     from xprof.convert import raw_to_tool_data
 

@@ -16,10 +16,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from paceline.data import build_source, example, index, records
-from paceline.data.index import FILE_NAME, ShardIndex, load_index, pack, unpack
-from paceline.data.info import detect
-from paceline.data.records import (
+from paceline.config.experiment import Data
+from paceline.data import build_source
+from paceline.data.sources import example, index, records
+from paceline.data.sources.index import FILE_NAME, ShardIndex, load_index, pack, unpack
+from paceline.data.sources.records import (
     FRAME_BYTES,
     BadRecord,
     Shard,
@@ -30,10 +31,10 @@ from paceline.data.records import (
     read_all,
     read_record,
 )
-from paceline.data.shards import find_shards
-from paceline.data.tfrecord import build_tfrecord, explain
+from paceline.data.sources.shards import find_shards
+from paceline.data.sources.tfrecord import build_tfrecord, explain
+from paceline.data.tools.info import detect
 from paceline.errors import UserError
-from paceline.experiment import Data
 
 JPEG = b"\xff\xd8\xff"
 
@@ -45,7 +46,9 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 def imagenet_example(shard, number, label):
     """A record of its own length and content."""
-    return example.encode({"image/encoded": JPEG + bytes([shard]) * (number + 1), "image/class/label": label})
+    return example.encode(
+        {"image/encoded": JPEG + bytes([shard]) * (number + 1), "image/class/label": label}
+    )
 
 
 def write_imagenet(folder, shards=3, per_shard=5, labels_file=True, num_classes=5):
@@ -53,10 +56,14 @@ def write_imagenet(folder, shards=3, per_shard=5, labels_file=True, num_classes=
     folder.mkdir(exist_ok=True)
     for split, count in (("train", shards), ("validation", 1)):
         for shard in range(count):
-            content = b"".join(framed(imagenet_example(shard, k, k % num_classes + 1)) for k in range(per_shard))
+            content = b"".join(
+                framed(imagenet_example(shard, k, k % num_classes + 1)) for k in range(per_shard)
+            )
             (folder / f"{split}-{shard:05d}-of-{count:05d}").write_bytes(content)
     if labels_file:
-        (folder / "labels.txt").write_text("".join(f"class {label}\n" for label in range(num_classes)))
+        (folder / "labels.txt").write_text(
+            "".join(f"class {label}\n" for label in range(num_classes))
+        )
     return folder
 
 
@@ -107,18 +114,29 @@ def test_examples_are_encoded_to_the_bytes_of_tf_train_example(features):
         if isinstance(value, int):
             theirs.features.feature[key].int64_list.value.append(value)
         else:
-            theirs.features.feature[key].bytes_list.value.append(value.encode() if isinstance(value, str) else value)
+            theirs.features.feature[key].bytes_list.value.append(
+                value.encode() if isinstance(value, str) else value
+            )
     theirs.features.SetInParent()
     encoded = example.encode(features)
     # Of two keys of which one begins the other, protobuf's C implementation puts the longer first, against every other one.
-    assume(not any(a != b and b.encode().startswith(a.encode()) for a in features for b in features))
+    assume(
+        not any(a != b and b.encode().startswith(a.encode()) for a in features for b in features)
+    )
     assert encoded == theirs.SerializeToString(deterministic=True)
-    expected = {key: [value.encode() if isinstance(value, str) else value] for key, value in features.items()}
+    expected = {
+        key: [value.encode() if isinstance(value, str) else value]
+        for key, value in features.items()
+    }
     assert example.decode(encoded) == expected
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(width=32, allow_nan=False)), st.lists(st.integers(-(2**63), 2**63 - 1)), st.lists(st.binary()))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False)),
+    st.lists(st.integers(-(2**63), 2**63 - 1)),
+    st.lists(st.binary()),
+)
 def test_every_kind_of_feature_is_decoded(floats, numbers, blobs):
     theirs = tf.train.Example()
     theirs.features.feature["f"].float_list.value.extend(floats)
@@ -127,7 +145,9 @@ def test_every_kind_of_feature_is_decoded(floats, numbers, blobs):
     assert example.decode(theirs.SerializeToString()) == {"f": floats, "i": numbers, "b": blobs}
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff\xff garbage", b"\x0a\x7f", b"\x0a\x02\x0a\x05", b"\x07", b"\x80" * 11])
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff\xff garbage", b"\x0a\x7f", b"\x0a\x02\x0a\x05", b"\x07", b"\x80" * 11]
+)
 def test_what_is_no_example_is_refused(data):
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
         example.decode(data)
@@ -152,7 +172,9 @@ def test_records_are_read_by_index_in_any_order_inside_a_compiled_loop(tmp_path)
 
     pictures, labels = read_batches(tf.constant(order, tf.int64))
     assert labels.numpy().tolist() == (order % 5).tolist()
-    assert pictures.numpy().tolist() == [[JPEG + bytes([i // 5]) * (i % 5 + 1) for i in row] for row in order.tolist()]
+    assert pictures.numpy().tolist() == [
+        [JPEG + bytes([i // 5]) * (i % 5 + 1) for i in row] for row in order.tolist()
+    ]
 
 
 def test_shapes_are_known_while_tracing_where_the_batch_size_is(tmp_path):
@@ -172,7 +194,10 @@ def test_the_raw_records_of_cifar10_estimator_are_read_channels_first(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), np.uint8)
     for name in ("train", "validation", "eval"):
         rows = pixels if name == "train" else pixels[:1] if name == "eval" else pixels[:2]
-        content = [framed(example.encode({"image": row.tobytes(), "label": k})) for k, row in enumerate(rows)]
+        content = [
+            framed(example.encode({"image": row.tobytes(), "label": k}))
+            for k, row in enumerate(rows)
+        ]
         (tmp_path / f"{name}.tfrecords").write_bytes(b"".join(content))
     options = {
         "image_key": "image",
@@ -188,17 +213,26 @@ def test_the_raw_records_of_cifar10_estimator_are_read_channels_first(tmp_path):
     assert labels.numpy().tolist() == [3, 1]
     with pytest.raises(UserError) as error:
         build(tmp_path, **options | {"raw_shape": ()})
-    assert_one_line(error.value, "3072 plain bytes", "--data.raw-shape", "train.tfrecords", "offset 0")
+    assert_one_line(
+        error.value, "3072 plain bytes", "--data.raw-shape", "train.tfrecords", "offset 0"
+    )
 
 
 def test_the_printed_form_has_its_shape_in_the_record(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 4, 6, 3), np.uint8)
     for name in ("train", "eval"):
-        rows = [{"height": 4, "width": 6, "image_str": row.tobytes(), "label": k} for k, row in enumerate(pixels)]
-        (tmp_path / f"{name}.tfrecord").write_bytes(b"".join(framed(example.encode(row)) for row in rows))
+        rows = [
+            {"height": 4, "width": 6, "image_str": row.tobytes(), "label": k}
+            for k, row in enumerate(pixels)
+        ]
+        (tmp_path / f"{name}.tfrecord").write_bytes(
+            b"".join(framed(example.encode(row)) for row in rows)
+        )
     source = build(tmp_path, image_key="image_str", label_key="label", first_label=0)
     assert source.image_shape == (4, 6, 3)
-    np.testing.assert_array_equal(source.train.read(tf.constant([2], tf.int64))[0].numpy(), pixels[2:])
+    np.testing.assert_array_equal(
+        source.train.read(tf.constant([2], tf.int64))[0].numpy(), pixels[2:]
+    )
 
 
 def test_gzip_is_unpacked_once_into_the_cache(tmp_path, monkeypatch):
@@ -233,8 +267,14 @@ def test_remote_folders_are_copied_into_the_cache_through_fsspec(tmp_path):
     ("names", "splits"),
     [
         (["train-00000-of-00001", "validation-00000-of-00001"], {"train", "validation"}),
-        (["train.tfrecords", "validation.tfrecords", "eval.tfrecords"], {"train", "validation", "eval"}),
-        (["cifar10-train.tfrecord-00000-of-00001", "cifar10-test.tfrecord-00000-of-00001"], {"train", "test"}),
+        (
+            ["train.tfrecords", "validation.tfrecords", "eval.tfrecords"],
+            {"train", "validation", "eval"},
+        ),
+        (
+            ["cifar10-train.tfrecord-00000-of-00001", "cifar10-test.tfrecord-00000-of-00001"],
+            {"train", "test"},
+        ),
         (["train-00000-of-00001.tfrecord.gz", "train", "test", "trains-00000-of-00001"], {"train"}),
     ],
 )
@@ -272,7 +312,11 @@ def test_only_the_shard_that_changed_is_indexed_again(tmp_path, monkeypatch):
     changed = folder / "train-00001-of-00003"
     changed.write_bytes(framed(imagenet_example(9, 0, 3)) * 2)
     made = []
-    monkeypatch.setattr(index, "find_offsets", lambda file, name, *rest: made.append(name) or find_offsets(file, name, *rest))
+    monkeypatch.setattr(
+        index,
+        "find_offsets",
+        lambda file, name, *rest: made.append(name) or find_offsets(file, name, *rest),
+    )
     source = build(folder)
     assert (source.train.size, made) == (12, [str(changed)])
     assert source.train.read(tf.constant([6], tf.int64))[0].numpy()[0] == JPEG + b"\x09"
@@ -311,7 +355,10 @@ def test_the_index_goes_to_the_cache_where_the_folder_cannot_be_written(tmp_path
 
 def test_the_index_of_a_million_records_loads_in_under_a_second_and_is_small():
     offsets = np.arange(1_000_000, dtype=np.int64) * 110_000
-    shards = [Shard(f"/data/train-{n:05d}-of-01000", f"train-{n:05d}-of-01000", 10**8, "1") for n in range(1000)]
+    shards = [
+        Shard(f"/data/train-{n:05d}-of-01000", f"train-{n:05d}-of-01000", 10**8, "1")
+        for n in range(1000)
+    ]
     part = [
         ShardIndex(s, offsets[n * 1000 : (n + 1) * 1000], np.zeros(1000, np.int32), (), ("a", "b"))
         for n, s in enumerate(shards)
@@ -340,12 +387,32 @@ def test_indexing_reads_lengths_only(tmp_path):
 # Bad input
 
 DAMAGE = {
-    "cut in the data": (lambda file, at: file.write_bytes(file.read_bytes()[: at[3] + 20]), "cut in the middle", 3),
-    "cut in a length": (lambda file, at: file.write_bytes(file.read_bytes()[: at[3] + 5]), "cut in the middle", 3),
-    "flipped byte in a length": (lambda file, at: flip(file, at[2] + 1), "length of a record is damaged", 2),
-    "flipped byte in a length's CRC": (lambda file, at: flip(file, at[2] + 9), "length of a record is damaged", 2),
+    "cut in the data": (
+        lambda file, at: file.write_bytes(file.read_bytes()[: at[3] + 20]),
+        "cut in the middle",
+        3,
+    ),
+    "cut in a length": (
+        lambda file, at: file.write_bytes(file.read_bytes()[: at[3] + 5]),
+        "cut in the middle",
+        3,
+    ),
+    "flipped byte in a length": (
+        lambda file, at: flip(file, at[2] + 1),
+        "length of a record is damaged",
+        2,
+    ),
+    "flipped byte in a length's CRC": (
+        lambda file, at: flip(file, at[2] + 9),
+        "length of a record is damaged",
+        2,
+    ),
     "empty": (lambda file, at: file.write_bytes(b""), "empty", 0),
-    "no TFRecord file": (lambda file, at: file.write_bytes(b"hello, this is a text file\n" * 9), "not a TFRecord file", 0),
+    "no TFRecord file": (
+        lambda file, at: file.write_bytes(b"hello, this is a text file\n" * 9),
+        "not a TFRecord file",
+        0,
+    ),
 }
 
 
@@ -366,19 +433,36 @@ def overwrite(file, offset, record):
 
 
 LATE_DAMAGE = {
-    "flipped byte in the data": (lambda file, at: flip(file, at[2] + 15), "data of a record are damaged"),
-    "flipped byte in the data's CRC": (lambda file, at: flip(file, at[3] - 1), "data of a record are damaged"),
+    "flipped byte in the data": (
+        lambda file, at: flip(file, at[2] + 15),
+        "data of a record are damaged",
+    ),
+    "flipped byte in the data's CRC": (
+        lambda file, at: flip(file, at[3] - 1),
+        "data of a record are damaged",
+    ),
     "label outside": (
         lambda file, at: overwrite(file, at[2], framed(imagenet_example(1, 2, 6))),
         "label 6 is outside the 5 classes",
     ),
-    "label 0": (lambda file, at: overwrite(file, at[2], framed(imagenet_example(1, 2, 0))), "label 0 is outside the 5 classes"),
-    "no Example": (lambda file, at: overwrite(file, at[2], framed(b"\xff" * (at[3] - at[2] - 16))), "not a tf.train.Example"),
+    "label 0": (
+        lambda file, at: overwrite(file, at[2], framed(imagenet_example(1, 2, 0))),
+        "label 0 is outside the 5 classes",
+    ),
+    "no Example": (
+        lambda file, at: overwrite(file, at[2], framed(b"\xff" * (at[3] - at[2] - 16))),
+        "not a tf.train.Example",
+    ),
     "no label": (
-        lambda file, at: overwrite(file, at[2], framed(imagenet_example(1, 2, 3).replace(b"label", b"lapel"))),
+        lambda file, at: overwrite(
+            file, at[2], framed(imagenet_example(1, 2, 3).replace(b"label", b"lapel"))
+        ),
         "no feature 'image/class/label'",
     ),
-    "cut since the start": (lambda file, at: file.write_bytes(file.read_bytes()[: at[2] + 17]), "cut in the middle"),
+    "cut since the start": (
+        lambda file, at: file.write_bytes(file.read_bytes()[: at[2] + 17]),
+        "cut in the middle",
+    ),
     "gone since the start": (lambda file, at: file.unlink(), "No such file"),
 }
 
@@ -386,7 +470,11 @@ LATE_DAMAGE = {
 @pytest.mark.parametrize("name", LATE_DAMAGE)
 def test_damage_that_only_reading_shows_is_explained_with_file_and_offset(tmp_path, name):
     file = write_imagenet(tmp_path / "data") / "train-00001-of-00003"
-    read, (damage, words), at = tf.function(build(tmp_path / "data").train.read), LATE_DAMAGE[name], offsets_of(file)
+    read, (damage, words), at = (
+        tf.function(build(tmp_path / "data").train.read),
+        LATE_DAMAGE[name],
+        offsets_of(file),
+    )
     damage(file, at)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         read(tf.constant([12, 7, 0, 5], tf.int64))
@@ -407,11 +495,17 @@ def test_bad_records_are_skipped_when_that_is_asked_for_and_counted(tmp_path, na
     at, whole_file = offsets_of(file), name in ("empty", "no TFRecord file")
     (DAMAGE | LATE_DAMAGE)[name][0](file, at)
     lost = 5 if whole_file else 2 if "cut" in name else 1
-    data, said = Data(source="tfrecord", dir=str(tmp_path / "data"), first_label=1, skip_bad=True), io.StringIO()
+    data, said = (
+        Data(source="tfrecord", dir=str(tmp_path / "data"), first_label=1, skip_bad=True),
+        io.StringIO(),
+    )
     first, second = (build_tfrecord(data, Console(file=said, width=500)) for _ in range(2))
     assert first.train.size == second.train.size == 15 - lost
     everything = tf.range(first.train.size, dtype=tf.int64)
-    assert first.train.read(everything)[0].numpy().tolist() == second.train.read(everything)[0].numpy().tolist()
+    assert (
+        first.train.read(everything)[0].numpy().tolist()
+        == second.train.read(everything)[0].numpy().tolist()
+    )
     lines = said.getvalue().splitlines()
     assert len(lines) == 2
     assert_one_line(lines[0], "left out 1 bad record", file)
@@ -478,7 +572,9 @@ def test_a_folder_without_shards_is_one_line(tmp_path, folder):
 def test_the_index_of_one_set_of_keys_is_not_taken_for_another(tmp_path):
     folder = write_imagenet(tmp_path / "data", labels_file=False)
     shards = find_shards(str(folder))["train"]
-    assert load_index(str(folder), shards, ("image/encoded", "image/class/label"))[0].labels.tolist() == [1, 2, 3, 4, 5]
+    assert load_index(str(folder), shards, ("image/encoded", "image/class/label"))[
+        0
+    ].labels.tolist() == [1, 2, 3, 4, 5]
     with pytest.raises(UserError, match="no feature 'label'"):
         load_index(str(folder), shards, ("image/encoded", "label"))
 

@@ -8,22 +8,34 @@ import random
 import numpy as np
 import pytest
 
-from paceline.data import example
-from paceline.data.index import ShardIndex, judge, load_index, pack, unpack
-from paceline.data.records import BadRecord, Shard, find_offsets, framed, read_all, read_record
-from paceline.data.shards import Keys
+from paceline.data.sources import example
+from paceline.data.sources.index import ShardIndex, judge, load_index, pack, unpack
+from paceline.data.sources.records import (
+    BadRecord,
+    Shard,
+    find_offsets,
+    framed,
+    read_all,
+    read_record,
+)
+from paceline.data.sources.shards import Keys
 from paceline.errors import UserError
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 RECORD_INPUTS, EXAMPLE_INPUTS, INDEX_INPUTS, TENSORFLOW_INPUTS = 50_000, 30_000, 25_000, 1_500
 KEYS = ("image/encoded", "image/class/label")
-PAYLOADS = [example.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k}) for k, length in enumerate((3, 40, 0, 700, 129, 12))]
+PAYLOADS = [
+    example.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k})
+    for k, length in enumerate((3, 40, 0, 700, 129, 12))
+]
 
 
 def flip_bit(content, chance):
     place = chance.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
+    return (
+        content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
+    )
 
 
 def overwrite(content, chance):
@@ -84,15 +96,26 @@ def test_one_flipped_bit_loses_one_record_and_no_other():
     chance, whole = random.Random(2), b"".join(map(framed, PAYLOADS))
     for _ in range(RECORD_INPUTS // 10):
         content = flip_bit(whole, chance)
-        found = [each for _, each in read_all(io.BytesIO(content), "fuzz", len(content)) if isinstance(each, bytes)]
+        found = [
+            each
+            for _, each in read_all(io.BytesIO(content), "fuzz", len(content))
+            if isinstance(each, bytes)
+        ]
         assert len(found) == len(PAYLOADS) - 1
 
 
 def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():
     import tensorflow as tf
 
-    features = {KEYS[0]: tf.io.FixedLenFeature([], tf.string), KEYS[1]: tf.io.FixedLenFeature([], tf.int64)}
-    parse, chance, compared = tf.function(lambda record: tf.io.parse_single_example(record, features)), random.Random(3), 0
+    features = {
+        KEYS[0]: tf.io.FixedLenFeature([], tf.string),
+        KEYS[1]: tf.io.FixedLenFeature([], tf.int64),
+    }
+    parse, chance, compared = (
+        tf.function(lambda record: tf.io.parse_single_example(record, features)),
+        random.Random(3),
+        0,
+    )
     for number in range(EXAMPLE_INPUTS):
         content = mutate(chance.choice(PAYLOADS), chance)
         try:
@@ -106,14 +129,21 @@ def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             continue  # what TensorFlow refuses, reading refuses; its message may hold the bytes of the record
         compared += 1
-        assert {key: [value.numpy()] for key, value in theirs.items()} == {key: ours[key] for key in KEYS}
+        assert {key: [value.numpy()] for key, value in theirs.items()} == {
+            key: ours[key] for key in KEYS
+        }
     assert compared > EXAMPLE_INPUTS // 50
 
 
 def test_a_mutated_index_is_refused():
-    shards = [Shard(f"/data/train-{n:05d}-of-00004", f"train-{n:05d}-of-00004", 10_000, "17") for n in range(4)]
+    shards = [
+        Shard(f"/data/train-{n:05d}-of-00004", f"train-{n:05d}-of-00004", 10_000, "17")
+        for n in range(4)
+    ]
     offsets = np.arange(0, 400, 8)
-    parts = [ShardIndex(shard, offsets, np.zeros(50, np.int32), ((3, "bad"),), KEYS) for shard in shards]
+    parts = [
+        ShardIndex(shard, offsets, np.zeros(50, np.int32), ((3, "bad"),), KEYS) for shard in shards
+    ]
     chance, whole = random.Random(4), pack(parts)
     for _ in range(INDEX_INPUTS):
         content = mutate(whole, chance)
@@ -138,9 +168,13 @@ def test_a_mutated_index_file_changes_nothing(tmp_path, monkeypatch):
 def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
     import tensorflow as tf
 
-    from paceline.data.tfrecord import _split, explain
+    from paceline.data.sources.tfrecord import _split, explain
 
-    file, chance, whole = tmp_path / "train-00000-of-00001", random.Random(6), b"".join(map(framed, PAYLOADS))
+    file, chance, whole = (
+        tmp_path / "train-00000-of-00001",
+        random.Random(6),
+        b"".join(map(framed, PAYLOADS)),
+    )
     file.write_bytes(whole)
     offsets = find_offsets(io.BytesIO(whole), "fuzz", len(whole))
     part = ShardIndex(Shard(str(file), file.name, len(whole), "1"), offsets)

@@ -18,23 +18,35 @@ from pathlib import Path
 import pytest
 
 from helpers import paceline, program, result_of, wait_until
-from paceline import cli, doctor
-from paceline.completion import candidates
-from paceline.experiment import Data, Experiment
-from paceline.job import Place, Run
-from paceline.recipes import RECIPES
-from paceline.runs import RunFolder, default_path
-from paceline.table_of_runs import resume_command, table_of_runs
+from paceline.cli import commands
+from paceline.cli.completion import candidates
+from paceline.config.experiment import Data, Experiment
+from paceline.config.job import Place, Run
+from paceline.config.recipes import RECIPES
+from paceline.machine import doctor
+from paceline.run_folder.folder import RunFolder, default_path
+from paceline.run_folder.listing import resume_command, table_of_runs
 
 FACTS = {"train": 1, "test": 1, "classes": ["a"], "image_shape": None}
 
 
 def make_folder(
-    root: Path, name: str, experiment: Experiment, finished: bool | None = None, accuracy: float = 0.0
+    root: Path,
+    name: str,
+    experiment: Experiment,
+    finished: bool | None = None,
+    accuracy: float = 0.0,
 ) -> RunFolder:
     run = RunFolder(root / name)
     run.open(experiment, FACTS)
-    run.append_metrics({"step": 7, "test_accuracy": accuracy, "test_loss": 1 - accuracy, "images_per_second": 100.0})
+    run.append_metrics(
+        {
+            "step": 7,
+            "test_accuracy": accuracy,
+            "test_loss": 1 - accuracy,
+            "images_per_second": 100.0,
+        }
+    )
     if finished is not None:
         run.write_result({"step": 7, "finished": finished})
     return run
@@ -63,7 +75,12 @@ def test_the_table_tells_states_and_sorts_by_every_column(tmp_path: Path):
 def parsed(command: list[str]) -> tuple[Experiment, str]:
     """Experiment and run folder that `paceline train ...` would use."""
     assert command[0] == "train"
-    flags = cli.parse(cli._Train, "paceline train", command[2:], cli._Train(RECIPES[command[1]](), Place(), Run()))
+    flags = commands.parse(
+        commands._Train,
+        "paceline train",
+        command[2:],
+        commands._Train(RECIPES[command[1]](), Place(), Run()),
+    )
     return flags.experiment, flags.run.run_dir or str(default_path(command[1], flags.experiment))
 
 
@@ -74,7 +91,12 @@ def test_the_command_that_resumes_gives_the_same_experiment_and_folder(
     monkeypatch.chdir(tmp_path)
     plain = RECIPES[recipe]()
     data = replace(plain.data, dir="my data/it's", flip=not plain.data.flip, mean=(1.0, 2.5, 3.0))
-    other = replace(plain, data=data, schedule=replace(plain.schedule, boundaries=(1.0, 2.0), factors=(0.1, 0.01)), seed=3)
+    other = replace(
+        plain,
+        data=data,
+        schedule=replace(plain.schedule, boundaries=(1.0, 2.0), factors=(0.1, 0.01)),
+        seed=3,
+    )
     bare = replace(plain, schedule=replace(plain.schedule, boundaries=(), factors=()), steps=9)
     for experiment in (plain, other, bare):
         default = default_path(recipe, experiment)
@@ -84,7 +106,9 @@ def test_the_command_that_resumes_gives_the_same_experiment_and_folder(
             assert ("--run-dir" in command) == (path != default)
 
 
-def test_the_command_in_the_table_finishes_the_run(stopped_at_5: Path, uninterrupted: Path, tmp_path: Path):
+def test_the_command_in_the_table_finishes_the_run(
+    stopped_at_5: Path, uninterrupted: Path, tmp_path: Path
+):
     experiment = RunFolder(stopped_at_5).experiment()
     folder = tmp_path / default_path("smoke", experiment)
     shutil.copytree(stopped_at_5, folder)
@@ -111,17 +135,23 @@ def test_no_runs_and_no_folder_are_one_line(tmp_path: Path):
 # tensorboard
 
 
-def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(uninterrupted: Path, stopped_at_5: Path, tmp_path: Path):
+def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
+    uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
+):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shutil.copytree(stopped_at_5, tmp_path / "runs" / "five")
-    with program("tensorboard", str(uninterrupted), "five", "--port", str(port), cwd=tmp_path) as running:
+    with program(
+        "tensorboard", str(uninterrupted), "five", "--port", str(port), cwd=tmp_path
+    ) as running:
 
         def shown() -> bool:
             assert running.is_running()
             try:
-                with urllib.request.urlopen(f"http://localhost:{port}/data/runs", timeout=5) as answer:
+                with urllib.request.urlopen(
+                    f"http://localhost:{port}/data/runs", timeout=5
+                ) as answer:
                     return sorted(json.load(answer)) == ["five", "run"]
             except OSError:
                 return False
@@ -140,7 +170,9 @@ def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(uninterrupted: Path
 
 def test_doctor_tells_of_every_part_and_leaves_nothing(tmp_path: Path):
     ended = paceline("doctor", "--run-dir", str(tmp_path / "later" / "runs"), cwd=tmp_path)
-    found = dict(re.findall(r"^(?:good|slow|broken|absent) +([^:]+): (.*)$", ended.out, re.MULTILINE))
+    found = dict(
+        re.findall(r"^(?:good|slow|broken|absent) +([^:]+): (.*)$", ended.out, re.MULTILINE)
+    )
     assert list(found) == [
         "versions",
         "TensorFlow",
@@ -161,7 +193,9 @@ def test_doctor_tells_of_every_part_and_leaves_nothing(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_doctor_says_what_does_not_answer_and_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_doctor_says_what_does_not_answer_and_what_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with socket.socket() as there, socket.socket() as gone:
         there.bind(("127.0.0.1", 0))
         there.listen()
@@ -170,8 +204,12 @@ def test_doctor_says_what_does_not_answer_and_what_cannot_be_written(tmp_path: P
         (ray,) = doctor._ray(bad)
         assert (ray.state, "does not answer" in ray.text) == ("broken", True)
         assert [finding.state for finding in doctor._ray(good)] == ["good"]
-        assert next(f for f in doctor._spark(f"spark://{bad}") if f.what == "Spark").state == "broken"
-        assert next(f for f in doctor._spark(f"spark://{good}") if f.what == "Spark").state == "good"
+        assert (
+            next(f for f in doctor._spark(f"spark://{bad}") if f.what == "Spark").state == "broken"
+        )
+        assert (
+            next(f for f in doctor._spark(f"spark://{good}") if f.what == "Spark").state == "good"
+        )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert (doctor._java().state, "install a JRE" in doctor._java().text) == ("broken", True)
     assert doctor._run_folder(Path("/proc/nowhere/runs")).state == "broken"
@@ -187,16 +225,24 @@ def test_doctor_says_what_does_not_answer_and_what_cannot_be_written(tmp_path: P
 def test_bench_measures_real_training_and_says_what_a_full_run_takes(tmp_path: Path):
     ended = paceline("bench", "smoke", "--seconds", "1", "--workers", "1", cwd=tmp_path)
     assert ended.code == 0, ended
-    assert re.fullmatch(r"smoke +one process +[\d,]+ images/s  a full run trains \d+ s\n", ended.out), ended.out
+    assert re.fullmatch(
+        r"smoke +one process +[\d,]+ images/s  a full run trains \d+ s\n", ended.out
+    ), ended.out
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("place", "told"), [("ps", "2 + 1 ps"), ("ray", "Ray, 2 actors"), ("spark", "Spark, 2 tasks")])
+@pytest.mark.parametrize(
+    ("place", "told"), [("ps", "2 + 1 ps"), ("ray", "Ray, 2 actors"), ("spark", "Spark, 2 tasks")]
+)
 def test_bench_measures_in_every_place(place: str, told: str, tmp_path: Path):
-    ended = paceline("bench", "smoke", "--seconds", "1", "--workers", "2", "--on", place, cwd=tmp_path)
+    ended = paceline(
+        "bench", "smoke", "--seconds", "1", "--workers", "2", "--on", place, cwd=tmp_path
+    )
     assert ended.code == 0, ended
-    assert re.fullmatch(rf"smoke +{re.escape(told)} +[\d,]+ images/s  a full run trains \d+ s", ended.out.strip()), ended
+    assert re.fullmatch(
+        rf"smoke +{re.escape(told)} +[\d,]+ images/s  a full run trains \d+ s", ended.out.strip()
+    ), ended
     assert list(tmp_path.iterdir()) == []
 
 
@@ -231,11 +277,11 @@ def test_bench_refuses_what_needs_data_and_unknown_recipes(tmp_path: Path):
     ],
 )
 def test_what_can_stand_where_the_cursor_is(words: list[str], expected: list[str]):
-    assert candidates(words, cli.FLAGS, cli.FIRST_WORDS) == expected
+    assert candidates(words, commands.FLAGS, commands.FIRST_WORDS) == expected
 
 
 def test_every_command_has_its_flags_in_the_table_of_completion():
-    assert {name.split()[0] for name in cli.FLAGS} == set(cli.COMMANDS)
+    assert {name.split()[0] for name in commands.FLAGS} == set(commands.COMMANDS)
 
 
 def test_bash_completes_commands_recipes_flags_and_runs(tmp_path: Path):
@@ -245,12 +291,22 @@ def test_bash_completes_commands_recipes_flags_and_runs(tmp_path: Path):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paceline "$@"\n')
     command.chmod(0o755)
     script = 'eval "$(paceline completion bash)"; complete -p paceline\n'
-    for line in ("paceline tens", "paceline train shap", "paceline eval run", "paceline train smoke --threads-per"):
+    for line in (
+        "paceline tens",
+        "paceline train shap",
+        "paceline eval run",
+        "paceline train smoke --threads-per",
+    ):
         words = " ".join(shlex.quote(word) for word in line.split())
         script += f'COMP_WORDS=({words}); COMP_CWORD={len(line.split()) - 1}; _paceline; echo "${{COMPREPLY[@]}}"\n'
     environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "--norc", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        ["bash", "--norc", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout.splitlines() == [
         "complete -o default -F _paceline paceline",
@@ -262,11 +318,15 @@ def test_bash_completes_commands_recipes_flags_and_runs(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "command", [*(name for name in cli.COMMANDS if name != "data"), *(n for n in cli.FLAGS if n.startswith("data"))]
+    "command",
+    [
+        *(name for name in commands.COMMANDS if name != "data"),
+        *(n for n in commands.FLAGS if n.startswith("data")),
+    ],
 )
 def test_the_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]):
     try:
-        code = cli.main([*command.split(), "--help"])
+        code = commands.main([*command.split(), "--help"])
     except SystemExit as end:
         code = end.code
     shown = capsys.readouterr().out
@@ -288,4 +348,6 @@ def test_a_mistyped_flag_is_answered_with_the_nearest(tmp_path: Path):
 def test_a_fact_that_is_newer_than_a_run_does_not_keep_it_from_going_on(tmp_path: Path):
     experiment = Experiment(data=Data())
     RunFolder(tmp_path / "run").open(experiment, {"train": 5})
-    assert RunFolder(tmp_path / "run").open(experiment, {"train": 5, "image_shape": [1, 2, 3]}) == []
+    assert (
+        RunFolder(tmp_path / "run").open(experiment, {"train": 5, "image_shape": [1, 2, 3]}) == []
+    )

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.experiment import Optimizer
-from paceline.training.tree import tree_sum
-from paceline.training.update import build_update, decay_mask, slot_names
+from paceline.config.experiment import Optimizer
+from paceline.core.tree import tree_sum
+from paceline.core.update import build_update, decay_mask, slot_names
 
-PARTS = (("conv/kernel", (3, 2)), ("norm/gamma", (2,)), ("norm/beta", (2,)), ("dense/kernel", (2, 2)), ("dense/bias", (2,)))
+PARTS = (
+    ("conv/kernel", (3, 2)),
+    ("norm/gamma", (2,)),
+    ("norm/beta", (2,)),
+    ("dense/kernel", (2, 2)),
+    ("dense/bias", (2,)),
+)
 SIZE = 16
 KERNELS = np.array([1] * 6 + [0] * 4 + [1] * 4 + [0] * 2, float)
 BIAS = np.array([0] * 14 + [1] * 2, float)
@@ -43,7 +49,9 @@ def from_left_by_numpy(values):
 def leaves(replicas):
     """Of very different sizes, so that another order rounds differently."""
     random = np.random.default_rng(replicas)
-    return (random.normal(size=(replicas, 5000)) * 10.0 ** random.integers(-3, 4, (replicas, 5000))).astype(np.float32)
+    return (
+        random.normal(size=(replicas, 5000)) * 10.0 ** random.integers(-3, 4, (replicas, 5000))
+    ).astype(np.float32)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
@@ -72,7 +80,9 @@ def test_the_tree_equals_numpys_inside_a_while_loop_of_computed_values(replicas)
 
     expected = values
     for _ in range(3):
-        expected = expected * np.float32(0.25) + tree_by_numpy(expected * np.float32(0.5)) / np.float32(replicas)
+        expected = expected * np.float32(0.25) + tree_by_numpy(
+            expected * np.float32(0.5)
+        ) / np.float32(replicas)
     assert sha256(three_rounds(tf.constant(values)).numpy()) == sha256(expected)
 
 
@@ -81,9 +91,20 @@ def test_another_order_would_give_another_digest(replicas):
     """So that the tests above can fail."""
     values = leaves(replicas)
     shuffled = values[[0, 2, 1, *range(3, replicas)]]
-    digests = {sha256(v) for v in (tree_by_numpy(values), from_left_by_numpy(values), tree_by_numpy(shuffled), values.sum(0))}
+    digests = {
+        sha256(v)
+        for v in (
+            tree_by_numpy(values),
+            from_left_by_numpy(values),
+            tree_by_numpy(shuffled),
+            values.sum(0),
+        )
+    }
     assert len(digests) >= 3
-    assert sha256(tree_by_numpy(values)) not in {sha256(from_left_by_numpy(values)), sha256(tree_by_numpy(shuffled))}
+    assert sha256(tree_by_numpy(values)) not in {
+        sha256(from_left_by_numpy(values)),
+        sha256(tree_by_numpy(shuffled)),
+    }
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
@@ -100,8 +121,13 @@ def test_sums_of_whole_subtrees_may_take_the_place_of_their_leaves(workers):
 def run(optimizer, steps=5, rate=0.05):
     """Five steps from random numbers, by the program: the vectors after each step, and the gradients used."""
     random = np.random.default_rng(3)
-    params, gradients = random.normal(size=SIZE).astype(np.float32), random.normal(size=(steps, SIZE)).astype(np.float32)
-    vectors = {"params": params} | {name: np.zeros(SIZE, np.float32) for name in slot_names(optimizer)}
+    params, gradients = (
+        random.normal(size=SIZE).astype(np.float32),
+        random.normal(size=(steps, SIZE)).astype(np.float32),
+    )
+    vectors = {"params": params} | {
+        name: np.zeros(SIZE, np.float32) for name in slot_names(optimizer)
+    }
     if optimizer.ema:
         vectors["ema"] = params
     vectors = {name: tf.constant(v) for name, v in vectors.items()}
@@ -111,7 +137,11 @@ def run(optimizer, steps=5, rate=0.05):
         new = update(vectors, tf.constant(gradient), tf.constant(rates, tf.float32))
         assert new.keys() == vectors.keys()
         vectors = new
-    return params.astype(float), gradients.astype(float), {name: v.numpy() for name, v in vectors.items()}
+    return (
+        params.astype(float),
+        gradients.astype(float),
+        {name: v.numpy() for name, v in vectors.items()},
+    )
 
 
 def check(ours, expected):
@@ -154,7 +184,11 @@ def test_nesterov_agrees_with_keras():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_rmsprop_divides_by_the_root_of_the_mean_of_squares(momentum):
-    p, gradients, ours = run(replace(PLAIN, name="rmsprop", momentum=momentum, beta_2=0.95, epsilon=1e-3, weight_decay=0.01))
+    p, gradients, ours = run(
+        replace(
+            PLAIN, name="rmsprop", momentum=momentum, beta_2=0.95, epsilon=1e-3, weight_decay=0.01
+        )
+    )
     m, s = np.zeros(SIZE), np.zeros(SIZE)
     for g in gradients:
         g = g + 0.01 * KERNELS * p
@@ -170,7 +204,11 @@ def adamw(p, gradients, decay, mask):
     m, s = np.zeros(SIZE), np.zeros(SIZE)
     for n, g in enumerate(gradients, 1):
         m, s = 0.9 * m + 0.1 * g, 0.99 * s + 0.01 * g**2
-        p = p - 0.05 * (m / (1 - 0.9**n)) / (np.sqrt(s / (1 - 0.99**n)) + 1e-8) - 0.05 * decay * mask * p
+        p = (
+            p
+            - 0.05 * (m / (1 - 0.9**n)) / (np.sqrt(s / (1 - 0.99**n)) + 1e-8)
+            - 0.05 * decay * mask * p
+        )
     return p, m, s
 
 
@@ -184,9 +222,13 @@ def test_adamw_is_adam_with_bias_correction_and_a_decay_of_its_own(decay):
 
 
 def test_adamw_agrees_with_keras():
-    p, gradients, ours = run(replace(PLAIN, name="adamw", beta_2=0.99, weight_decay=0.1, decay="all"))
+    p, gradients, ours = run(
+        replace(PLAIN, name="adamw", beta_2=0.99, weight_decay=0.1, decay="all")
+    )
     variable = keras.Variable(p.astype(np.float32))
-    optimizer = keras.optimizers.AdamW(0.05, weight_decay=0.1, beta_1=0.9, beta_2=0.99, epsilon=1e-8)
+    optimizer = keras.optimizers.AdamW(
+        0.05, weight_decay=0.1, beta_1=0.9, beta_2=0.99, epsilon=1e-8
+    )
     for g in gradients:
         optimizer.apply([tf.constant(g, tf.float32)], [variable])
     np.testing.assert_allclose(ours["params"], np.asarray(variable), rtol=1e-4, atol=1e-5)
@@ -229,7 +271,8 @@ def test_the_moving_average_follows_the_new_weights(name):
 
 
 @pytest.mark.parametrize(
-    ("decay", "mask"), [("kernels", KERNELS), ("kernels-and-bias", KERNELS + BIAS), ("all", np.ones(SIZE))]
+    ("decay", "mask"),
+    [("kernels", KERNELS), ("kernels-and-bias", KERNELS + BIAS), ("all", np.ones(SIZE))],
 )
 def test_decay_reaches_the_weights_it_is_meant_for(decay, mask):
     optimizer = replace(PLAIN, decay=decay, weight_decay=0.25)
@@ -237,7 +280,9 @@ def test_decay_reaches_the_weights_it_is_meant_for(decay, mask):
     for name in ("sgd", "adamw"):
         zeros, ones = tf.zeros([SIZE]), tf.ones([SIZE])
         vectors = {"params": ones} | dict.fromkeys(slot_names(replace(optimizer, name=name)), zeros)
-        new = build_update(replace(optimizer, name=name), PARTS)(vectors, zeros, tf.constant([0.1, 0.1, 0.001]))
+        new = build_update(replace(optimizer, name=name), PARTS)(
+            vectors, zeros, tf.constant([0.1, 0.1, 0.001])
+        )
         np.testing.assert_allclose(new["params"].numpy(), 1 - 0.1 * 0.25 * mask, rtol=1e-6)
 
 
@@ -260,8 +305,13 @@ def test_a_slice_of_the_vectors_is_updated_with_the_same_bits_as_the_whole(name)
     random, size = np.random.default_rng(0), 1003
     names = ("params", *slot_names(optimizer))
     vectors = {n: tf.constant(np.abs(random.normal(size=size)).astype(np.float32)) for n in names}
-    gradient, rates = tf.constant(random.normal(size=size).astype(np.float32)), tf.constant([0.1, 0.1, 0.001])
-    whole = tf.function(build_update(optimizer, (("w", (size,)),)), autograph=False)(vectors, gradient, rates)
+    gradient, rates = (
+        tf.constant(random.normal(size=size).astype(np.float32)),
+        tf.constant([0.1, 0.1, 0.001]),
+    )
+    whole = tf.function(build_update(optimizer, (("w", (size,)),)), autograph=False)(
+        vectors, gradient, rates
+    )
     for start, stop in [(0, 501), (501, 1003), (7, 8)]:
         part = tf.function(build_update(optimizer, (("w", (stop - start,)),)), autograph=False)
         own = part({n: v[start:stop] for n, v in vectors.items()}, gradient[start:stop], rates)

@@ -28,7 +28,9 @@ def slowly(step, metrics):
 """
 
 
-def start(stack: ExitStack, hosts: tuple[str, str], folder: Path, *flags: str) -> tuple[Program, Program]:
+def start(
+    stack: ExitStack, hosts: tuple[str, str], folder: Path, *flags: str
+) -> tuple[Program, Program]:
     """The chief and the worker, each on its host and with a disk of its own."""
     programs = []
     for host, role in zip(hosts, CLUSTER, strict=True):
@@ -36,7 +38,11 @@ def start(stack: ExitStack, hosts: tuple[str, str], folder: Path, *flags: str) -
         own = flags if role == "chief" else ()
         inside, environment = ("ip", "netns", "exec", host), tf_config(CLUSTER, role)
         command = ("train", "smoke", "--stall-timeout", str(STALL_S), *own)
-        programs.append(stack.enter_context(program(*command, cwd=folder / role, environment=environment, inside=inside)))
+        programs.append(
+            stack.enter_context(
+                program(*command, cwd=folder / role, environment=environment, inside=inside)
+            )
+        )
     return programs[0], programs[1]
 
 
@@ -45,7 +51,10 @@ def test_two_hosts_give_the_same_bits_as_one_process(uninterrupted: Path, tmp_pa
         chief, worker = start(stack, hosts, tmp_path)
         ended = [chief.wait(), worker.wait()]
     assert [each.code for each in ended] == [0, 0], ended
-    assert result_of(tmp_path / "chief/run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert (
+        result_of(tmp_path / "chief/run")["state_sha256"]
+        == result_of(uninterrupted)["state_sha256"]
+    )
     assert not list((tmp_path / "worker").iterdir()), "only the chief writes"
 
 
@@ -66,7 +75,9 @@ def test_both_hosts_end_and_name_the_other_when_their_link_is_cut(tmp_path: Path
 
 
 @pytest.mark.parametrize("link", [Link(50, 0.01), Link(200)], ids=str)
-def test_the_link_of_the_benchmark_has_the_rate_and_the_delay_that_it_is_said_to_have(link: Link) -> None:
+def test_the_link_of_the_benchmark_has_the_rate_and_the_delay_that_it_is_said_to_have(
+    link: Link,
+) -> None:
     """Half a second of bytes one way, after one byte there and back."""
     size = int(link.mbit_per_s * 1e6 / 8 / 2)
     serve = f"""
@@ -88,7 +99,9 @@ began = time.perf_counter(); peer.sendall(bytes({size})); peer.recv(1); print(ti
             assert server.stdout
             server.stdout.readline()
             asked = ("ip", "netns", "exec", here, sys.executable, "-c", ask)
-            answer = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
+            answer = subprocess.run(
+                asked, capture_output=True, text=True, check=True, timeout=60
+            ).stdout
             server.wait(10)
     round_trip_s, transfer_s = map(float, answer.split())
     # the machine may be busy: it is never quicker than it is said to be, and not much slower

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core.flat import Weights
 from paceline.errors import UserError
-from paceline.weights import Weights
 
 
 def build_model(seed=0, width=3):
@@ -41,9 +41,13 @@ sizes = st.integers(1, 4)
 )
 def test_what_is_set_is_what_is_got(channels, convolution, norm, dense, seed):
     layers = [keras.Input((5, 5, channels))]
-    layers += [keras.layers.Conv2D(*convolution[:2], use_bias=convolution[2])] if convolution else []
+    layers += (
+        [keras.layers.Conv2D(*convolution[:2], use_bias=convolution[2])] if convolution else []
+    )
     layers += [keras.layers.BatchNormalization(scale=norm)] if norm is not None else []
-    model = keras.Sequential([*layers, keras.layers.Flatten(), *(keras.layers.Dense(width) for width in dense)])
+    model = keras.Sequential(
+        [*layers, keras.layers.Flatten(), *(keras.layers.Dense(width) for width in dense)]
+    )
     weights, random = Weights(model), np.random.default_rng(seed)
     size = sum(int(np.prod(v.shape)) for v in model.weights)
     assert weights.get_flat_size() == size
@@ -51,7 +55,9 @@ def test_what_is_set_is_what_is_got(channels, convolution, norm, dense, seed):
     weights.set_flat(vector)
     np.testing.assert_array_equal(weights.get_flat(), vector)
     arrays = weights.get_weights()
-    np.testing.assert_array_equal(np.concatenate([np.zeros(0), *(a.ravel() for a in arrays.values())]), vector)
+    np.testing.assert_array_equal(
+        np.concatenate([np.zeros(0), *(a.ravel() for a in arrays.values())]), vector
+    )
     weights.set_weights({name: array + 1 for name, array in reversed(arrays.items())})
     np.testing.assert_array_equal(weights.get_flat(), vector + 1)
 
@@ -82,7 +88,9 @@ def test_two_models_in_one_process_have_the_same_names_and_do_not_collide():
     np.testing.assert_array_equal(second.get_flat(), np.full(len(before), 7))
 
 
-@pytest.mark.parametrize("take", [Weights.get_flat, lambda w: w.get_weights()["sequential/dense/kernel"]])
+@pytest.mark.parametrize(
+    "take", [Weights.get_flat, lambda w: w.get_weights()["sequential/dense/kernel"]]
+)
 def test_what_is_got_is_a_copy(take):
     weights = Weights(build_model())
     before, taken = weights.get_flat(), take(weights)
@@ -109,13 +117,19 @@ def without(arrays, name):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda arrays: without(arrays, "sequential/dense/bias"), "'sequential/dense/bias' is missing"),
+        (
+            lambda arrays: without(arrays, "sequential/dense/bias"),
+            "'sequential/dense/bias' is missing",
+        ),
         (lambda arrays: arrays | {"other": np.zeros(3)}, "'other' is unknown to the model"),
         (
             lambda arrays: arrays | {"sequential/dense/bias": np.zeros(5)},
             r"'sequential/dense/bias' has shape \(5,\); the model has \(4,\)",
         ),
-        (lambda arrays: arrays | {"sequential/dense/bias": np.zeros((4, 1))}, r"has shape \(4, 1\); the model has \(4,\)"),
+        (
+            lambda arrays: arrays | {"sequential/dense/bias": np.zeros((4, 1))},
+            r"has shape \(4, 1\); the model has \(4,\)",
+        ),
         (
             lambda arrays: arrays | {"sequential/dense/bias": np.array(list("abcd"))},
             "'sequential/dense/bias' is not made of numbers",
@@ -158,7 +172,9 @@ def compiled(optimizer, seed=0):
 def train(model, batches=2):
     random = np.random.default_rng(0)
     for _ in range(batches):
-        model.train_on_batch(random.normal(size=(4, 6, 6, 2)).astype(np.float32), random.integers(0, 4, 4))
+        model.train_on_batch(
+            random.normal(size=(4, 6, 6, 2)).astype(np.float32), random.integers(0, 4, 4)
+        )
 
 
 def test_slots_travel_only_on_request():
@@ -177,11 +193,19 @@ def test_each_slot_has_the_name_of_its_weight():
     model = compiled(keras.optimizers.Adam())
     weights = Weights(model, optimizer=True)
     train(model)
-    arrays, named = weights.get_weights(), dict(zip(Weights(model).get_weights(), model.weights, strict=True))
-    for kind, slots in (("momentum", model.optimizer._momentums), ("velocity", model.optimizer._velocities)):
+    arrays, named = (
+        weights.get_weights(),
+        dict(zip(Weights(model).get_weights(), model.weights, strict=True)),
+    )
+    for kind, slots in (
+        ("momentum", model.optimizer._momentums),
+        ("velocity", model.optimizer._velocities),
+    ):
         for variable, slot in zip(model.trainable_variables, slots, strict=True):
             (name,) = [name for name, weight in named.items() if weight is variable]
-            assert np.abs(np.asarray(slot)).max() > 0 or "conv2d/bias" in name  # BatchNorm takes the bias's gradient away
+            assert (
+                np.abs(np.asarray(slot)).max() > 0 or "conv2d/bias" in name
+            )  # BatchNorm takes the bias's gradient away
             np.testing.assert_array_equal(arrays[f"optimizer/{name}/{kind}"], np.asarray(slot))
 
 
@@ -196,7 +220,9 @@ def test_a_model_goes_on_elsewhere_as_if_it_had_not_moved():
     there.set_weights(Weights(stay, optimizer=True).get_weights())
     train(stay)
     train(move)
-    np.testing.assert_allclose(Weights(stay).get_flat(), Weights(move).get_flat(), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        Weights(stay).get_flat(), Weights(move).get_flat(), rtol=1e-6, atol=1e-7
+    )
 
 
 # --- memory
@@ -208,7 +234,9 @@ def resident_bytes():
 
 
 def test_a_thousand_settings_leave_memory_where_it_was():
-    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(500), keras.layers.Dense(10)])  # a megabyte of weights
+    model = keras.Sequential(
+        [keras.Input((500,)), keras.layers.Dense(500), keras.layers.Dense(10)]
+    )  # a megabyte of weights
     weights = Weights(model)
     arrays = weights.get_weights()
     for _ in range(20):

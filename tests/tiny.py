@@ -8,13 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from paceline.data.arrays import in_memory
+from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule
+from paceline.config.plan import build_plan
+from paceline.core.flat import build_template
+from paceline.core.replica import Core, build_core
 from paceline.data.source import Source
-from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule
+from paceline.data.sources.arrays import in_memory
 from paceline.models import build_model
-from paceline.plan import build_plan
-from paceline.training.replica import Core, build_core
-from paceline.weights import build_template
 
 SHAPE, CLASSES = (8, 8, 3), 10
 
@@ -40,8 +40,13 @@ def pictures(
     return (noise + (128 * labels // classes)[:, None, None, None]).astype(np.uint8), labels
 
 
-def build_source(train: int = 50, test: int = 13, shape: tuple[int, int, int] = SHAPE, classes: int = CLASSES) -> Source:
-    splits = [in_memory(*pictures(count, shape, classes, seed)) for seed, count in enumerate((train, test))]
+def build_source(
+    train: int = 50, test: int = 13, shape: tuple[int, int, int] = SHAPE, classes: int = CLASSES
+) -> Source:
+    splits = [
+        in_memory(*pictures(count, shape, classes, seed))
+        for seed, count in enumerate((train, test))
+    ]
     return Source(*splits, tuple(str(label) for label in range(classes)), shape)
 
 
@@ -61,13 +66,18 @@ def build_small_model(seed: int = 0, classes: int = CLASSES) -> keras.Model:
 
 
 def build_tiny_core(
-    experiment: Experiment = EXPERIMENT, model: keras.Model | None = None, source: Source | None = None, validation: int = 0
+    experiment: Experiment = EXPERIMENT,
+    model: keras.Model | None = None,
+    source: Source | None = None,
+    validation: int = 0,
 ) -> Core:
     """The core of an experiment on noise; `model` instead of the experiment's own."""
     source = source or build_source()
     splits = {"train": source.train, "test": source.test}
     if validation:
-        splits["validation"] = in_memory(*pictures(validation, source.image_shape, len(source.classes), seed=9))
+        splits["validation"] = in_memory(
+            *pictures(validation, source.image_shape, len(source.classes), seed=9)
+        )
     classes = len(source.classes)
     model = model or build_model(experiment, source.image_shape, classes)
     plan = build_plan(experiment, source.train.size)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.api import Result, evaluate, predict, train
+from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.config.job import Place, Run
+from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
-from paceline.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
-from paceline.job import Place, Run
-from paceline.recipes import get_recipe
 
 if TYPE_CHECKING:
+    from paceline.core.flat import Weights
     from paceline.data.source import Source, Split
-    from paceline.predictor import load_predictor
-    from paceline.weights import Weights
+    from paceline.results.predictor import load_predictor
 
 __all__ = [
     "Data",
@@ -42,8 +42,8 @@ __all__ = [
 _LATE = {
     "Source": "paceline.data.source",
     "Split": "paceline.data.source",
-    "Weights": "paceline.weights",
-    "load_predictor": "paceline.predictor",
+    "Weights": "paceline.core.flat",
+    "load_predictor": "paceline.results.predictor",
 }
 
 

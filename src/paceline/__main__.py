@@ -2,6 +2,6 @@
 
 import sys
 
-from paceline.cli import main
+from paceline.cli.commands import main
 
 sys.exit(main())

@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.experiment import Experiment
-from paceline.job import Job, Place, Run
+from paceline.config.experiment import Experiment
+from paceline.config.job import Job, Place, Run
+from paceline.config.recipes import get_recipe
 from paceline.places import launch
-from paceline.recipes import get_recipe
-from paceline.runs import default_path, existing_run
-from paceline.storage import cache_folder, is_remote
-from paceline.using import in_a_worker
+from paceline.results.in_worker import in_a_worker
+from paceline.run_folder.folder import default_path, existing_run
+from paceline.run_folder.storage import cache_folder, is_remote
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from paceline.evaluation import Evaluation
-    from paceline.prediction import Prediction
-    from paceline.training.loop import Action
+    from paceline.results.evaluate import Evaluation
+    from paceline.results.predict import Prediction
+    from paceline.worker.loop import Action
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Result:
         return pandas.DataFrame.from_records(records)
 
     def _repr_html_(self) -> str:
-        from paceline.report.page import build_fragment
-        from paceline.report.story import read_story
+        from paceline.results.report.page import build_fragment
+        from paceline.results.report.story import read_story
 
         return build_fragment(read_story(existing_run(self.run_dir, checkpoints=False)))
 
@@ -75,7 +75,7 @@ def train(
     chosen = get_recipe(experiment) if isinstance(experiment, str) else experiment
     run = run or Run()
     if data is not None:
-        from paceline.data.arrays import save_arrays_by_digest
+        from paceline.data.sources.arrays import save_arrays_by_digest
 
         root = Path(run.run_dir).parent if run.run_dir else Path("runs")
         root = cache_folder() / "data" if is_remote(run.run_dir) else root
@@ -89,7 +89,7 @@ def train(
 def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
     from contextlib import ExitStack
 
-    from paceline.training.progress import Progress
+    from paceline.cli.progress import Progress
 
     with ExitStack() as stack:
         show = stack.enter_context(Progress()).handle if progress else lambda message: None
@@ -104,12 +104,14 @@ def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
     return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
 
 
-def evaluate(run: str | Path, *, checkpoint: str = "best", data_dir: str = "", split: str = "test") -> Evaluation:
+def evaluate(
+    run: str | Path, *, checkpoint: str = "best", data_dir: str = "", split: str = "test"
+) -> Evaluation:
     """Evaluate a run's best or last checkpoint, or that of a step, on its test or validation split: the numbers of the training's own
     evaluation, bit for bit, and what the model said of each example. `data_dir` is where the data lie now."""
     import numpy as np
 
-    from paceline.evaluation import Evaluation
+    from paceline.results.evaluate import Evaluation
 
     with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
         file = str(Path(folder, "examples.npz"))
@@ -118,18 +120,30 @@ def evaluate(run: str | Path, *, checkpoint: str = "best", data_dir: str = "", s
         with np.load(file) as examples:
             arrays = {name: examples[name] for name in ("labels", "probabilities")}
     names = tuple(score["name"] for score in outcome.pop("classes"))
-    return Evaluation(**{name: value for name, value in outcome.items() if name != "kind"}, classes=names, **arrays)
+    return Evaluation(
+        **{name: value for name, value in outcome.items() if name != "kind"},
+        classes=names,
+        **arrays,
+    )
 
 
 def predict(
-    run: str | Path, pictures: str | Path | Sequence[str | Path], *, checkpoint: str = "best", top: int = 5
+    run: str | Path,
+    pictures: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str = "best",
+    top: int = 5,
 ) -> list[Prediction]:
     """What a run's model says of pictures: files, folders or globs, of any size and usual format. One that is no picture has an error
     instead of classes. For bytes, and for many calls, there is `load_predictor`."""
-    from paceline.prediction import Prediction, find_files
+    from paceline.results.predict import Prediction, find_files
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
-    request = {"files": find_files([str(pattern) for pattern in patterns]), "checkpoint": checkpoint, "top": top}
+    request = {
+        "files": find_files([str(pattern) for pattern in patterns]),
+        "checkpoint": checkpoint,
+        "top": top,
+    }
     found: list[Prediction] = []
 
     def listen(message: dict[str, Any]) -> None:

@@ -18,14 +18,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, StructField, StructType
 
 from paceline.errors import UserError
-from paceline.places.spark_session import ship_package, shipping_folder
-from paceline.runs import RunFolder, existing_run, explained
+from paceline.places.spark.session import ship_package, shipping_folder
+from paceline.run_folder.folder import RunFolder, existing_run, explained
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-    from paceline.predictor import Predictor
+    from paceline.results.predictor import Predictor
 
 ADDED = (
     StructField("label", StringType()),
@@ -34,13 +34,21 @@ ADDED = (
 )
 
 
-def predict(dataframe: DataFrame, run: str | Path, input: str = "content", checkpoint: str = "best") -> DataFrame:
+def predict(
+    dataframe: DataFrame, run: str | Path, input: str = "content", checkpoint: str = "best"
+) -> DataFrame:
     """The same rows with three more columns: `label`, the likeliest class; `probabilities`, of all classes in the order of the run's;
     `error`, which says why the column `input` holds no picture where the other two are null, and is null where it does."""
     fields = {field.name: field.dataType for field in dataframe.schema.fields}
     if not isinstance(fields.get(input), BinaryType):
-        found = f"is of type {fields[input].simpleString()}" if input in fields else f"is not among {', '.join(fields)}"
-        raise UserError(f"the column {input!r} {found}; it must hold the bytes of picture files (binary)")
+        found = (
+            f"is of type {fields[input].simpleString()}"
+            if input in fields
+            else f"is not among {', '.join(fields)}"
+        )
+        raise UserError(
+            f"the column {input!r} {found}; it must hold the bytes of picture files (binary)"
+        )
     if taken := [field.name for field in ADDED if field.name in fields]:
         raise UserError(f"the DataFrame already has a column {taken[0]!r}; rename it first")
     try:
@@ -64,7 +72,9 @@ def _write_run(run: RunFolder, file: Path) -> Path:
     return file
 
 
-def _add_predictions(archive: str, column: str, checkpoint: str, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _add_predictions(
+    archive: str, column: str, checkpoint: str, frames: Iterator[pd.DataFrame]
+) -> Iterator[pd.DataFrame]:
     """On an executor, with one part of the rows."""
     for frame in frames:
         predictor = _load(archive, checkpoint)
@@ -73,7 +83,9 @@ def _add_predictions(archive: str, column: str, checkpoint: str, frames: Iterato
         labels = [predictor.classes[best] for best in probabilities.argmax(axis=1)]
         yield frame.assign(
             label=[None if row in faults else label for row, label in enumerate(labels)],
-            probabilities=[None if row in faults else shares for row, shares in enumerate(probabilities)],
+            probabilities=[
+                None if row in faults else shares for row, shares in enumerate(probabilities)
+            ],
             error=[faults.get(row) for row in range(len(pictures))],
         )
 
@@ -81,6 +93,6 @@ def _add_predictions(archive: str, column: str, checkpoint: str, frames: Iterato
 @cache
 def _load(archive: str, checkpoint: str) -> Predictor:
     """Once per process: Spark gives a Python that has done its part the next one."""
-    from paceline.predictor import load_predictor
+    from paceline.results.predictor import load_predictor
 
     return load_predictor(SparkFiles.get(archive), checkpoint)

@@ -9,8 +9,12 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 
 if __name__ == "__main__":
-    from paceline.cli import main
+    from paceline.cli.commands import main
 
     arguments = sys.argv[1:]
     runs_on_spark = arguments[:1] == ["train"] or arguments[:2] == ["data", "convert"]
-    sys.exit(main([*arguments, *(["--on", "spark"] if runs_on_spark and "--on" not in arguments else [])]))
+    sys.exit(
+        main(
+            [*arguments, *(["--on", "spark"] if runs_on_spark and "--on" not in arguments else [])]
+        )
+    )

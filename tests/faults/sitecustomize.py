@@ -26,7 +26,7 @@ def fail(kind: str) -> None:
 
 def break_at_the_start(kind: str) -> None:
     """Before TensorFlow is imported, while the others begin to wait."""
-    from paceline import devices
+    from paceline.worker import devices
 
     import_tensorflow = devices.import_tensorflow
 
@@ -39,7 +39,8 @@ def break_at_the_start(kind: str) -> None:
 
 def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
     """Steps of the recipe smoke: 10 lies within an epoch, 16 is evaluated, 12 is saved."""
-    from paceline.training import checkpoint, loop
+    from paceline.run_folder import checkpoint
+    from paceline.worker import loop
 
     saving, train = Path(os.environ["FAULT_FOLDER"], "saving"), loop.train
 
@@ -86,7 +87,7 @@ def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
 
 def on_start() -> None:
     global own_index
-    from paceline.job import Job
+    from paceline.config.job import Job
 
     from_json = Job.from_json
 
@@ -101,7 +102,9 @@ def on_start() -> None:
         if fault := os.environ.get("FAULT"):
             worker, phase, kind = fault.split()
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
-            break_at_the_start(kind) if is_victim and phase == "start" else break_in_the_loop(phase, kind, is_victim)
+            break_at_the_start(kind) if is_victim and phase == "start" else break_in_the_loop(
+                phase, kind, is_victim
+            )
         if logical := os.environ.get("LOGICAL_DEVICES"):
             divide_the_cpu(int(logical))
         return job
@@ -114,10 +117,10 @@ def pretend(own: int, worker: str, what: str, value: str) -> None:
     if own != int(worker):
         return
     if what == "cpu":
-        from paceline import meeting
+        from paceline.worker import fingerprint
 
-        assert meeting.cpu_features()
-        meeting.cpu_features = lambda: value
+        assert fingerprint.cpu_features()
+        fingerprint.cpu_features = lambda: value
         return
     from importlib import metadata
 
@@ -133,7 +136,9 @@ def note_writes(notes: Path) -> None:
         writes = event in ("os.rename", "os.remove", "os.mkdir", "os.truncate")
         if event == "open":
             _, mode, flags = arguments
-            writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(c in (mode or "") for c in "wax+")
+            writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(
+                c in (mode or "") for c in "wax+"
+            )
         if writes:
             os.write(handle, f"{os.path.abspath(str(arguments[0]))}\n".encode())
 
@@ -142,21 +147,27 @@ def note_writes(notes: Path) -> None:
 
 def divide_the_cpu(count: int) -> None:
     """Several logical devices in each worker: TensorFlow's strategy then takes them as it would take so many GPUs."""
-    from paceline import devices
+    from paceline.worker import devices
 
     build_strategy = devices.build_strategy
 
     def build(job):
         devices.set_environment(job)
         import tensorflow as tf
-        from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+        from tensorflow.python.distribute.collective_all_reduce_strategy import (
+            CollectiveAllReduceExtended,
+        )
 
         (cpu,) = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
         names = tuple(f"/job:worker/task:{job.cluster.index}/device:CPU:{i}" for i in range(count))
         CollectiveAllReduceExtended._initialize_local_devices = lambda *_: (names, "CPU")
         strategy = build_strategy(job)
-        Path(os.environ["DEVICES_FOLDER"], f"devices-{job.cluster.index}").write_text(str(strategy.num_replicas_in_sync))
+        Path(os.environ["DEVICES_FOLDER"], f"devices-{job.cluster.index}").write_text(
+            str(strategy.num_replicas_in_sync)
+        )
         return strategy
 
     devices.build_strategy = build

@@ -10,10 +10,10 @@ import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paceline.config.experiment import Data
+from paceline.config.plugins import load_function
 from paceline.errors import UserError, did_you_mean
-from paceline.experiment import Data
-from paceline.plugins import load_function
-from paceline.storage import is_remote
+from paceline.run_folder.storage import is_remote
 
 if TYPE_CHECKING:
     from paceline.data.source import Source, Split
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["SOURCES", "Source", "Split", "build_source", "hold_out"]
 
 SOURCES = {
-    "arrays": "paceline.data.arrays:build_arrays",
-    "cifar10": "paceline.data.cifar:build_cifar10",
-    "cifar100": "paceline.data.cifar:build_cifar100",
-    "pictures": "paceline.data.pictures:build_pictures",
-    "shapes": "paceline.data.shapes:build_shapes",
-    "tfrecord": "paceline.data.tfrecord:build_tfrecord",
+    "arrays": "paceline.data.sources.arrays:build_arrays",
+    "cifar10": "paceline.data.sources.cifar:build_cifar10",
+    "cifar100": "paceline.data.sources.cifar:build_cifar100",
+    "pictures": "paceline.data.sources.pictures:build_pictures",
+    "shapes": "paceline.data.sources.shapes:build_shapes",
+    "tfrecord": "paceline.data.sources.tfrecord:build_tfrecord",
 }
 
 HOLD_OUT_KEY = (20_151_210, 1_512_033)
@@ -51,11 +51,13 @@ def build_source(data: Data) -> Source:
         return source
     name = data.source
     if name == "auto":
-        from paceline.data.info import detect
+        from paceline.data.tools.info import detect
 
         name = detect(data.dir)
     if name not in SOURCES:
-        raise UserError(f"there is no data source {name!r}; {did_you_mean(name, [*sorted(SOURCES), 'auto'])}")
+        raise UserError(
+            f"there is no data source {name!r}; {did_you_mean(name, [*sorted(SOURCES), 'auto'])}"
+        )
     module, _, function = SOURCES[name].partition(":")
     return getattr(importlib.import_module(module), function)(data)
 
@@ -67,8 +69,12 @@ def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
     if validation == 0:
         return source.train, None
     if not 0 < validation < size:
-        raise UserError(f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can be held out")
-    return _part(source.train, 0, size - validation), _part(source.train, size - validation, validation)
+        raise UserError(
+            f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can be held out"
+        )
+    return _part(source.train, 0, size - validation), _part(
+        source.train, size - validation, validation
+    )
 
 
 def _part(split: Split, start: int, size: int) -> Split:
@@ -78,7 +84,11 @@ def _part(split: Split, start: int, size: int) -> Split:
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         places = tf.cast(indices, tf.int64) + start
-        return split.read(tf.random.experimental.index_shuffle(places, HOLD_OUT_KEY, tf.constant(split.size - 1, tf.int64)))
+        return split.read(
+            tf.random.experimental.index_shuffle(
+                places, HOLD_OUT_KEY, tf.constant(split.size - 1, tf.int64)
+            )
+        )
 
     return Split(size, read)
 
@@ -87,21 +97,33 @@ def _check_source(source: Any, spec: str) -> None:
     from paceline.data.source import Source, Split
 
     if not isinstance(source, Source):
-        raise UserError(f"{spec} returned a {type(source).__name__}; it must return a paceline.data.Source")
+        raise UserError(
+            f"{spec} returned a {type(source).__name__}; it must return a paceline.data.Source"
+        )
     if (
         not isinstance(source.classes, (tuple, list))
         or not source.classes
         or not all(isinstance(c, str) for c in source.classes)
     ):
-        raise UserError(f"{spec}: classes is {source.classes!r}; it must be a tuple of one name per class")
+        raise UserError(
+            f"{spec}: classes is {source.classes!r}; it must be a tuple of one name per class"
+        )
     shape = source.image_shape
-    if shape is not None and not (len(shape) == 3 and all(isinstance(side, int) and side > 0 for side in shape)):
-        raise UserError(f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for encoded pictures")
+    if shape is not None and not (
+        len(shape) == 3 and all(isinstance(side, int) and side > 0 for side in shape)
+    ):
+        raise UserError(
+            f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for encoded pictures"
+        )
     for name, split in (("train", source.train), ("test", source.test)):
         if not isinstance(split, Split):
-            raise UserError(f"{spec}: {name} is a {type(split).__name__}; it must be a paceline.data.Split")
+            raise UserError(
+                f"{spec}: {name} is a {type(split).__name__}; it must be a paceline.data.Split"
+            )
         if not isinstance(split.size, int) or split.size < 1:
-            raise UserError(f"{spec}: the {name} split has size {split.size!r}; it must be a whole number above 0")
+            raise UserError(
+                f"{spec}: the {name} split has size {split.size!r}; it must be a whole number above 0"
+            )
         _check_examples(source, split, f"{spec}: read of the {name} split")
 
 
@@ -117,11 +139,21 @@ def _check_examples(source: Source, split: Split, what: str) -> None:
         raise UserError(
             f"{what} failed in a compiled step (use TensorFlow ops only): {type(error).__name__}: {reason}"
         ) from error
-    wanted = (tf.string, (len(chosen),)) if source.image_shape is None else (tf.uint8, (len(chosen), *source.image_shape))
+    wanted = (
+        (tf.string, (len(chosen),))
+        if source.image_shape is None
+        else (tf.uint8, (len(chosen), *source.image_shape))
+    )
     if (raw.dtype, tuple(raw.shape)) != wanted:
-        raise UserError(f"{what} gave {raw.dtype.name} {tuple(raw.shape)}; it must be {wanted[0].name} {wanted[1]}")
+        raise UserError(
+            f"{what} gave {raw.dtype.name} {tuple(raw.shape)}; it must be {wanted[0].name} {wanted[1]}"
+        )
     if labels.dtype != tf.int32 or tuple(labels.shape) != (len(chosen),):
-        raise UserError(f"{what} gave labels {labels.dtype.name} {tuple(labels.shape)}; they must be int32 ({len(chosen)},)")
+        raise UserError(
+            f"{what} gave labels {labels.dtype.name} {tuple(labels.shape)}; they must be int32 ({len(chosen)},)"
+        )
     for index, label in zip(chosen, labels.numpy().tolist(), strict=True):
         if not 0 <= label < len(source.classes):
-            raise UserError(f"{what} gave label {label} for example {index}; labels are 0 to {len(source.classes) - 1}")
+            raise UserError(
+                f"{what} gave label {label} for example {index}; labels are 0 to {len(source.classes) - 1}"
+            )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from paceline.experiment import Data
+from paceline.config.experiment import Data
 
 NUM_BITS = 5
 """Random numbers of an example: row, column, flip, two of cutout."""
@@ -19,11 +19,15 @@ def random_bits(seed: int, epoch: tf.Tensor, indices: tf.Tensor, count: int) -> 
     TensorFlow's own stateless ops take one key per call, not one per example.
     """
     key = _mix(tf.cast(epoch, tf.uint64) + _mix(tf.constant(seed % 2**63, tf.uint64)))
-    lanes = tf.cast(indices, tf.uint64)[:, None] * tf.constant(count, tf.uint64) + tf.cast(tf.range(count), tf.uint64)
+    lanes = tf.cast(indices, tf.uint64)[:, None] * tf.constant(count, tf.uint64) + tf.cast(
+        tf.range(count), tf.uint64
+    )
     return tf.cast(tf.bitwise.right_shift(_mix(lanes + key), tf.constant(33, tf.uint64)), tf.int64)
 
 
-def alternate_flips(data: Data, bits: tf.Tensor, seed: int, epoch: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def alternate_flips(
+    data: Data, bits: tf.Tensor, seed: int, epoch: tf.Tensor, indices: tf.Tensor
+) -> tf.Tensor:
     """The same numbers, but the one of the flip is odd in every second epoch: at random which, for each example."""
     if not data.alternate_flip:
         return bits
@@ -33,7 +37,9 @@ def alternate_flips(data: Data, bits: tf.Tensor, seed: int, epoch: tf.Tensor, in
 
 def _mix(x: tf.Tensor) -> tf.Tensor:
     def xor_shift(value: tf.Tensor, bits: int) -> tf.Tensor:
-        return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, tf.constant(bits, tf.uint64)))
+        return tf.bitwise.bitwise_xor(
+            value, tf.bitwise.right_shift(value, tf.constant(bits, tf.uint64))
+        )
 
     x = x + tf.constant(0x9E3779B97F4A7C15, tf.uint64)
     x = xor_shift(x, 30) * tf.constant(0xBF58476D1CE4E5B9, tf.uint64)
@@ -68,7 +74,9 @@ def scale(data: Data, pictures: tf.Tensor) -> tf.Tensor:
         return x / 128.0 - 1.0
     _, height, width, channels = pictures.shape
     # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a multiple of the time
-    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(tf.constant(data.mean[:channels], tf.float32), [width])
+    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(
+        tf.constant(data.mean[:channels], tf.float32), [width]
+    )
     if data.scaling == "mean_std":
         rows /= tf.tile(tf.constant(data.std[:channels], tf.float32), [width])
     return tf.reshape(rows, [-1, height, width, channels])
@@ -95,7 +103,9 @@ def cutout(data: Data, x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
         place = tf.range(length, dtype=tf.int64)[None]
         return (place >= start) & (place < start + data.cutout)
 
-    blank = inside(bits[:, 3:4], x.shape[1])[:, :, None] & inside(bits[:, 4:5], x.shape[2])[:, None, :]
+    blank = (
+        inside(bits[:, 3:4], x.shape[1])[:, :, None] & inside(bits[:, 4:5], x.shape[2])[:, None, :]
+    )
     return tf.where(blank[..., None], 0.0, x)
 
 
@@ -106,4 +116,6 @@ def mixup(data: Data, x: tf.Tensor, targets: tf.Tensor, key: tf.Tensor) -> tf.Te
     gammas = tf.random.stateless_gamma([2, tf.shape(x)[0]], seed=key, alpha=data.mixup)
     share = tf.maximum(gammas[0], 1e-30) / tf.maximum(gammas[0] + gammas[1], 1e-30)
     wide = share[:, None, None, None]
-    return wide * x + (1 - wide) * x[::-1], share[:, None] * targets + (1 - share[:, None]) * targets[::-1]
+    return wide * x + (1 - wide) * x[::-1], share[:, None] * targets + (
+        1 - share[:, None]
+    ) * targets[::-1]

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from paceline.config.experiment import Data, Experiment
 from paceline.data import augment, encoded, order
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
-from paceline.experiment import Data, Experiment
 
 Shape = tuple[int, int, int]
 """Height, width, channels."""
@@ -28,9 +28,13 @@ class Batch(NamedTuple):
 def image_shape(data: Data, source: Source) -> Shape:
     """What the model sees of this source."""
     if source.image_shape is None and not data.image_size:
-        raise UserError("data.image-size is 0, and these pictures come in any size; give one, such as --data.image-size 224")
+        raise UserError(
+            "data.image-size is 0, and these pictures come in any size; give one, such as --data.image-size 224"
+        )
     if source.image_shape is None and data.padding:
-        raise UserError(f"data.padding is {data.padding}; pictures of any size are cropped by data.crop instead: use 0")
+        raise UserError(
+            f"data.padding is {data.padding}; pictures of any size are cropped by data.crop instead: use 0"
+        )
     return model_shape(data, source.image_shape)
 
 
@@ -40,14 +44,22 @@ def model_shape(data: Data, stored: Shape | None) -> Shape:
     return data.image_size or height, data.image_size or width, channels
 
 
-def build_train_batches(experiment: Experiment, train: Split, num_classes: int) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
+def build_train_batches(
+    experiment: Experiment, train: Split, num_classes: int
+) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
     """The function (step, replica) -> Batch; both are int64 scalars."""
-    data, size, smoothing = experiment.data, experiment.replica_batch_size, experiment.optimizer.label_smoothing
+    data, size, smoothing = (
+        experiment.data,
+        experiment.replica_batch_size,
+        experiment.optimizer.label_smoothing,
+    )
     steps_per_epoch = train.size // experiment.global_batch_size
 
     def batch(step: tf.Tensor, replica: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
-            indices = order.slice_indices(step, replica, train.size, experiment.replicas, size, experiment.seed)
+            indices = order.slice_indices(
+                step, replica, train.size, experiment.replicas, size, experiment.seed
+            )
             raw, labels = train.read(indices)
             num_bits = encoded.NUM_BITS if _is_encoded(raw) else augment.NUM_BITS
             epoch = step // steps_per_epoch
@@ -56,14 +68,18 @@ def build_train_batches(experiment: Experiment, train: Split, num_classes: int) 
             pictures = _train_pictures(data, raw, bits, indices)
             images = augment.cutout(data, augment.scale(data, pictures), bits)
             targets = tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
-            key = tf.stack([step * experiment.replicas + replica, tf.constant(experiment.seed, tf.int64)])
+            key = tf.stack(
+                [step * experiment.replicas + replica, tf.constant(experiment.seed, tf.int64)]
+            )
             images, targets = augment.mixup(data, images, targets, key)
             return Batch(images, targets, labels, tf.ones([size]))
 
     return batch
 
 
-def build_eval_batches(experiment: Experiment, split: Split, num_classes: int, batch_size: int) -> Callable[[tf.Tensor], Batch]:
+def build_eval_batches(
+    experiment: Experiment, split: Split, num_classes: int, batch_size: int
+) -> Callable[[tf.Tensor], Batch]:
     """The function batch number -> Batch of a fixed shape; padding beyond the last example has weight 0."""
 
     def batch(number: tf.Tensor) -> Batch:
@@ -73,7 +89,12 @@ def build_eval_batches(experiment: Experiment, split: Split, num_classes: int, b
             raw, labels = split.read(indices)
             pictures = evaluation_pictures(experiment.data, raw, indices)
             weights = tf.cast(positions < split.size, tf.float32)
-            return Batch(augment.scale(experiment.data, pictures), tf.one_hot(labels, num_classes), labels, weights)
+            return Batch(
+                augment.scale(experiment.data, pictures),
+                tf.one_hot(labels, num_classes),
+                labels,
+                weights,
+            )
 
     return batch
 
@@ -85,12 +106,20 @@ def evaluation_pictures(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Te
     return augment.resize(data, raw)
 
 
-def prepare_encoded(data: Data, stored: Shape | None, encoded_pictures: tf.Tensor, fitting: bool = False) -> tf.Tensor:
+def prepare_encoded(
+    data: Data, stored: Shape | None, encoded_pictures: tf.Tensor, fitting: bool = False
+) -> tf.Tensor:
     """JPEG and PNG pictures of any size, strings [n], as evaluation would see them: for prediction. Where the source has pictures
     of one shape, they are made to fit it first, unless they do already."""
     with tf.device("CPU:0"):
-        raw = encoded.fitted_pictures(encoded_pictures, stored, fitting) if stored else encoded_pictures
-        return augment.scale(data, evaluation_pictures(data, raw, tf.range(tf.size(encoded_pictures))))
+        raw = (
+            encoded.fitted_pictures(encoded_pictures, stored, fitting)
+            if stored
+            else encoded_pictures
+        )
+        return augment.scale(
+            data, evaluation_pictures(data, raw, tf.range(tf.size(encoded_pictures)))
+        )
 
 
 def _train_pictures(data: Data, raw: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

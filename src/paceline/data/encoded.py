@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from paceline.config.experiment import Data
 from paceline.data import augment
 from paceline.data.headers import Headers, is_known_format, read_headers
-from paceline.experiment import Data
 
 TRIES = 10  # boxes drawn for a random area before the largest that fits is taken
 NUM_BITS = augment.NUM_BITS + 2 * TRIES
@@ -33,7 +33,9 @@ class Box(NamedTuple):
     width: tf.Tensor
 
 
-def train_pictures(data: Data, encoded: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def train_pictures(
+    data: Data, encoded: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor
+) -> tf.Tensor:
     """Random crops of strings [n], flipped where the experiment asks for it; `bits` is int64 [n, NUM_BITS]."""
     headers = _checked(encoded, indices)
     crops = {
@@ -52,7 +54,9 @@ def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf
     return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
 
 
-def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False) -> tf.Tensor:
+def fitted_pictures(
+    encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False
+) -> tf.Tensor:
     """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box in the middle that has the shape's
     proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is, and where all are
     (`fitting`), decoding is all that is done."""
@@ -60,18 +64,31 @@ def fitted_pictures(encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bo
     if fitting:
         pictures = _decode_by_tens(encoded, [height, width, 3])
     else:
-        options = {"fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8), "parallel_iterations": _PARALLEL}
+        options = {
+            "fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8),
+            "parallel_iterations": _PARALLEL,
+        }
         lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
-        turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4)))
-        pictures = tf.map_fn(partial(_fitted, height=height, width=width), (encoded, turn), **options)
+        turn = sum(
+            tf.cast(flag, tf.int32) * weight
+            for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4))
+        )
+        pictures = tf.map_fn(
+            partial(_fitted, height=height, width=width), (encoded, turn), **options
+        )
     if channels == 1:
-        pictures = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(pictures, tf.float32))), tf.uint8)
+        pictures = tf.cast(
+            tf.round(tf.image.rgb_to_grayscale(tf.cast(pictures, tf.float32))), tf.uint8
+        )
     return pictures
 
 
 def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
     picture, turn = _decode_any(parts[0]), parts[1]
-    size, target = tf.shape(picture, tf.int64)[:2], tf.where(turn >= 4, [width, height], [height, width])
+    size, target = (
+        tf.shape(picture, tf.int64)[:2],
+        tf.where(turn >= 4, [width, height], [height, width]),
+    )
     across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
     box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
     picture = tf.slice(picture, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
@@ -92,16 +109,22 @@ def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: flo
     aspect = tf.where(slant < 0.5, stretch, 1.0 / stretch)  # as often wide as tall
     tries = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=-1)))
     fits = tf.reduce_all((tries >= 1) & (tries <= tf.stack([tall, wide], axis=-1)), axis=-1)
-    largest = tf.round(tf.concat([tf.minimum(tall, wide * _WIDEST), tf.minimum(wide, tall * _WIDEST)], axis=1))
+    largest = tf.round(
+        tf.concat([tf.minimum(tall, wide * _WIDEST), tf.minimum(wide, tall * _WIDEST)], axis=1)
+    )
     drawn = tf.gather(tries, tf.argmax(fits, axis=1), batch_dims=1)
-    sides = tf.cast(tf.where(tf.reduce_any(fits, axis=1)[:, None], drawn, tf.maximum(largest, 1.0)), tf.int64)
+    sides = tf.cast(
+        tf.where(tf.reduce_any(fits, axis=1)[:, None], drawn, tf.maximum(largest, 1.0)), tf.int64
+    )
     return _placed(height, width, sides[:, 0], sides[:, 1], bits)
 
 
 def short_side_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, size: int) -> Box:
     """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to 512/224 times `size`."""
     shortest, longest = short_side(size), 2 * short_side(size)
-    side = _side(height, width, size, shortest + bits[:, augment.NUM_BITS] % (longest - shortest + 1))
+    side = _side(
+        height, width, size, shortest + bits[:, augment.NUM_BITS] % (longest - shortest + 1)
+    )
     return _placed(height, width, side, side, bits)
 
 
@@ -120,7 +143,9 @@ def _side(height: tf.Tensor, width: tf.Tensor, size: int, short: tf.Tensor | int
     return tf.maximum((2 * size * tf.minimum(height, width) + short) // (2 * short), 1)
 
 
-def _placed(height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, bits: tf.Tensor) -> Box:
+def _placed(
+    height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, bits: tf.Tensor
+) -> Box:
     return Box(bits[:, 0] % (height - tall + 1), bits[:, 1] % (width - wide + 1), tall, wide)
 
 
@@ -134,19 +159,28 @@ def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
     unknown = tf.minimum(headers.height, headers.width) == 0
     bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
     message = "is not a whole JPEG, PNG, GIF, BMP or WebP picture; `paceline data check` finds all such examples"
-    check = tf.debugging.Assert(~tf.reduce_any(bad), ["example", tf.boolean_mask(indices, bad)[:1], message])
+    check = tf.debugging.Assert(
+        ~tf.reduce_any(bad), ["example", tf.boolean_mask(indices, bad)[:1], message]
+    )
     with tf.control_dependencies([check] if check is not None else []):
         unknown = tf.identity(unknown)
 
     def size_of(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
         string, size, is_unknown = one
-        return tf.cond(is_unknown, lambda: tf.shape(_decode_any(string), tf.int64)[:2], lambda: size)
+        return tf.cond(
+            is_unknown, lambda: tf.shape(_decode_any(string), tf.int64)[:2], lambda: size
+        )
 
     sizes = tf.stack([headers.height, headers.width], axis=1)
     signature = tf.TensorSpec([2], tf.int64)
     sizes = tf.cond(
         tf.reduce_any(unknown),
-        lambda: tf.map_fn(size_of, (encoded, sizes, unknown), fn_output_signature=signature, parallel_iterations=_PARALLEL),
+        lambda: tf.map_fn(
+            size_of,
+            (encoded, sizes, unknown),
+            fn_output_signature=signature,
+            parallel_iterations=_PARALLEL,
+        ),
         lambda: sizes,
     )
     return headers._replace(height=sizes[:, 0], width=sizes[:, 1])
@@ -154,7 +188,9 @@ def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
 
 def _upright_size(headers: Headers) -> tuple[tf.Tensor, tf.Tensor]:
     lying = headers.orientation >= 5
-    return tf.where(lying, headers.width, headers.height), tf.where(lying, headers.height, headers.width)
+    return tf.where(lying, headers.width, headers.height), tf.where(
+        lying, headers.height, headers.width
+    )
 
 
 def _turns(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -166,22 +202,36 @@ def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
     return tf.reduce_any(values[:, None] == tf.constant(wanted, tf.int64), axis=1)
 
 
-def _decode(encoded: tf.Tensor, headers: Headers, box: Box, mirror: tf.Tensor, size: int) -> tf.Tensor:
+def _decode(
+    encoded: tf.Tensor, headers: Headers, box: Box, mirror: tf.Tensor, size: int
+) -> tf.Tensor:
     """float32 [n, size, size, 3]: the boxes of the upright pictures, mirrored where `mirror` says so."""
     lying, flip_x, flip_y = _turns(headers.orientation)
     tall, wide = _upright_size(headers)
     top = tf.where(flip_y, tall - box.top - box.height, box.top)
     left = tf.where(flip_x, wide - box.left - box.width, box.left)
     upright = tf.stack([top, left, box.height, box.width], axis=1)
-    stored = tf.cast(tf.where(lying[:, None], tf.gather(upright, [1, 0, 3, 2], axis=1), upright), tf.int32)
+    stored = tf.cast(
+        tf.where(lying[:, None], tf.gather(upright, [1, 0, 3, 2], axis=1), upright), tf.int32
+    )
 
-    smaller = tf.minimum(box.height, box.width)[:, None] // tf.constant(_RATIOS[1:], tf.int64) >= size
+    smaller = (
+        tf.minimum(box.height, box.width)[:, None] // tf.constant(_RATIOS[1:], tf.int64) >= size
+    )
     ratio = tf.reduce_sum(tf.cast(smaller, tf.int32), axis=1)
     way = tf.where(headers.is_jpeg, ratio, len(_RATIOS))
-    turn = sum(tf.cast(flag, tf.int32) * weight for flag, weight in ((flip_x ^ mirror, 1), (flip_y, 2), (lying, 4)))
+    turn = sum(
+        tf.cast(flag, tf.int32) * weight
+        for flag, weight in ((flip_x ^ mirror, 1), (flip_y, 2), (lying, 4))
+    )
     one = partial(_decode_one, size=size)
     signature = tf.TensorSpec([size, size, 3], tf.float32)
-    return tf.map_fn(one, (encoded, stored, way, turn), fn_output_signature=signature, parallel_iterations=_PARALLEL)
+    return tf.map_fn(
+        one,
+        (encoded, stored, way, turn),
+        fn_output_signature=signature,
+        parallel_iterations=_PARALLEL,
+    )
 
 
 def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
@@ -198,12 +248,18 @@ def _decode_jpeg(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) ->
     remains at most, and published TensorFlow ResNets were trained so.
     """
     start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
-    picture = tf.image.decode_and_crop_jpeg(string, tf.concat([start, end - start], 0), channels=3, ratio=ratio)
-    return tf.raw_ops.ResizeBilinear(images=picture[None], size=[size, size], half_pixel_centers=True)[0]
+    picture = tf.image.decode_and_crop_jpeg(
+        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio
+    )
+    return tf.raw_ops.ResizeBilinear(
+        images=picture[None], size=[size, size], half_pixel_centers=True
+    )[0]
 
 
 def _decode_other(string: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
-    picture = tf.slice(_decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0))
+    picture = tf.slice(
+        _decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
+    )
     return tf.ensure_shape(tf.image.resize(picture, [size, size], antialias=True), [size, size, 3])
 
 
@@ -218,10 +274,17 @@ def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
     whole = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
 
     def ten(strings: tf.Tensor) -> tf.Tensor:
-        return tf.stack([tf.ensure_shape(_decode_any(string), shape) for string in tf.unstack(strings)])
+        return tf.stack(
+            [tf.ensure_shape(_decode_any(string), shape) for string in tf.unstack(strings)]
+        )
 
     signature = tf.TensorSpec([10, *shape], tf.uint8)
-    pictures = tf.map_fn(ten, tf.reshape(whole, [-1, 10]), fn_output_signature=signature, parallel_iterations=_PARALLEL)
+    pictures = tf.map_fn(
+        ten,
+        tf.reshape(whole, [-1, 10]),
+        fn_output_signature=signature,
+        parallel_iterations=_PARALLEL,
+    )
     return tf.reshape(pictures, [-1, *shape])[:count]
 
 

@@ -33,7 +33,10 @@ def read_headers(encoded: tf.Tensor) -> Headers:
     width = tf.where(is_png, _number(start[:, 16:20]), width)
     # most pictures of most data sets have no EXIF
     orientation = tf.cond(
-        tf.reduce_any(exif > 0), lambda: _orientation(encoded, exif), lambda: tf.ones_like(exif), name="orientation"
+        tf.reduce_any(exif > 0),
+        lambda: _orientation(encoded, exif),
+        lambda: tf.ones_like(exif),
+        name="orientation",
     )
     return Headers(height, width, orientation, is_jpeg)
 
@@ -43,13 +46,17 @@ def is_known_format(encoded: tf.Tensor) -> tf.Tensor:
     start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
     magics = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
     webp = _starts_with(start, b"RIFF") & _starts_with(start[:, 8:], b"WEBP")
-    return tf.reduce_any(tf.stack([*(_starts_with(start, magic) for magic in magics), webp]), axis=0)
+    return tf.reduce_any(
+        tf.stack([*(_starts_with(start, magic) for magic in magics), webp]), axis=0
+    )
 
 
 def _bytes_at(encoded: tf.Tensor, position: tf.Tensor, count: int) -> tf.Tensor:
     """int64 [n, count]; zeros beyond the end of a string."""
     position = tf.minimum(position, tf.cast(tf.strings.length(encoded), tf.int64))
-    piece = tf.strings.substr(encoded, position, tf.fill(tf.shape(position), tf.constant(count, tf.int64)))
+    piece = tf.strings.substr(
+        encoded, position, tf.fill(tf.shape(position), tf.constant(count, tf.int64))
+    )
     return tf.cast(tf.io.decode_raw(piece, tf.uint8, fixed_length=count), tf.int64)
 
 
@@ -66,17 +73,34 @@ def _number(numbers: tf.Tensor) -> tf.Tensor:
 def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Height, width and position of the EXIF segment of JPEGs; 0 for what is not found."""
 
-    def body(position: tf.Tensor, active: tf.Tensor, height: tf.Tensor, width: tf.Tensor, exif: tf.Tensor) -> list[tf.Tensor]:
+    def body(
+        position: tf.Tensor, active: tf.Tensor, height: tf.Tensor, width: tf.Tensor, exif: tf.Tensor
+    ) -> list[tf.Tensor]:
         head = _bytes_at(encoded, position, 10)
         marker, length = head[:, 1], _number(head[:, 2:4])
         # C4, C8 and CC are not frames; FF is filling before a marker
-        frame = (marker // 16 == 0xC) & (marker != 0xC4) & (marker != 0xC8) & (marker != 0xCC) & active
-        height, width = tf.where(frame, _number(head[:, 5:7]), height), tf.where(frame, _number(head[:, 7:9]), width)
+        frame = (
+            (marker // 16 == 0xC) & (marker != 0xC4) & (marker != 0xC8) & (marker != 0xCC) & active
+        )
+        height, width = (
+            tf.where(frame, _number(head[:, 5:7]), height),
+            tf.where(frame, _number(head[:, 7:9]), width),
+        )
         is_exif = active & (exif == 0) & (marker == 0xE1) & _starts_with(head[:, 4:], b"Exif\0\0")
         filling = marker == 0xFF
-        active &= (head[:, 0] == 0xFF) & ~frame & (filling | (length >= 2) & (marker >= 0xC0) & (marker != 0xDA))
+        active &= (
+            (head[:, 0] == 0xFF)
+            & ~frame
+            & (filling | (length >= 2) & (marker >= 0xC0) & (marker != 0xDA))
+        )
         step = tf.where(filling, tf.ones_like(length), 2 + length)
-        return [tf.where(active, position + step, position), active, height, width, tf.where(is_exif, position, exif)]
+        return [
+            tf.where(active, position + step, position),
+            active,
+            height,
+            width,
+            tf.where(is_exif, position, exif),
+        ]
 
     zeros = tf.zeros_like(encoded, tf.int64)
     _, _, height, width, exif = tf.while_loop(
@@ -101,6 +125,10 @@ def _orientation(encoded: tf.Tensor, exif: tf.Tensor) -> tf.Tensor:
     directory = tiff + number(head[:, 4:8])
     count = number(_bytes_at(encoded, directory, 2))
     entries = tf.reshape(_bytes_at(encoded, directory + 2, 12 * _MAX_TAGS), [-1, _MAX_TAGS, 12])
-    wanted = (number(entries[:, :, 0:2]) == _ORIENTATION_TAG) & (tf.range(_MAX_TAGS, dtype=tf.int64) < count[:, None])
-    value = tf.reduce_max(tf.where(wanted, number(entries[:, :, 8:10]), tf.zeros([], tf.int64)), axis=1)
+    wanted = (number(entries[:, :, 0:2]) == _ORIENTATION_TAG) & (
+        tf.range(_MAX_TAGS, dtype=tf.int64) < count[:, None]
+    )
+    value = tf.reduce_max(
+        tf.where(wanted, number(entries[:, :, 8:10]), tf.zeros([], tf.int64)), axis=1
+    )
     return tf.where((exif > 0) & (value >= 1) & (value <= 8), value, tf.ones_like(value))

@@ -12,12 +12,21 @@ _SALT = 0x9ACE  # keeps the key of the order apart from other uses of the same s
 
 def shuffled(positions: tf.Tensor, size: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
     """A permutation of range(size) for each (seed, epoch), evaluated at `positions` (int64)."""
-    key = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64), tf.constant(_SALT, tf.int64)])
-    return tf.raw_ops.RandomIndexShuffle(index=positions, seed=key, max_index=tf.constant(size - 1, tf.int64), rounds=8)
+    key = tf.stack(
+        [tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64), tf.constant(_SALT, tf.int64)]
+    )
+    return tf.raw_ops.RandomIndexShuffle(
+        index=positions, seed=key, max_index=tf.constant(size - 1, tf.int64), rounds=8
+    )
 
 
 def slice_indices(
-    step: tf.Tensor, replica: tf.Tensor, size: int, replicas: int, replica_batch_size: int, seed: int
+    step: tf.Tensor,
+    replica: tf.Tensor,
+    size: int,
+    replicas: int,
+    replica_batch_size: int,
+    seed: int,
 ) -> tf.Tensor:
     """Indices of the examples of one replica in one step (int64 scalars), int64 [replica_batch_size].
 

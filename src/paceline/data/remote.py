@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.data.progress_bar import late_bar
+from paceline.data.tools.progress_bar import late_bar
 from paceline.errors import UserError
-from paceline.runs import explained, write_json
-from paceline.storage import File, Store, Tally, cached, is_remote
+from paceline.run_folder.folder import explained, write_json
+from paceline.run_folder.storage import File, Store, Tally, cached, is_remote
 
 NOTES = ".paceline-copy.json"
 """In the copy: size and stamp of the remote file that each of its files was copied from."""
@@ -48,9 +48,19 @@ def local_folder(folder: str, tell: Callable[[str], None] = lambda text: None) -
 def put_folder(folder: Path, url: str, last: str) -> None:
     """Put all files of a local folder, `last` as the last one: who finds it finds everything."""
     store = Store(url)
-    there, names = store.files(), sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    names = [name for name in names if name != last and getattr(there.get(name), "size", -1) != (folder / name).stat().st_size]
-    with late_bar(f"putting into {url}", len(names) + 1) as advance, ThreadPoolExecutor(PARALLEL) as pool:
+    there, names = (
+        store.files(),
+        sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")),
+    )
+    names = [
+        name
+        for name in names
+        if name != last and getattr(there.get(name), "size", -1) != (folder / name).stat().st_size
+    ]
+    with (
+        late_bar(f"putting into {url}", len(names) + 1) as advance,
+        ThreadPoolExecutor(PARALLEL) as pool,
+    ):
         for _ in pool.map(lambda name: store.put(name, folder / name), names):
             advance(1)
         store.put(last, folder / last)
@@ -58,16 +68,30 @@ def put_folder(folder: Path, url: str, last: str) -> None:
 
 
 def _bring(store: Store, target: Path, tell: Callable[[str], None]) -> Path:
-    files = {name: file for name, file in store.files().items() if not name.rpartition("/")[2].startswith(".")}
+    files = {
+        name: file
+        for name, file in store.files().items()
+        if not name.rpartition("/")[2].startswith(".")
+    }
     if not files:
-        raise UserError(f"there is nothing in {store.url}; give the URL of the folder of a data set")
+        raise UserError(
+            f"there is nothing in {store.url}; give the URL of the folder of a data set"
+        )
     with explained("write", target):
         target.mkdir(parents=True, exist_ok=True)
     with _alone(target):
         known = _read_notes(target)
-        known = {name: file for name, file in known.items() if files.get(name) == file and _size(target / name) == file.size}
+        known = {
+            name: file
+            for name, file in known.items()
+            if files.get(name) == file and _size(target / name) == file.size
+        }
         for path in target.rglob("*"):  # pictures that were removed are no examples any more
-            if path.is_file() and not path.name.startswith(".") and path.relative_to(target).as_posix() not in known:
+            if (
+                path.is_file()
+                and not path.name.startswith(".")
+                and path.relative_to(target).as_posix() not in known
+            ):
                 path.unlink()
         missing = [name for name in files if name not in known]
         needed, free = sum(files[name].size for name in missing), shutil.disk_usage(target).free
@@ -82,9 +106,18 @@ def _bring(store: Store, target: Path, tell: Callable[[str], None]) -> Path:
 
 
 def _copy(
-    store: Store, target: Path, files: dict[str, File], missing: list[str], known: dict[str, File], tell: Callable[[str], None]
+    store: Store,
+    target: Path,
+    files: dict[str, File],
+    missing: list[str],
+    known: dict[str, File],
+    tell: Callable[[str], None],
 ) -> None:
-    what, total, noted = f"copying {store.url} into the cache", sum(files[name].size for name in missing), time.monotonic()
+    what, total, noted = (
+        f"copying {store.url} into the cache",
+        sum(files[name].size for name in missing),
+        time.monotonic(),
+    )
     tally, failure = Tally(what, total, tell), None
     with late_bar(what, total) as advance, ThreadPoolExecutor(PARALLEL) as pool:
         jobs = {pool.submit(store.get, name, target / name, tally): name for name in missing}
@@ -94,7 +127,9 @@ def _copy(
                 if job.cancelled():
                     continue
                 if job.exception() or not job.result() or _size(target / name) != files[name].size:
-                    changed = UserError(f"{store.url}/{name} changed while it was copied; run the same command again")
+                    changed = UserError(
+                        f"{store.url}/{name} changed while it was copied; run the same command again"
+                    )
                     failure = failure or job.exception() or changed
                     _cancel(jobs)  # what others are fetching right now is kept
                     continue
@@ -117,7 +152,9 @@ def _cancel(jobs: Iterable[Future[bool]]) -> None:
 
 def _read_notes(target: Path) -> dict[str, File]:
     with suppress(OSError, ValueError, TypeError, AttributeError):
-        return {name: File(*file) for name, file in json.loads((target / NOTES).read_text()).items()}
+        return {
+            name: File(*file) for name, file in json.loads((target / NOTES).read_text()).items()
+        }
     return {}
 
 

@@ -12,16 +12,16 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from paceline import devices
-from paceline.assemble import build
-from paceline.job import Job
-from paceline.meeting import compare_workers
-from paceline.training.checkpoint import State
-from paceline.training.evaluate import evaluated, num_batches, summarise
-from paceline.training.loop import Metrics
-from paceline.training.replica import TAIL, Core
-from paceline.training.rounds import block_metrics, build_rounds, rates_of
-from paceline.training.tree import tree_sum
+from paceline.config.job import Job
+from paceline.core.evaluation import evaluated, num_batches, summarise
+from paceline.core.replica import TAIL, Core
+from paceline.core.rounds import block_metrics, build_rounds, rates_of
+from paceline.core.tree import tree_sum
+from paceline.run_folder.checkpoint import State
+from paceline.worker import devices
+from paceline.worker.build import build
+from paceline.worker.fingerprint import compare_workers
+from paceline.worker.loop import Metrics
 
 
 def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, CollectiveEngine]:
@@ -37,17 +37,31 @@ class CollectiveEngine:
     """Advances a state on the devices of one `tf.distribute` strategy, `side_by_side` replicas of a device at a time."""
 
     def __init__(
-        self, core: Core, strategy: tf.distribute.Strategy, side_by_side: int, wants_stop: Callable[[], bool] = lambda: False
+        self,
+        core: Core,
+        strategy: tf.distribute.Strategy,
+        side_by_side: int,
+        wants_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._core, self._strategy, self._side_by_side, self._wants_stop = core, strategy, side_by_side, wants_stop
+        self._core, self._strategy, self._side_by_side, self._wants_stop = (
+            core,
+            strategy,
+            side_by_side,
+            wants_stop,
+        )
         self._replicas_per_device = core.experiment.replicas // strategy.num_replicas_in_sync
         self._rounds = build_rounds(core, side_by_side)
         self._step, self._seconds = 0, 0.0
         self._alone = not strategy.extended._in_multi_worker_mode()
         with strategy.scope():
-            self._vectors = {name: _local_variable(core.layout.sizes()[name]) for name in core.layout.parts}
+            self._vectors = {
+                name: _local_variable(core.layout.sizes()[name]) for name in core.layout.parts
+            }
         self._block = tf.function(self._build_block(), autograph=False, reduce_retracing=True)
-        self._evaluate = {split: tf.function(self._build_evaluate(split), autograph=False) for split in core.splits}
+        self._evaluate = {
+            split: tf.function(self._build_evaluate(split), autograph=False)
+            for split in core.splits
+        }
 
     def load(self, state: State) -> State:
         state = state if self._alone else self._chiefs(state)
@@ -59,21 +73,31 @@ class CollectiveEngine:
 
     def _chiefs(self, own: State) -> State:
         step = int(self.gather(np.array([own.step], np.int64))[0, 0])
-        joined, sizes = self.gather(np.concatenate(list(own.vectors.values())))[0], self._core.layout.sizes()
+        joined, sizes = (
+            self.gather(np.concatenate(list(own.vectors.values())))[0],
+            self._core.layout.sizes(),
+        )
         pieces = np.split(joined, np.cumsum(list(sizes.values()))[:-1])
         return State(step, dict(zip(sizes, pieces, strict=True)))
 
     def state(self) -> State:
-        local = {name: self._strategy.experimental_local_results(v)[0] for name, v in self._vectors.items()}
+        local = {
+            name: self._strategy.experimental_local_results(v)[0]
+            for name, v in self._vectors.items()
+        }
         return State(self._step, {name: variable.numpy() for name, variable in local.items()})
 
     def advance(self, start: int, stop: int) -> Metrics:
         table, began = rates_of(self._core, start, stop), time.monotonic()
         signals = tf.constant([float(self._wants_stop()), self._seconds])
-        tails = self._block(tf.constant(start, tf.int64), tf.constant(stop, tf.int64), tf.constant(table), signals).numpy()
+        tails = self._block(
+            tf.constant(start, tf.int64), tf.constant(stop, tf.int64), tf.constant(table), signals
+        ).numpy()
         self._step = start + len(tails)
         self._seconds = (time.monotonic() - began) / len(tails)
-        shared = {} if self._alone else {"seconds_per_step": float(tails[-1, TAIL.index("seconds")])}
+        shared = (
+            {} if self._alone else {"seconds_per_step": float(tails[-1, TAIL.index("seconds")])}
+        )
         return block_metrics(self._core, self._step, tails, table, self._seconds) | shared
 
     def evaluate(self, final: bool) -> Metrics:
@@ -94,7 +118,9 @@ class CollectiveEngine:
         """One vector of each worker, of the same size and type, as rows in the order of the workers."""
         if self._alone:
             return vector[None]
-        rows = self._strategy.experimental_local_results(self._gather(tf.constant(vector)))[0].numpy()
+        rows = self._strategy.experimental_local_results(self._gather(tf.constant(vector)))[
+            0
+        ].numpy()
         return rows[:: self._strategy.num_replicas_in_sync // self._strategy.extended._num_workers]
 
     @tf.function(autograph=False, reduce_retracing=True)
@@ -105,35 +131,57 @@ class CollectiveEngine:
         return self._strategy.run(on_device, args=(vector,))
 
     def close(self) -> None:
-        self.gather(np.zeros(1, np.float32))  # nobody leaves before the chief, whose process the others need
+        self.gather(
+            np.zeros(1, np.float32)
+        )  # nobody leaves before the chief, whose process the others need
 
     def _build_block(self) -> Callable[..., tf.Tensor]:
         length, strategy, one_round = self._core.plan.round_steps, self._strategy, self._one_round
 
-        def block(start: tf.Tensor, stop: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
+        def block(
+            start: tf.Tensor, stop: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
+        ) -> tf.Tensor:
             def goes_on(first: tf.Tensor, stopped: tf.Tensor, _: tf.TensorArray) -> tf.Tensor:
                 return (first < stop) & ~stopped
 
-            def body(first: tf.Tensor, _: tf.Tensor, rounds: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
+            def body(
+                first: tf.Tensor, _: tf.Tensor, rounds: tf.TensorArray
+            ) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
                 last = tf.minimum(first + length, stop)
-                tails = strategy.run(one_round, args=(first, last, table[first - start : last - start], signals))
+                tails = strategy.run(
+                    one_round, args=(first, last, table[first - start : last - start], signals)
+                )
                 tails = strategy.experimental_local_results(tails)[0]
-                stopped = tails[0, TAIL.index("stop")] > 0  # every worker sees the same, so all stop after the same round
-                return last, stopped, rounds.write(tf.cast((first - start) // length, tf.int32), tails)
+                stopped = (
+                    tails[0, TAIL.index("stop")] > 0
+                )  # every worker sees the same, so all stop after the same round
+                return (
+                    last,
+                    stopped,
+                    rounds.write(tf.cast((first - start) // length, tf.int32), tails),
+                )
 
             count = tf.cast((stop - start + length - 1) // length, tf.int32)
             empty = tf.TensorArray(tf.float32, count, element_shape=[length, len(TAIL)])
             # two iterations at a time: the next batch is prepared while this one is trained on
-            last, _, rounds = tf.while_loop(goes_on, body, [start, tf.constant(False), empty], parallel_iterations=2)
+            last, _, rounds = tf.while_loop(
+                goes_on, body, [start, tf.constant(False), empty], parallel_iterations=2
+            )
             return tf.reshape(rounds.stack(), [-1, len(TAIL)])[: last - start]
 
         return block
 
-    def _one_round(self, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor) -> tf.Tensor:
+    def _one_round(
+        self, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
+    ) -> tf.Tensor:
         """A round in a replica context: the replicas of this device side by side, the mean of all, the state after it."""
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
-        first_replica = tf.distribute.get_replica_context().replica_id_in_sync_group * self._replicas_per_device
-        results = self._rounds.compute(vectors, first, last, table, signals, first_replica, self._replicas_per_device)
+        first_replica = (
+            tf.distribute.get_replica_context().replica_id_in_sync_group * self._replicas_per_device
+        )
+        results = self._rounds.compute(
+            vectors, first, last, table, signals, first_replica, self._replicas_per_device
+        )
         new, tails = self._rounds.finish(vectors, self._mean(results), table)
         for name, variable in self._vectors.items():
             variable.assign(new[name])
@@ -151,7 +199,11 @@ class CollectiveEngine:
 
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """A turn: whole batches from number `first` on, `side_by_side` on each device; rows come back in their order."""
-        devices, lanes, evaluate = self._strategy.num_replicas_in_sync, self._side_by_side, self._core.evaluate_batch[split]
+        devices, lanes, evaluate = (
+            self._strategy.num_replicas_in_sync,
+            self._side_by_side,
+            self._core.evaluate_batch[split],
+        )
         params = self._vectors.get("ema", self._vectors["params"])
 
         def on_device(first: tf.Tensor) -> tf.Tensor:
@@ -162,7 +214,9 @@ class CollectiveEngine:
             return rows if devices == 1 else context.all_gather(rows, axis=0)
 
         def turn(first: tf.Tensor) -> tf.Tensor:
-            return self._strategy.experimental_local_results(self._strategy.run(on_device, args=(first,)))[0]
+            return self._strategy.experimental_local_results(
+                self._strategy.run(on_device, args=(first,))
+            )[0]
 
         return turn
 

@@ -11,8 +11,8 @@ from functools import partial
 import keras
 from keras import layers
 
-from paceline.experiment import IMAGENET_STAGES, Model
-from paceline.models.norm import FusedBatchNormalization
+from paceline.config.experiment import IMAGENET_STAGES, Model
+from paceline.models.batch_norm import FusedBatchNormalization
 
 _INITIALIZERS = {
     "he_fan_out": lambda: keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
@@ -32,7 +32,14 @@ def build_resnet(model: Model, image_shape: tuple[int, int, int], num_classes: i
         for block in range(blocks):
             stride = 2 if stage and not block else 1
             first = not stage and not block
-            x = unit(model, x, model.width * 2**stage, stride, first, f"stage{stage + 1}_block{block + 1}")
+            x = unit(
+                model,
+                x,
+                model.width * 2**stage,
+                stride,
+                first,
+                f"stage{stage + 1}_block{block + 1}",
+            )
     if model.version == "v2":
         x = _norm_act(model, x, "head")
     x = layers.GlobalAveragePooling2D(name="head_mean")(x)
@@ -44,10 +51,14 @@ def _complete(model: Model) -> tuple[Model, tuple[int, ...]]:
     """The model with what its layout and depth decide filled in, and the number of blocks of each stage."""
     if model.layout == "imagenet":
         block, stages = IMAGENET_STAGES[model.depth]
-        own = dataclasses.replace(model, block=block, width=model.width or 64, shortcut=model.shortcut or "B-norm")
+        own = dataclasses.replace(
+            model, block=block, width=model.width or 64, shortcut=model.shortcut or "B-norm"
+        )
         return own, stages
     blocks = (model.depth - 2) // (6 if model.block == "basic" else 9)
-    return dataclasses.replace(model, width=model.width or 16, shortcut=model.shortcut or "A"), (blocks,) * 3
+    return dataclasses.replace(model, width=model.width or 16, shortcut=model.shortcut or "A"), (
+        blocks,
+    ) * 3
 
 
 def _stem(model: Model, x: keras.KerasTensor) -> keras.KerasTensor:
@@ -58,7 +69,9 @@ def _stem(model: Model, x: keras.KerasTensor) -> keras.KerasTensor:
     return layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x) if large else x
 
 
-def _conv(model: Model, x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str) -> keras.KerasTensor:
+def _conv(
+    model: Model, x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str
+) -> keras.KerasTensor:
     kernel_initializer = _INITIALIZERS[model.initializer]()
     padding = "same"
     if model.layout == "imagenet" and stride > 1 and kernel > 1:
@@ -66,7 +79,13 @@ def _conv(model: Model, x: keras.KerasTensor, filters: int, kernel: int, stride:
         # Small pictures keep "same": it is their results that are known, and a pad of their first stages costs time.
         x, padding = layers.ZeroPadding2D(kernel // 2, name=f"{name}_pad")(x), "valid"
     return layers.Conv2D(
-        filters, kernel, stride, padding=padding, use_bias=False, kernel_initializer=kernel_initializer, name=name
+        filters,
+        kernel,
+        stride,
+        padding=padding,
+        use_bias=False,
+        kernel_initializer=kernel_initializer,
+        name=name,
     )(x)
 
 
@@ -77,7 +96,11 @@ def _norm(model: Model, x: keras.KerasTensor, name: str, gamma: str = "ones") ->
 
 
 def _act(model: Model, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-    return layers.LeakyReLU(model.leakiness, name=name)(x) if model.leakiness else layers.ReLU(name=name)(x)
+    return (
+        layers.LeakyReLU(model.leakiness, name=name)(x)
+        if model.leakiness
+        else layers.ReLU(name=name)(x)
+    )
 
 
 def _norm_act(model: Model, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
@@ -102,35 +125,55 @@ def _post_activation(
         if i < len(convolutions):
             branch = _norm_act(model, branch, f"{name}_{i}")
         else:
-            branch = _norm(model, branch, f"{name}_norm{i}", "zeros" if model.zero_gamma else "ones")
+            branch = _norm(
+                model, branch, f"{name}_norm{i}", "zeros" if model.zero_gamma else "ones"
+            )
     shortcut = _shortcut(model, x, convolutions[-1][0], stride, first, name)
     return _act(model, layers.Add(name=f"{name}_add")([branch, shortcut]), f"{name}_relu")
 
 
-def _pre_activation(model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str) -> keras.KerasTensor:
+def _pre_activation(
+    model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str
+) -> keras.KerasTensor:
     """v2: norm, activation, convolution; the shortcut leaves after the first activation where it is a projection or the first block."""
     branch, shortcut, convolutions = x, x, _convolutions(model, filters, stride)
     for i, (width, kernel, step) in enumerate(convolutions, 1):
         branch = _norm_act(model, branch, f"{name}_{i}")
         if i == 1 and (first or model.shortcut.startswith("B")):
-            shortcut = branch if _changes_shape(model, x, convolutions[-1][0], stride, first) or first else x
+            shortcut = (
+                branch
+                if _changes_shape(model, x, convolutions[-1][0], stride, first) or first
+                else x
+            )
         branch = _conv(model, branch, width, kernel, step, f"{name}_conv{i}")
     shortcut = _shortcut(model, shortcut, convolutions[-1][0], stride, first, name)
     return layers.Add(name=f"{name}_add")([branch, shortcut])
 
 
-def _changes_shape(model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool) -> bool:
+def _changes_shape(
+    model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool
+) -> bool:
     return stride > 1 or x.shape[-1] != filters or (first and model.shortcut == "B-first")
 
 
-def _shortcut(model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str) -> keras.KerasTensor:
+def _shortcut(
+    model: Model, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str
+) -> keras.KerasTensor:
     if not _changes_shape(model, x, filters, stride, first):
         return x
     if model.shortcut.startswith("B"):
         x = _conv(model, x, filters, 1, stride, f"{name}_shortcut_conv")
-        return x if model.shortcut == "B" or model.version == "v2" else _norm(model, x, f"{name}_shortcut_norm")
+        return (
+            x
+            if model.shortcut == "B" or model.version == "v2"
+            else _norm(model, x, f"{name}_shortcut_norm")
+        )
     if stride > 1:  # pooling over one pixel with stride 2 takes every second pixel
         pool = partial(layers.AveragePooling2D, stride if model.shortcut == "A-pool" else 1, stride)
         x = pool(name=f"{name}_shortcut_pool")(x)
     missing = filters - x.shape[-1]
-    return keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [missing // 2, missing - missing // 2]]) if missing else x
+    return (
+        keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [missing // 2, missing - missing // 2]])
+        if missing
+        else x
+    )

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from paceline.job import Job
+from paceline.config.job import Job
 
 PLACES = {
     "local": "paceline.places.local",
     "tf_config": "paceline.places.tf_config",
     "ray": "paceline.places.ray",
-    "spark": "paceline.places.spark",
+    "spark": "paceline.places.spark.place",
 }
 
 Listen = Callable[[dict[str, Any]], None]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster import Cluster
+from paceline.config.cluster import Cluster
+from paceline.config.job import Job
 from paceline.errors import AddressTaken
-from paceline.job import Job
 from paceline.places import Listen
-from paceline.places.processes import Group, WorkerFailed, forwarded_signals
-from paceline.runs import RunFolder
+from paceline.places.process_group import Group, WorkerFailed, forwarded_signals
+from paceline.run_folder.folder import RunFolder
 
 ADDRESS_TRIES = 5
 
@@ -31,7 +31,9 @@ def supervise(job: Job, listen: Listen, jobs_of: JobsOf) -> dict[str, Any]:
         return _start_until_the_end(job, run, listen, jobs_of)
 
 
-def _start_until_the_end(job: Job, run: RunFolder, listen: Listen, jobs_of: JobsOf) -> dict[str, Any]:
+def _start_until_the_end(
+    job: Job, run: RunFolder, listen: Listen, jobs_of: JobsOf
+) -> dict[str, Any]:
     """Start the group until it has come to its end, or fails once too often without a new checkpoint."""
     workers, failures, taken = job.place.workers, 0, 0
     while True:
@@ -51,7 +53,12 @@ def _start_until_the_end(job: Job, run: RunFolder, listen: Listen, jobs_of: Jobs
                 if not job.place.min_workers or workers // 2 < job.place.min_workers:
                     raise
                 workers, failures = workers // 2, 0
-            listen({"kind": "warning", "text": f"{failure}; starting {workers} again from the last checkpoint"})
+            listen(
+                {
+                    "kind": "warning",
+                    "text": f"{failure}; starting {workers} again from the last checkpoint",
+                }
+            )
 
 
 def _jobs(job: Job, workers: int) -> list[Job]:
@@ -61,8 +68,13 @@ def _jobs(job: Job, workers: int) -> list[Job]:
     addresses, ps = found[:members], found[members:]
     clusters = [Cluster(addresses, index, ps=ps) for index in range(members)]
     clusters += [Cluster(addresses, index, "ps", ps) for index in range(servers)]
-    place = replace(job.place, on="local", workers=workers, min_workers=min(job.place.min_workers, workers))
-    return [replace(job, place=place, cluster=cluster) for cluster in (clusters[:1] if job.dry_run else clusters)]
+    place = replace(
+        job.place, on="local", workers=workers, min_workers=min(job.place.min_workers, workers)
+    )
+    return [
+        replace(job, place=place, cluster=cluster)
+        for cluster in (clusters[:1] if job.dry_run else clusters)
+    ]
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:

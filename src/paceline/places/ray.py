@@ -19,13 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster import Cluster
+from paceline.config.cluster import Cluster
+from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.job import Job
 from paceline.places import Listen
 from paceline.places.local import supervise
-from paceline.runs import RunFolder
-from paceline.storage import is_remote
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.storage import is_remote
 
 METHODS = ("gradients", "weights")
 
@@ -33,16 +33,24 @@ METHODS = ("gradients", "weights")
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
     """Run the driver to its end. Raises UserError, WorkerFailed or Interrupted."""
     if not find_spec("ray"):
-        raise UserError("--on ray needs the package ray; install it with pip install 'paceline[ray]'")
+        raise UserError(
+            "--on ray needs the package ray; install it with pip install 'paceline[ray]'"
+        )
     if job.experiment.sync.method not in METHODS:
-        raise UserError(f"sync.method is {job.experiment.sync.method!r}; on Ray it is one of {', '.join(METHODS)}")
+        raise UserError(
+            f"sync.method is {job.experiment.sync.method!r}; on Ray it is one of {', '.join(METHODS)}"
+        )
     if job.place.ray.cpus_per_worker < 0:
-        raise UserError(f"ray.cpus-per-worker is {job.place.ray.cpus_per_worker:g}; it must be 0 or more")
+        raise UserError(
+            f"ray.cpus-per-worker is {job.place.ray.cpus_per_worker:g}; it must be 0 or more"
+        )
     return supervise(job, listen, _driver)
 
 
 def _driver(job: Job, workers: int) -> list[Job]:
-    place = replace(job.place, on="ray", workers=workers, min_workers=min(job.place.min_workers, workers))
+    place = replace(
+        job.place, on="ray", workers=workers, min_workers=min(job.place.min_workers, workers)
+    )
     return [replace(job, place=place)]
 
 
@@ -50,19 +58,31 @@ def relay(job: Job, send: Listen, stop: threading.Event) -> None:
     """The driver's part with the exchange `collective`: place the workers, pass on what they tell, ask them to stop."""
     import ray
 
-    from paceline.engines.object_store import connect
+    from paceline.engines.object_store.engine import connect
 
     connect(job)
     hosts = _place(job)
     addresses = tuple(ray.get([host.address.remote() for host in hosts]))
-    place = replace(job.place, workers=len(hosts), min_workers=min(job.place.min_workers, len(hosts)))
+    place = replace(
+        job.place, workers=len(hosts), min_workers=min(job.place.min_workers, len(hosts))
+    )
     run = replace(job.run, run_dir=str(Path(job.run.run_dir).resolve()))
-    jobs = [replace(job, place=place, run=run, cluster=Cluster(addresses, index)) for index in range(len(hosts))]
-    running = {host.run.remote(each.to_json()): index for index, (host, each) in enumerate(zip(hosts, jobs, strict=True))}
+    jobs = [
+        replace(job, place=place, run=run, cluster=Cluster(addresses, index))
+        for index in range(len(hosts))
+    ]
+    running = {
+        host.run.remote(each.to_json()): index
+        for index, (host, each) in enumerate(zip(hosts, jobs, strict=True))
+    }
     asked = False
     while running:
         if stop.is_set() and not asked:
-            asked = bool(ray.get([host.interrupt.options(concurrency_group="control").remote() for host in hosts]))
+            asked = bool(
+                ray.get(
+                    [host.interrupt.options(concurrency_group="control").remote() for host in hosts]
+                )
+            )
         done, _ = ray.wait(list(running), num_returns=len(running), timeout=0.2)
         try:
             for index, host in enumerate(hosts):
@@ -73,12 +93,18 @@ def relay(job: Job, send: Listen, stop: threading.Event) -> None:
                         return
             outcomes = {running[reference]: ray.get(reference) for reference in done}
         except ray.exceptions.RayActorError as error:
-            raise RuntimeError(f"a worker's node or actor is gone: {str(error).splitlines()[0]}") from error
+            raise RuntimeError(
+                f"a worker's node or actor is gone: {str(error).splitlines()[0]}"
+            ) from error
         if any(outcome["kind"] != "end" for outcome in outcomes.values()):
-            late, _ = ray.wait(list(running), num_returns=len(running), timeout=1.0)  # the error that explains another's end
+            late, _ = ray.wait(
+                list(running), num_returns=len(running), timeout=1.0
+            )  # the error that explains another's end
             outcomes |= {running[reference]: ray.get(reference) for reference in late}
             _raise(outcomes, addresses)
-        running = {reference: index for reference, index in running.items() if index not in outcomes}
+        running = {
+            reference: index for reference, index in running.items() if index not in outcomes
+        }
 
 
 def _place(job: Job) -> list[Any]:
@@ -87,7 +113,7 @@ def _place(job: Job) -> list[Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from paceline.engines.object_store import PLACED_S, needs, resources_of
+    from paceline.engines.object_store.engine import PLACED_S, needs, resources_of
 
     resources = resources_of(job)
     kind = ray.remote(**resources, max_restarts=0, concurrency_groups={"control": 1})(Host)
@@ -100,11 +126,15 @@ def _place(job: Job) -> list[Any]:
     proof.touch()
     sees = {host.sees.remote(str(proof.resolve())): host for host in hosts}
     began, placed = time.monotonic(), list[Any]()
-    while len(placed) < len(hosts) and time.monotonic() - began < (PLACED_S if placed else 0.9 * job.place.start_timeout):
+    while len(placed) < len(hosts) and time.monotonic() - began < (
+        PLACED_S if placed else 0.9 * job.place.start_timeout
+    ):
         placed, _ = ray.wait(list(sees), num_returns=len(sees), timeout=0.5)
     chief = next(iter(sees))
     if chief not in placed:
-        raise UserError(f"the chief got no {needs(resources)} from the Ray cluster; free some, or ask for less")
+        raise UserError(
+            f"the chief got no {needs(resources)} from the Ray cluster; free some, or ask for less"
+        )
     if not is_remote(job.run.run_dir) and not ray.get(chief):
         raise UserError(
             f"the chief found no place beside the driver, and its node does not see {proof.parent.resolve()}; give a --run-dir that all "
@@ -130,7 +160,9 @@ class Host:
     """An actor that runs one TensorFlow worker on its node. The worker ends with it."""
 
     def __init__(self, folder: str) -> None:
-        with contextlib.suppress(OSError):  # relative paths mean the same as for the driver, where its folder can be seen
+        with contextlib.suppress(
+            OSError
+        ):  # relative paths mean the same as for the driver, where its folder can be seen
             os.chdir(folder)
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._interrupt: Callable[[int], None] = lambda number: None
@@ -147,7 +179,7 @@ class Host:
 
     def run(self, values: dict[str, Any]) -> dict[str, Any]:
         """The worker's whole life; how it ended."""
-        from paceline.places.processes import Group, Interrupted, WorkerFailed
+        from paceline.places.process_group import Group, Interrupted, WorkerFailed
 
         group = Group([Job.from_json(values)], [None])
         self._interrupt = group.interrupt

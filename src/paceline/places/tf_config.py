@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster import answers, parse_tf_config
+from paceline.config.cluster import answers, parse_tf_config
+from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.job import Job
 from paceline.places import Listen
-from paceline.places.processes import Group, WorkerFailed, forwarded_signals
+from paceline.places.process_group import Group, WorkerFailed, forwarded_signals
 
 
 def launch(job: Job, listen: Listen) -> dict[str, Any]:
@@ -40,11 +40,17 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
     except WorkerFailed as failure:
         gone = _silent(others)
         raise WorkerFailed(
-            cluster.name, failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""), None
+            cluster.name,
+            failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""),
+            None,
         ) from failure
 
 
 def _silent(addresses: list[str]) -> list[str]:
     """Those that do not answer; asked all at once."""
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
-        return [address for address, there in zip(addresses, pool.map(answers, addresses), strict=True) if not there]
+        return [
+            address
+            for address, there in zip(addresses, pool.map(answers, addresses), strict=True)
+            if not there
+        ]

@@ -1,0 +1,161 @@
+"""What crosses processes: the experiment, where it runs, and what to do with the run. Frozen and JSON-able, like the experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paceline.config.cluster import Cluster
+from paceline.config.experiment import Experiment, from_json
+from paceline.errors import UserError
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Workers as actors of a Ray cluster."""
+
+    address: str = ""
+    """Of a running cluster, as ray.init takes it; empty is RAY_ADDRESS, or a cluster started here."""
+    exchange: Literal["object-store", "collective"] = "object-store"
+    """How vectors travel: through Ray's object store, or by TensorFlow's all-reduce between workers that Ray only places."""
+    cpus_per_worker: float = 1.0
+    """Cores that Ray reserves for a worker."""
+    gpus_per_worker: float = -1.0
+    """GPUs that Ray reserves for a worker; -1 is one where the cluster has GPUs."""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Workers as tasks of a barrier stage of a Spark cluster."""
+
+    master: str = ""
+    """URL of the cluster, as spark-submit takes it; empty is what Spark itself is configured for."""
+    conf: tuple[str, ...] = ()
+    """Further settings of Spark, each as KEY=VALUE."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where workers run. It never changes the numbers."""
+
+    on: Literal["auto", "local", "tf_config", "ray", "spark"] = "auto"
+    """Who starts the workers: this command (local), a platform that sets TF_CONFIG, Ray or Spark; auto looks for TF_CONFIG."""
+    workers: int = 1
+    """Processes that share the replicas: a power of two that divides them."""
+    devices: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto uses the GPUs that TensorFlow sees; cpu keeps off them; gpu insists on one."""
+    cores: int = 0
+    """Cores of each worker; 0 is a fair share of its machine's, on Spark spark.task.cpus."""
+    start_timeout: float = 300.0
+    """Seconds until all workers must have met and trained their first block."""
+    stall_timeout: float = 60.0
+    """Seconds without progress after which a worker counts as lost."""
+    max_restarts: int = 3
+    """How often lost workers are started again without a new checkpoint in between (local, spark)."""
+    min_workers: int = 0
+    """Go on with half as many workers, down to this number, when restarts don't help; 0 for no fewer (local)."""
+    ps: int = 0
+    """Parameter servers beside the workers, over which the state is spread; 0 is none (local). A chief more leads them."""
+    ray: Ray = field(default_factory=Ray)
+    spark: Spark = field(default_factory=Spark)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training with one folder."""
+
+    run_dir: str = ""
+    """Folder of the run; empty is runs/<recipe>-<hash of the experiment>, so that the same command resumes."""
+    stop_at: int = 0
+    """Stop after this step as an interruption would; the same command without it goes on."""
+    keep: int = 2
+    """Newest checkpoints that are kept, beside the best."""
+    actions: tuple[str, ...] = ()
+    """Actions of your own, as package.module:function or file.py:function; each is called with (step, metrics) after a block."""
+    histograms: bool = False
+    """Histograms of the weights of each layer in TensorBoard, at each checkpoint."""
+    profile: str = ""
+    """A,B: a profile of the steps from A to B, for TensorBoard's profiler."""
+
+    @property
+    def profiled(self) -> tuple[int, int] | None:
+        """The steps from `profile`."""
+        if not self.profile:
+            return None
+        match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", self.profile)
+        if not match or int(match[1]) >= int(match[2]):
+            raise UserError(
+                f"profile is {self.profile!r}; it must be two steps A,B with A below B, such as 10,20"
+            )
+        return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a worker process is told."""
+
+    experiment: Experiment
+    place: Place = field(default_factory=Place)
+    run: Run = field(default_factory=Run)
+    cluster: Cluster = field(default_factory=Cluster)
+    dry_run: bool = False
+    kind: Literal["train", "evaluate", "predict", "export"] = "train"
+    """What a worker does; all but train use a run that is there already, and `request` says how."""
+    request: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        workers, replicas = self.place.workers, self.experiment.replicas
+        if workers < 1 or workers & (workers - 1) or replicas % workers:
+            raise UserError(
+                f"workers is {workers}; it must be a power of two that divides the {replicas} replicas"
+            )
+        if (
+            self.place.min_workers < 0
+            or self.place.min_workers > workers
+            or self.place.max_restarts < 0
+        ):
+            raise UserError(
+                f"min-workers is {self.place.min_workers} and max-restarts {self.place.max_restarts}; "
+                f"both are 0 or more, min-workers at most the {workers} workers"
+            )
+        if self.place.ps < 0 or (self.place.ps and self.place.on in ("ray", "spark")):
+            raise UserError(
+                f"ps is {self.place.ps} on {self.place.on}; it is 0 or more, and parameter servers run on local and tf_config"
+            )
+        if self.place.cores < 0:
+            raise UserError(f"cores is {self.place.cores}; it is 0 (a fair share) or more")
+        if min(self.place.start_timeout, self.place.stall_timeout) <= 0:
+            raise UserError("start-timeout and stall-timeout are seconds above 0")
+        if self.run.keep < 1 or self.run.stop_at < 0:
+            raise UserError(
+                f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more"
+            )
+        _ = self.run.profiled  # checked where everything is
+
+    @property
+    def engine(self) -> str:
+        """The module of paceline.engines by which the workers advance the state together."""
+        method = self.experiment.sync.method
+        if self.cluster.ps and method == "weights":
+            raise UserError(
+                "sync.method weights is not for parameter servers, where replicas keep no weights of their own; "
+                "leave --ps (or TF_CONFIG's ps) out: local, tf_config, ray and spark have it"
+            )
+        if self.cluster.ps:
+            return "parameter_server"
+        if method == "async":
+            raise UserError(
+                "sync.method async needs parameter servers; give --ps M on local, or ps tasks in the TF_CONFIG of tf_config"
+            )
+        if self.place.on == "ray" and self.place.ray.exchange == "object-store":
+            return "object_store"
+        return "collective"
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Job:
+        return from_json(Job, values)

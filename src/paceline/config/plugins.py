@@ -1,0 +1,90 @@
+"""Functions of the user's own, named on the command line as package.module:function or file.py:function.
+
+It finds and imports them. What they take and return is checked where they are used: data, models, actions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paceline.errors import UserError, did_you_mean
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """The function that `spec` names. The working directory is importable, as with `python -m`."""
+    place, colon, name = spec.rpartition(":")
+    if not (colon and place and name):
+        raise UserError(
+            f"{spec!r} does not name a function; write package.module:function or file.py:function"
+        )
+    _make_importable(Path.cwd())
+    module = _import_file(place, spec) if place.endswith(".py") else _import_module(place, spec)
+    if not hasattr(module, name):
+        known = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_")
+        ]
+        hint = did_you_mean(name, known) if known else "it defines none"
+        raise UserError(f"{spec}: there is no function {name!r} in {place}; {hint}")
+    function = getattr(module, name)
+    if not callable(function):
+        raise UserError(f"{spec}: {name!r} is a {type(function).__name__}, not a function")
+    return function
+
+
+def _import_module(name: str, spec: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise UserError(
+                f"{spec}: there is no module {error.name!r} in {Path.cwd()} or among the installed packages"
+            ) from error
+        raise _failed(spec, error) from error
+    except Exception as error:
+        raise _failed(spec, error) from error
+
+
+def _import_file(place: str, spec: str) -> ModuleType:
+    """Import a file once per process, so that its classes keep their identity; its neighbours are importable too."""
+    file = Path(place).expanduser().resolve()
+    if not file.is_file():
+        raise UserError(f"{spec}: there is no file {file}")
+    name = f"paceline_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    _make_importable(file.parent)
+    found = importlib.util.spec_from_file_location(name, file)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _failed(spec, error) from error
+    return module
+
+
+def _failed(spec: str, error: Exception) -> UserError:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    reason = (str(error).splitlines() or [""])[0]
+    return UserError(
+        f"{spec}: importing it failed: {type(error).__name__}: {reason} ({place.filename}:{place.lineno})"
+    )
+
+
+def _make_importable(folder: Path) -> None:
+    """Last on the path: a user's `data.py` must not hide a module of an installed package."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

@@ -1,0 +1,71 @@
+"""Rows of evaluation batches -> metrics. Rows are added in the order of the batches, so the worker count never shows.
+
+A row is [loss, correct, correct among five, count | labels | predictions | probabilities]: four sums over the batch, then for each of its
+places the label, what the model said instead or rightly, and how sure it was. Labels as float32 are exact up to 16 million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+NUM_SUMS = 4
+EXAMPLES = "_examples"
+"""How the names of metrics end that are not numbers but `Examples`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """What the model said of each example of a split, in the split's own order."""
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    probabilities: np.ndarray
+    """Of the predictions."""
+
+    def __eq__(self, other: object) -> bool:
+        names = ("labels", "predictions", "probabilities")
+        return isinstance(other, Examples) and all(
+            np.array_equal(getattr(self, each), getattr(other, each)) for each in names
+        )
+
+    def confusion(self, num_classes: int) -> np.ndarray:
+        """How often each class (row) was taken for each class (column)."""
+        counts = np.bincount(self.labels * num_classes + self.predictions, minlength=num_classes**2)
+        return counts.reshape(num_classes, num_classes)
+
+    def worst(self, most: int) -> np.ndarray:
+        """Indices of the mistakes that the model was most sure of, worst first."""
+        wrong = np.flatnonzero(self.labels != self.predictions)
+        return wrong[np.argsort(-self.probabilities[wrong], kind="stable")][:most]
+
+
+def num_batches(size: int, batch_size: int) -> int:
+    return -(-size // batch_size)
+
+
+def evaluated(splits: Iterable[str], final: bool) -> list[str]:
+    """The validation split where there is one, else the test split; at the end, both."""
+    names = list(splits)
+    return [name for name in names if final or name == "validation" or "validation" not in names]
+
+
+def summarise(split: str, rows: np.ndarray) -> dict[str, Any]:
+    """Metrics of a split from the rows of its batches."""
+    sums = np.asarray(rows[:, :NUM_SUMS], np.float64)
+    loss, correct, among_five, count = (float(np.cumsum(column)[-1]) for column in sums.T)
+    labels, predictions, probabilities = (
+        np.concatenate(column)[: int(count)] for column in np.split(rows[:, NUM_SUMS:], 3, axis=1)
+    )
+    return {
+        f"{split}_accuracy": correct / count,
+        f"{split}_loss": loss / count,
+        f"{split}_top5": among_five / count,
+        f"{split}_count": count,
+        f"{split}{EXAMPLES}": Examples(
+            labels.astype(np.int64), predictions.astype(np.int64), probabilities
+        ),
+    }

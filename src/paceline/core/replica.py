@@ -1,0 +1,197 @@
+"""The pure core: what one replica computes, as functions of (state, step, replica) alone.
+
+Any worker can compute any replica of any step with the same result. Who computes what, and how the vectors meet, is the
+engine's business. Each function is opaque to TensorFlow's graph optimizer: it may reorder sums within one, always in the
+same way, but never together with what an engine puts around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.config.experiment import Experiment
+from paceline.config.plan import Plan
+from paceline.core.flat import Template
+from paceline.core.tree import opaque
+from paceline.core.update import Vectors, build_update, slot_names
+from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
+from paceline.data.source import Source, Split
+from paceline.run_folder.checkpoint import Layout, State
+
+SIGNALS = (
+    "stop",
+    "seconds",
+)  # what workers tell each other: someone wants to stop; how long a step took
+TAIL = (
+    "loss",
+    "correct",
+    "count",
+    *SIGNALS,
+)  # what stands behind gradients and statistics in a replica's vector
+
+
+@dataclass(frozen=True)
+class Core:
+    """An experiment on its data and model, as pure functions. Vectors are those of `layout`, in its order."""
+
+    experiment: Experiment
+    plan: Plan
+    source: Source
+    template: Template
+    layout: Layout
+    num_examples: int
+    """Of the training split."""
+    splits: dict[str, Split]
+    """What is evaluated: test, and validation where the experiment holds one out."""
+    batch: Callable[[tf.Tensor, tf.Tensor], Batch]
+    """(step, replica) -> the replica's slice, prepared."""
+    replica_step: Callable[..., tf.Tensor]
+    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats | tail]"""
+    apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
+    """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
+    eval_batch_size: int
+    evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
+    """By split: (params, stats, batch number) -> a row of `evaluate`: sums, then label, prediction and probability of each example"""
+    examine_batch: dict[
+        str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+    ]
+    """By split: the same, and each example's outputs and label, padding included"""
+
+    def initial_state(self) -> State:
+        vectors = self.template.initial()
+        slots = {
+            name: vectors["params"] if name == "ema" else np.zeros_like(vectors["params"])
+            for name in self.layout.parts
+        }
+        return State(0, slots | vectors)
+
+    def tail(self, vector: tf.Tensor) -> tf.Tensor:
+        return vector[-len(TAIL) :]
+
+
+def build_core(
+    experiment: Experiment,
+    plan: Plan,
+    source: Source,
+    splits: dict[str, Split],
+    template: Template,
+    num_classes: int,
+) -> Core:
+    """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
+    train, held_out = (
+        splits["train"],
+        {name: split for name, split in splits.items() if name != "train"},
+    )
+    layout, eval_batch_size = (
+        build_layout(experiment, template),
+        choose_eval_batch_size(image_shape(experiment.data, source)),
+    )
+    examine = {
+        name: _build_examine(
+            experiment,
+            template,
+            build_eval_batches(experiment, split, num_classes, eval_batch_size),
+        )
+        for name, split in held_out.items()
+    }
+    return Core(
+        experiment=experiment,
+        plan=plan,
+        source=source,
+        template=template,
+        layout=layout,
+        num_examples=train.size,
+        splits=held_out,
+        batch=opaque(build_train_batches(experiment, train, num_classes)),
+        replica_step=_build_replica_step(experiment, template),
+        apply=_build_apply(experiment, layout),
+        eval_batch_size=eval_batch_size,
+        evaluate_batch={
+            name: opaque(lambda *which, each=each: each(*which)[0])
+            for name, each in examine.items()
+        },
+        examine_batch={name: opaque(each) for name, each in examine.items()},
+    )
+
+
+def build_layout(experiment: Experiment, template: Template) -> Layout:
+    """The vectors of a state: parameters, the optimizer's slots, statistics."""
+    parts = {
+        "params": template.params,
+        **dict.fromkeys(slot_names(experiment.optimizer), template.params),
+    }
+    return Layout({**parts, "stats": template.stats})
+
+
+def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
+    """Fixed for pictures of a shape, because the batch size changes the last bits of a logit."""
+    return 250 if shape[0] * shape[1] <= 64 * 64 else 50
+
+
+def _cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    if experiment.model.outputs == "logits":
+        return tf.nn.softmax_cross_entropy_with_logits(targets, outputs)
+    return -tf.reduce_sum(targets * tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0)), axis=-1)
+
+
+def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32) == labels, tf.float32)
+
+
+def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
+    seed = tf.constant(experiment.seed, tf.int64)
+
+    def replica_step(params, stats, images, targets, labels, step, replica, signals):
+        with tf.GradientTape() as tape:
+            tape.watch(params)
+            outputs, new_stats, extra = template.call(
+                params, stats, images, training=True, key=tf.stack([step, replica, seed])
+            )
+            cross_entropy = tf.reduce_mean(_cross_entropy(experiment, outputs, targets))
+            loss = tf.add_n([cross_entropy, *(tf.cast(loss, tf.float32) for loss in extra)])
+        gradient = tape.gradient(loss, params)
+        count = tf.cast(tf.shape(labels)[0], tf.float32)
+        tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count])
+        return tf.concat([gradient, new_stats, tail, signals], 0)
+
+    return opaque(replica_step)
+
+
+def _build_apply(
+    experiment: Experiment, layout: Layout
+) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
+    update, sizes = build_update(experiment.optimizer, layout.parts["params"]), layout.sizes()
+
+    def apply(vectors: Vectors, mean: tf.Tensor, rates: tf.Tensor) -> Vectors:
+        gradient, stats, _ = tf.split(mean, [sizes["params"], sizes["stats"], len(TAIL)])
+        return {**update(vectors, gradient, rates), "stats": stats}
+
+    return opaque(apply)
+
+
+def _build_examine(
+    experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def examine(
+        params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        batch = batch_of(number)
+        outputs, _, _ = template.call(params, stats, batch.images, training=False)
+        loss = _cross_entropy(experiment, outputs, batch.targets)
+        among_five = tf.cast(
+            tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1])), tf.float32
+        )
+        sums = [
+            tf.reduce_sum(v * batch.weights)
+            for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))
+        ]
+        probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
+        single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
+        row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
+        return row, outputs, batch.labels
+
+    return examine

@@ -1,0 +1,118 @@
+"""(state, mean gradient, rates) -> state: the optimizer rules, elementwise on flat vectors.
+
+Only + - x / and square root: vectorised exp or rsqrt would give other bits on other slices of a vector. `rates` is float32 [3]: the
+learning rate and Adam's bias corrections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.config.experiment import Optimizer
+from paceline.core.flat import Part
+
+Vectors = dict[str, tf.Tensor]
+
+_SLOTS = {
+    "sgd": ("momentum",),
+    "rmsprop": ("squares", "momentum"),
+    "adamw": ("momentum", "squares"),
+}
+
+
+def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
+    """The vectors of the size of params that the rule keeps."""
+    return _SLOTS[optimizer.name] + (("ema",) if optimizer.ema else ())
+
+
+def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
+    """The decay coefficient of each parameter."""
+
+    def decays(name: str, shape: tuple[int, ...]) -> bool:
+        if optimizer.decay == "all" or len(shape) > 1:
+            return True
+        return optimizer.decay == "kernels-and-bias" and name.rsplit("/", 1)[-1] == "bias"
+
+    return np.concatenate(
+        [
+            np.full(int(np.prod(s)), optimizer.weight_decay * decays(n, s), np.float32)
+            for n, s in params
+        ]
+    )
+
+
+def build_update(
+    optimizer: Optimizer, params: Part
+) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
+    """The function (vectors, mean gradient, rates) -> new params, slots and ema."""
+    decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
+
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+        scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
+        return update_slice(optimizer, vectors, gradient, rates, decay, scale)
+
+    return update
+
+
+def clip_scale(gradient: tf.Tensor, limit: float) -> tf.Tensor:
+    """What the whole gradient is multiplied with, so that its norm is at most the limit."""
+    norm = tf.sqrt(tf.reduce_sum(gradient * gradient))
+    return limit / tf.maximum(norm, limit)
+
+
+def update_slice(
+    optimizer: Optimizer,
+    vectors: Vectors,
+    gradient: tf.Tensor,
+    rates: tf.Tensor,
+    decay: tf.Tensor | None,
+    scale: tf.Tensor | None,
+) -> Vectors:
+    """The update of any slice of the vectors, or of the whole; `decay` is that slice of the decay mask."""
+    rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
+    if scale is not None:
+        gradient = gradient * scale
+    if decay is not None and optimizer.name != "adamw":
+        gradient += decay * vectors["params"]
+    new = rule(optimizer, vectors, gradient, rates)
+    if decay is not None and optimizer.name == "adamw":
+        new["params"] -= rates[0] * (decay * vectors["params"])
+    if optimizer.ema:
+        new["ema"] = optimizer.ema * vectors["ema"] + (1 - optimizer.ema) * new["params"]
+    return new
+
+
+def _sgd(optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+    momentum = optimizer.momentum * vectors["momentum"] + gradient
+    direction = gradient + optimizer.momentum * momentum if optimizer.nesterov else momentum
+    return {"params": vectors["params"] - rates[0] * direction, "momentum": momentum}
+
+
+def _rmsprop(
+    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor
+) -> Vectors:
+    squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
+    momentum = optimizer.momentum * vectors["momentum"] + gradient / (
+        tf.sqrt(squares) + optimizer.epsilon
+    )
+    return {
+        "params": vectors["params"] - rates[0] * momentum,
+        "squares": squares,
+        "momentum": momentum,
+    }
+
+
+def _adamw(
+    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor
+) -> Vectors:
+    momentum = optimizer.momentum * vectors["momentum"] + (1 - optimizer.momentum) * gradient
+    squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
+    direction = (momentum / rates[1]) / (tf.sqrt(squares / rates[2]) + optimizer.epsilon)
+    return {
+        "params": vectors["params"] - rates[0] * direction,
+        "momentum": momentum,
+        "squares": squares,
+    }

@@ -1,0 +1,129 @@
+"""Downloads of public data sets from their authors' address, checked and unpacked. No TensorFlow.
+
+Nothing half-written ever has its final name: all work is done in a temporary folder beside it, renamed at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from paceline.data.sources.cifar import LAYOUTS, Layout, missing_files
+from paceline.errors import UserError, did_you_mean
+
+OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
+CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file at the official address and its published md5; it unpacks to the binary layout of its source."""
+
+    file: str
+    md5: str
+
+
+ARCHIVES = {
+    "cifar10": Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar100": Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+}
+
+
+def fetch(
+    name: str,
+    folder: str | Path,
+    base_url: str = OFFICIAL_URL,
+    timeout_s: float = 30,
+    console: Console | None = None,
+) -> Path:
+    """Download, check and unpack a data set into `folder`; give the folder of its files. Does nothing if it is there."""
+    if name not in ARCHIVES:
+        raise UserError(
+            f"there is no data set {name!r} to fetch; {did_you_mean(name, sorted(ARCHIVES))}"
+        )
+    console, archive = console or Console(stderr=True), ARCHIVES[name]
+    layout = next(layout for layout in LAYOUTS if layout.source == name and layout.label_bytes)
+    parent, target = Path(folder).expanduser(), Path(folder).expanduser() / layout.folder
+    if target.exists():
+        _check_complete(layout, target, "remove it and fetch again")
+        console.print(f"{name} is already in {target}", soft_wrap=True)
+        return target
+    url = base_url.rstrip("/") + "/" + archive.file
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
+            file = Path(temporary, archive.file)
+            _download(url, file, archive.md5, timeout_s, console)
+            unpacked = _unpack(file, layout)
+            os.rename(unpacked, target)
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise UserError(
+            f"cannot fetch {url}: {reason}; try again, or download it elsewhere and unpack it into {parent}"
+        ) from error
+    console.print(f"{name} is in {target}", soft_wrap=True)
+    return target
+
+
+def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with (
+        urllib.request.urlopen(url, timeout=timeout_s) as response,
+        file.open("wb") as out,
+        Progress(*columns, console=console) as bar,
+    ):
+        total = int(response.headers.get("Content-Length") or 0)
+        task, received = bar.add_task(file.name, total=total or None), 0
+        while chunk := response.read(CHUNK_BYTES):
+            out.write(chunk)
+            digest.update(chunk)
+            received += len(chunk)
+            bar.update(task, completed=received)
+    if received < total:
+        raise UserError(
+            f"the connection to {url} ended after {received:,} of {total:,} bytes; try again"
+        )
+    if digest.hexdigest() != md5:
+        raise UserError(
+            f"{url} has md5 {digest.hexdigest()}, not the published {md5}; it was not kept: try again"
+        )
+
+
+def _unpack(file: Path, layout: Layout) -> Path:
+    try:
+        with tarfile.open(file) as archive:
+            archive.extractall(file.parent, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise UserError(f"{file.name} cannot be unpacked: {error}") from error
+    _check_complete(layout, file.parent / layout.folder, "it is not the data set that was expected")
+    return file.parent / layout.folder
+
+
+def _check_complete(layout: Layout, place: Path, advice: str) -> None:
+    missing = missing_files(layout, place)
+    if missing:
+        raise UserError(f"{place} has no {', '.join(missing)}; {advice}")

@@ -1,0 +1,92 @@
+"""A function over many jobs in several processes, with a progress bar. The processes import no TensorFlow of their own accord.
+
+A process whose parent is gone ends itself; an interrupt from the keyboard is for the parent alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from paceline.data.tools.progress_bar import late_bar
+from paceline.errors import UserError
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+Tick = Callable[[int], None]
+"""Told how many more pictures are done."""
+
+POLL_S = 0.2
+
+
+def run_jobs(
+    function: Callable[[Job, Tick], Result],
+    jobs: Sequence[Job],
+    processes: int,
+    what: str,
+    total: int,
+    console: Console | None,
+) -> Iterator[Result]:
+    """Results as they come. One process, or 0 for as many as there are cores; `function` is importable by its name."""
+    processes = min(processes or len(os.sched_getaffinity(0)), max(1, len(jobs)))
+    with late_bar(what, total, console) as advance:
+        if processes == 1:
+            for job in jobs:
+                yield function(job, advance)
+            return
+        context = multiprocessing.get_context("spawn")
+        counter = context.Value("q", 0)
+        with ProcessPoolExecutor(processes, context, _start, (counter,)) as pool:
+            waiting = {pool.submit(_run, function, job) for job in jobs}
+            try:
+                yield from _collect(waiting, counter, advance)
+            except BrokenProcessPool as error:
+                raise UserError(
+                    f"{what}: a process was ended from outside, perhaps for want of memory; the same command goes on"
+                ) from error
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _collect(waiting: set[Future], counter: Any, advance: Callable[[float], None]) -> Iterator[Any]:
+    seen = 0
+    while waiting:
+        done, waiting = wait(waiting, POLL_S, FIRST_COMPLETED)
+        advance(counter.value - seen)
+        seen = counter.value
+        for future in done:
+            yield future.result()
+
+
+_counter: Any = None
+
+
+def _start(counter: Any) -> None:
+    global _counter
+    _counter = counter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(function: Callable[[Any, Tick], Any], job: Any) -> Any:
+    return function(job, _tick)
+
+
+def _tick(amount: int) -> None:
+    with _counter.get_lock():
+        _counter.value += amount

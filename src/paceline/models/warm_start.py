@@ -1,0 +1,79 @@
+"""Where training starts from: weights of an earlier run or of a .keras file, with what does not fit (the head) left new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from paceline.core.flat import Part, Template, relative_names
+from paceline.errors import UserError
+from paceline.models.batch_norm import FusedBatchNormalization
+from paceline.run_folder.checkpoint import State, newest_variables
+from paceline.run_folder.folder import RunFolder, existing_run
+from paceline.run_folder.storage import is_remote
+
+
+def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:
+    """The state with every variable of `spec`, a run folder or a .keras file, that has the same name and shape; and the rest's names."""
+    known = _from_keras(spec) if spec.endswith(".keras") else _from_run(spec)
+    params, new_params = _fill(template.params, state.vectors["params"], known)
+    stats, new_stats = _fill(template.stats, state.vectors["stats"], known)
+    new = new_params + new_stats
+    if len(new) > len(template.params + template.stats) // 2:
+        raise UserError(
+            f"model.init-from {spec} fits only {len(template.params + template.stats) - len(new)} of "
+            f"{len(template.params + template.stats)} variables, {new[0]} for one does not; it must be of the same kind of model"
+        )
+    vectors = {**state.vectors, "params": params, "stats": stats}
+    return State(state.step, vectors | ({"ema": params.copy()} if "ema" in vectors else {})), new
+
+
+def _fill(
+    part: Part, vector: np.ndarray, known: dict[str, np.ndarray]
+) -> tuple[np.ndarray, list[str]]:
+    pieces, new, place = [], [], 0
+    for name, shape in part:
+        size = int(np.prod(shape))
+        # a Sequential model that was built as one puts its own name first; loaded from a file, it does not
+        earlier = known.get(name, known.get(name.partition("/")[2]))
+        fits = earlier is not None and earlier.shape == tuple(shape)
+        pieces.append(
+            earlier.ravel() if earlier is not None and fits else vector[place : place + size]
+        )
+        new += [] if fits else [name]
+        place += size
+    return np.concatenate([*pieces, np.zeros(0)]).astype(np.float32), new
+
+
+def _from_run(spec: str) -> dict[str, np.ndarray]:
+    run = existing_run(spec) if is_remote(spec) else RunFolder(spec)
+    if not run.exists():
+        raise UserError(
+            f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a .keras file"
+        )
+    return newest_variables(run.checkpoints, ("ema", "params", "stats"))
+
+
+def _from_keras(spec: str) -> dict[str, np.ndarray]:
+    if is_remote(spec):
+        raise UserError(
+            f"model.init-from is {spec}; of remote storage it takes run folders only: copy the .keras file here first"
+        )
+    if not Path(spec).is_file():
+        raise UserError(f"model.init-from: there is no file {spec}")
+    try:
+        model = keras.models.load_model(
+            spec,
+            custom_objects={"FusedBatchNormalization": FusedBatchNormalization},
+            compile=False,
+            safe_mode=True,
+        )
+    except (ValueError, OSError, TypeError) as error:
+        raise UserError(
+            f"model.init-from: {spec} cannot be read: {str(error).splitlines()[0]}"
+        ) from error
+    return dict(
+        zip(relative_names(model, model.weights), (v.numpy() for v in model.weights), strict=True)
+    )

@@ -1,0 +1,62 @@
+"""What the workers of one run tell each other before they train: that all of them would compute the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.config.experiment import differences
+from paceline.config.job import Job
+from paceline.errors import UserError
+from paceline.run_folder.folder import library_versions
+from paceline.worker.build import facts
+
+if TYPE_CHECKING:
+    from paceline.core.replica import Core
+    from paceline.engines.collective import CollectiveEngine
+
+
+def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
+    """The bits depend on libraries and on the kind of CPU; every worker must have the chief's."""
+    if job.cluster.num_workers == 1:
+        return
+    text = json.dumps(fingerprint(job, core), sort_keys=True).encode()
+    lengths = engine.gather(np.array([len(text)], np.int64))[:, 0]
+    padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
+    everyone = [json.loads(bytes(row.astype(np.uint8))) for row in engine.gather(padded)]
+    for index, other in enumerate(everyone):
+        if different := differences(everyone[0], other):
+            raise UserError(
+                f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: {', '.join(different[:4])}; "
+                "all workers need the same experiment, data, libraries and kind of CPU"
+            )
+
+
+def fingerprint(job: Job, core: Core) -> dict[str, Any]:
+    """What decides the bits that a worker computes."""
+    return {
+        "experiment": job.experiment.digest(),
+        "data": facts(core),
+        "libraries": library_versions(),
+        "cpu": cpu_features(),
+    }
+
+
+def cpu_features(text: str = "") -> str:
+    """The instruction sets by which oneDNN and Eigen choose their kernels, of this machine or of one whose /proc/cpuinfo this is."""
+    try:
+        lines = (text or Path("/proc/cpuinfo").read_text()).splitlines()
+    except OSError:
+        return "unknown"
+    flags = next(
+        (line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))),
+        [],
+    )
+    return " ".join(
+        sorted(
+            flag for flag in flags if flag.startswith(("avx", "fma", "amx", "asimd", "sve", "sse4"))
+        )
+    )

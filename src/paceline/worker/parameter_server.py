@@ -1,0 +1,51 @@
+"""A worker or a parameter server of a cluster with parameter servers: a TensorFlow server that does what the chief sends it.
+
+It builds neither data nor model, and ends with its chief: told by it (`ParameterServerEngine.close`), or because it is gone.
+"""
+
+from __future__ import annotations
+
+import time
+
+import tensorflow as tf
+
+from paceline.config.cluster import answers
+from paceline.config.job import Job
+from paceline.worker.devices import side_by_side
+
+ASK_EVERY_S = 1.0
+GONE_AFTER = 5  # times that the chief did not answer
+
+
+def serve(job: Job) -> None:
+    """Serve until the process ends. Raises ConnectionError when the chief never came or is gone."""
+    cluster = job.cluster
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=job.experiment.threads_per_replica,  # as in every worker: it decides the order of sums
+        inter_op_parallelism_threads=max(2, side_by_side(job)),
+    )
+    config.gpu_options.allow_growth = True
+    index = cluster.index if cluster.role == "ps" else cluster.index - 1
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(cluster.tasks),
+        job_name=cluster.role,
+        task_index=index,
+        protocol="grpc",
+        config=config,
+    )
+    if job.place.on == "local":
+        server.join()  # the parent of all ends it
+    _wait_for_chief(cluster.addresses[0], job.place.start_timeout)
+    silences = 0
+    while silences < GONE_AFTER:
+        time.sleep(ASK_EVERY_S)
+        silences = 0 if answers(cluster.addresses[0]) else silences + 1
+    raise ConnectionError(f"the chief at {cluster.addresses[0]} is gone")
+
+
+def _wait_for_chief(address: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not answers(address):
+        if time.monotonic() > deadline:
+            raise ConnectionError(f"no chief answered at {address} within {timeout_s:.0f} s")
+        time.sleep(ASK_EVERY_S)
