@@ -121,13 +121,7 @@ def test_the_papers_recipes_have_the_papers_settings(depth):
         recipe.data.flip,
         recipe.data.cutout,
         recipe.data.mixup,
-    ) == (
-        "cifar10",
-        4,
-        True,
-        0,
-        0,
-    )
+    ) == ("cifar10", 4, True, 0, 0)
     assert abs(plan.total_steps - 64_000) < 100
 
     def rate(step):
