@@ -101,7 +101,7 @@ def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_cl
     export(run, tmp_path / "weights.safetensors", "safetensors", serving=False)
     with safe_open(tmp_path / "weights.safetensors", framework="numpy") as file:
         assert json.loads(file.metadata()["classes"]) == ["a", "b", "[red]c"]
-        assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(
+        assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(  # noqa: SIM118
             core.template.params + core.template.stats
         )
         name, _ = core.template.params[0]

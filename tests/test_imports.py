@@ -137,7 +137,10 @@ def test_help_answers_within_half_a_second():
     """The best of five, by the processor's time for it, so that a busy machine does not matter."""
     times = []
     for _ in range(5):
-        program = "import time, sys; from paceline.cli.commands import main; code = main(['--help']); print(time.process_time()); sys.exit(code)"
+        program = (
+            "import time, sys; from paceline.cli.commands import main; code = main(['--help']); "
+            "print(time.process_time()); sys.exit(code)"
+        )
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
         )

@@ -279,7 +279,7 @@ def _read_vectors(path: Path, layout: Layout) -> dict[str, np.ndarray]:
     vectors = {name: np.empty(size, dtype=np.float32) for name, size in layout.sizes().items()}
     with _opened(path) as file:
         difference = _first_difference(
-            {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}, layout
+            {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, layout
         )
         if difference:
             raise UserError(f"{path} does not fit the model: {difference}")
