@@ -13,8 +13,9 @@ from PIL import Image
 from paceline.config.experiment import Data, Experiment, Model, Optimizer
 from paceline.config.job import Job
 from paceline.core.replica import Core
+from paceline.core.state import State
 from paceline.data.sources.arrays import save_arrays
-from paceline.run_folder.checkpoint import Checkpoints, State
+from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import build
 

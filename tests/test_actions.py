@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import Checkpoints, Layout, State
+from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.worker.actions import (
     Action,
@@ -38,7 +39,7 @@ class Trained:
 
     def __init__(self, folder: Path) -> None:
         self.step = 0
-        self.checkpoints = Checkpoints(folder, Layout({"params": (("kernel", (2,)),)}), keep=9)
+        self.checkpoints = Checkpoints(folder, StateLayout({"params": (("kernel", (2,)),)}), keep=9)
         self.sent: list[dict[str, Any]] = []
         self.save = SaveCheckpoint(
             self.state, self.checkpoints, lambda step: step % 10 == 0, self.sent.append

@@ -22,12 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
 from paceline.run_folder import checkpoint
-from paceline.run_folder.checkpoint import Checkpoints, Layout, State
+from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import replacing
 
-LAYOUT = Layout(
+LAYOUT = StateLayout(
     {
         "params": (("conv/kernel", (3, 3, 2)), ("scale", ())),
         "momentum": (("conv/kernel", (3, 3, 2)), ("scale", ())),
@@ -38,8 +39,9 @@ LAYOUT = Layout(
 SAVE_IN_A_LOOP = """
 import sys
 import numpy as np
-from paceline.run_folder.checkpoint import Checkpoints, Layout, State
-layout = Layout({"params": (("kernel", (1_000_000,)),)})
+from paceline.core.state import StateLayout, State
+from paceline.run_folder.checkpoint import Checkpoints
+layout = StateLayout({"params": (("kernel", (1_000_000,)),)})
 checkpoints = Checkpoints(sys.argv[1], layout, keep=2)
 step = int(sys.argv[2])
 while True:
@@ -49,7 +51,7 @@ while True:
 """
 
 
-def some_state(step: int, layout: Layout = LAYOUT) -> State:
+def some_state(step: int, layout: StateLayout = LAYOUT) -> State:
     generator = np.random.default_rng(step)
     return State(
         step,
@@ -78,13 +80,13 @@ layouts = st.dictionaries(
         max_size=4,
     ).map(lambda variables: tuple(variables.items())),
     min_size=1,
-).map(Layout)
+).map(StateLayout)
 
 
 @settings(max_examples=50, deadline=None)
 @given(layout=layouts, step=st.integers(0, 10**9), data=st.data())
 def test_a_state_of_any_layout_is_read_as_saved(
-    layout: Layout, step: int, data: st.DataObject
+    layout: StateLayout, step: int, data: st.DataObject
 ) -> None:
     raw = {
         name: data.draw(st.binary(min_size=4 * size, max_size=4 * size))
@@ -216,7 +218,7 @@ def test_only_damaged_ones_are_as_none(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_kill_in_the_middle_of_a_save_leaves_a_newest_that_loads(tmp_path: Path) -> None:
-    layout, reported, leftovers = Layout({"params": (("kernel", (1_000_000,)),)}), 0, 0
+    layout, reported, leftovers = StateLayout({"params": (("kernel", (1_000_000,)),)}), 0, 0
     for attempt in range(4):
         command = [sys.executable, "-c", SAVE_IN_A_LOOP, str(tmp_path), str(reported)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -296,7 +298,7 @@ def test_a_really_full_disk_keeps_the_last_good_one(tmp_path: Path) -> None:
     ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
-        layout = Layout({"params": (("kernel", (15_000,)),)})
+        layout = StateLayout({"params": (("kernel", (15_000,)),)})
         checkpoints = Checkpoints(tmp_path, layout, keep=1)
         checkpoints.save(some_state(1, layout))
         with pytest.raises(UserError, match="the disk is full"):
@@ -321,7 +323,7 @@ def test_a_checkpoint_of_another_model_names_the_first_difference(
 ) -> None:
     Checkpoints(tmp_path, LAYOUT).save(some_state(1))
     with pytest.raises(UserError, match=message):
-        Checkpoints(tmp_path, Layout(LAYOUT.parts | parts)).latest()
+        Checkpoints(tmp_path, StateLayout(LAYOUT.parts | parts)).latest()
 
 
 def test_a_newer_format_is_not_taken_for_damage(

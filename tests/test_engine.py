@@ -11,8 +11,8 @@ import tensorflow as tf
 from paceline.config.experiment import Sync
 from paceline.config.schedule import rates
 from paceline.core.replica import TAIL
+from paceline.core.state import State
 from paceline.engines.collective import CollectiveEngine
-from paceline.run_folder.checkpoint import State
 from tiny import (
     CLASSES,
     EXPERIMENT,

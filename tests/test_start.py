@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from paceline.config.experiment import Data
 from paceline.core.flat import build_template
+from paceline.core.state import State
 from paceline.data import augment
 from paceline.errors import UserError
 from paceline.models.warm_start import start_from
-from paceline.run_folder.checkpoint import State
 
 
 def a_model(classes: int, seed: int) -> keras.Model:

@@ -21,8 +21,8 @@ from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Run
 from paceline.config.plan import Plan
 from paceline.core.evaluation import Examples
+from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import Layout, State
 from paceline.run_folder.tensorboard import TensorBoard, confusion_picture, picture_grid
 from test_actions import BLOCK, EVALUATED
 
@@ -127,7 +127,7 @@ def test_the_colours_of_a_confusion_matrix_follow_its_counts() -> None:
 
 
 def test_histograms_have_every_weight(tmp_path: Path) -> None:
-    layout = Layout(
+    layout = StateLayout(
         {"params": (("conv/kernel", (3,)), ("dense/bias", (2,))), "stats": (("mean", (1,)),)}
     )
     state = State(

@@ -16,11 +16,11 @@ import tensorflow as tf
 from paceline.config.experiment import Experiment
 from paceline.config.plan import Plan
 from paceline.core.flat import Template
+from paceline.core.state import State, StateLayout
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors, build_update, slot_names
 from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
 from paceline.data.source import Source, Split
-from paceline.run_folder.checkpoint import Layout, State
 
 SIGNALS = (
     "stop",
@@ -42,7 +42,7 @@ class Core:
     plan: Plan
     source: Source
     template: Template
-    layout: Layout
+    layout: StateLayout
     num_examples: int
     """Of the training split."""
     splits: dict[str, Split]
@@ -118,13 +118,13 @@ def build_core(
     )
 
 
-def build_layout(experiment: Experiment, template: Template) -> Layout:
+def build_layout(experiment: Experiment, template: Template) -> StateLayout:
     """The vectors of a state: parameters, the optimizer's slots, statistics."""
     parts = {
         "params": template.params,
         **dict.fromkeys(slot_names(experiment.optimizer), template.params),
     }
-    return Layout({**parts, "stats": template.stats})
+    return StateLayout({**parts, "stats": template.stats})
 
 
 def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
@@ -162,7 +162,7 @@ def _build_replica_step(experiment: Experiment, template: Template) -> Callable[
 
 
 def _build_apply(
-    experiment: Experiment, layout: Layout
+    experiment: Experiment, layout: StateLayout
 ) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
     update, sizes = build_update(experiment.optimizer, layout.parts["params"]), layout.sizes()
 

@@ -16,8 +16,8 @@ from paceline.config.job import Job
 from paceline.core.evaluation import evaluated, num_batches, summarise
 from paceline.core.replica import TAIL, Core
 from paceline.core.rounds import block_metrics, build_rounds, rates_of
+from paceline.core.state import State
 from paceline.core.tree import tree_sum
-from paceline.run_folder.checkpoint import State
 from paceline.worker import devices
 from paceline.worker.build import build
 from paceline.worker.fingerprint import compare_workers

@@ -8,9 +8,10 @@ import keras
 import numpy as np
 
 from paceline.core.flat import Part, Template, relative_names
+from paceline.core.state import State
 from paceline.errors import UserError
 from paceline.models.batch_norm import FusedBatchNormalization
-from paceline.run_folder.checkpoint import State, newest_variables
+from paceline.run_folder.checkpoint import newest_variables
 from paceline.run_folder.folder import RunFolder, existing_run
 from paceline.run_folder.storage import is_remote
 

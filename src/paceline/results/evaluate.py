@@ -21,7 +21,7 @@ from paceline.worker import build, devices
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
-    from paceline.run_folder.checkpoint import State
+    from paceline.core.state import State
     from paceline.worker.chief import Send
 
 Progress = Callable[[int, int], None]

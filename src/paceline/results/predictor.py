@@ -23,8 +23,8 @@ from paceline.worker import devices
 
 if TYPE_CHECKING:
     from paceline.core.flat import Template
+    from paceline.core.state import State
     from paceline.data.batches import Shape
-    from paceline.run_folder.checkpoint import State
 
 MAX_PIXELS = 90_000_000
 """A larger picture is refused: decoded, it would take gigabytes."""

@@ -1,6 +1,6 @@
 """Checkpoints: a training state as a safetensors file, saved whole or not at all and verified when read.
 
-It owns the type `State`, the names in a checkpoint file and which files are kept. When to save is decided by the plan and
+It owns the names in a checkpoint file and which files are kept. When to save is decided by the plan and
 `actions`; how a model's variables become flat vectors by `weights`. Only `save` changes the disk, so that other commands can
 read the checkpoints of a training that is under way.
 """
@@ -8,14 +8,12 @@ read the checkpoints of a training that is under way.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,48 +21,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
+from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
 from paceline.run_folder.folder import library_versions, replacing
 
 FORMAT = 1
 """Of a checkpoint file; a number above it was written by a newer Paceline."""
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """All that training changes: flat float32 vectors, in a fixed order, after `step` steps."""
-
-    step: int
-    vectors: dict[str, np.ndarray]
-
-    def sha256(self) -> str:
-        """Two states are the same exactly when their digests agree."""
-        digest = hashlib.sha256()
-        for vector in self.vectors.values():
-            digest.update(np.ascontiguousarray(vector, dtype="<f4").data)
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which variables lie in each flat vector: for each vector, in order, the name and shape of every variable."""
-
-    parts: dict[str, tuple[tuple[str, tuple[int, ...]], ...]]
-
-    def sizes(self) -> dict[str, int]:
-        return {
-            vector: sum(math.prod(shape) for _, shape in variables)
-            for vector, variables in self.parts.items()
-        }
-
-    def pieces(self) -> Iterator[tuple[str, str, slice, tuple[int, ...]]]:
-        """For every variable: its vector, its name in a file, its place in the vector and its shape."""
-        for vector, variables in self.parts.items():
-            start = 0
-            for name, shape in variables:
-                stop = start + math.prod(shape)
-                yield vector, f"{vector}/{name}", slice(start, stop), tuple(shape)
-                start = stop
 
 
 class _Damaged(Exception):
@@ -77,7 +39,7 @@ class Checkpoints:
     def __init__(
         self,
         folder: str | Path,
-        layout: Layout,
+        layout: StateLayout,
         keep: int = 2,
         experiment_digest: str = "",
         warn: Callable[[str], None] = warnings.warn,
@@ -255,7 +217,7 @@ def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, np.nda
     raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
 
 
-def _tensors(state: State, layout: Layout) -> dict[str, np.ndarray]:
+def _tensors(state: State, layout: StateLayout) -> dict[str, np.ndarray]:
     """Every variable as a view into its vector."""
     sizes = {name: vector.size for name, vector in state.vectors.items()}
     assert list(sizes.items()) == list(layout.sizes().items()), (
@@ -275,12 +237,12 @@ def _read_metadata(path: Path) -> dict[str, str]:
         return file.metadata() or {}
 
 
-def _read_vectors(path: Path, layout: Layout) -> dict[str, np.ndarray]:
+def _read_vectors(path: Path, layout: StateLayout) -> dict[str, np.ndarray]:
     vectors = {name: np.empty(size, dtype=np.float32) for name, size in layout.sizes().items()}
     with _opened(path) as file:
-        difference = _first_difference(
-            {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, layout
-        )
+        names = file.keys()
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        difference = _first_difference(shapes, layout)
         if difference:
             raise UserError(f"{path} does not fit the model: {difference}")
         for vector, name, place, _ in layout.pieces():
@@ -288,7 +250,7 @@ def _read_vectors(path: Path, layout: Layout) -> dict[str, np.ndarray]:
     return vectors
 
 
-def _first_difference(shapes: dict[str, tuple[int, ...]], layout: Layout) -> str:
+def _first_difference(shapes: dict[str, tuple[int, ...]], layout: StateLayout) -> str:
     wanted = {name: shape for _, name, _, shape in layout.pieces()}
     for name, shape in wanted.items():
         if name not in shapes:

@@ -17,7 +17,7 @@ import numpy as np
 
 from paceline.config.experiment import Experiment, flatten
 from paceline.core.evaluation import EXAMPLES
-from paceline.run_folder.checkpoint import Layout, State
+from paceline.core.state import State, StateLayout
 from paceline.run_folder.folder import explained
 from paceline.worker.actions import evaluation, steps_of_block
 from paceline.worker.loop import Metrics
@@ -70,7 +70,7 @@ class TensorBoard:
         }
         self._write((step, [{"tag": tag, "image": image}]))
 
-    def histograms(self, state: State, layout: Layout) -> None:
+    def histograms(self, state: State, layout: StateLayout) -> None:
         """How the weights of each variable are spread."""
         pieces = [
             (name, state.vectors[vector][place])
@@ -160,7 +160,7 @@ class HistogramsAtSaves:
         self,
         board: TensorBoard,
         get_state: Callable[[], State],
-        layout: Layout,
+        layout: StateLayout,
         saves_at: Callable[[int], bool],
     ) -> None:
         self._board, self._get_state, self._layout, self._saves_at = (

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from paceline.core.evaluation import EXAMPLES
+from paceline.core.state import State
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import Checkpoints, State
+from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.worker.loop import Action, Metrics
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.config.experiment import differences
 from paceline.config.job import Job
 from paceline.config.plugins import load_function
+from paceline.core.state import State
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import Checkpoints, State
+from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.tensorboard import HistogramsAtSaves, Profile, TensorBoard
 from paceline.worker import actions, build, loop

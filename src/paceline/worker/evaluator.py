@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import differences
 from paceline.config.job import Job
+from paceline.core.state import State
 from paceline.data.remote import bring_data
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import Checkpoints, State
+from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder, watched_run
 from paceline.run_folder.tensorboard import TensorBoard
 from paceline.worker import actions, build, devices

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paceline.config.plan import Plan
-from paceline.run_folder.checkpoint import State
+from paceline.core.state import State
 
 Metrics = dict[str, Any]
 Action = Callable[[int, Metrics], None]  # called with the number of steps done

@@ -27,8 +27,8 @@ from ray.exceptions import GetTimeoutError, RayError
 from paceline.config.experiment import differences
 from paceline.config.job import Job
 from paceline.core.evaluation import evaluated, num_batches, summarise
+from paceline.core.state import State
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import State
 from paceline.worker import devices
 from paceline.worker.loop import Metrics
 

@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.schedule import learning_rate
+from paceline.core.state import State
 from paceline.core.tree import opaque
 from paceline.core.update import clip_scale
 from paceline.engines.parameter_server.engine import STAMP, ParameterServerEngine, stamps
-from paceline.run_folder.checkpoint import State
 from paceline.worker.loop import Metrics, block_metrics
 
 

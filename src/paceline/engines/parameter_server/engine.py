@@ -26,10 +26,10 @@ from paceline.config.job import Job
 from paceline.core.evaluation import evaluated, num_batches, summarise
 from paceline.core.replica import SIGNALS, TAIL, Core
 from paceline.core.rounds import rates_of
+from paceline.core.state import State
 from paceline.core.tree import opaque, tree_sum
 from paceline.core.update import Vectors, clip_scale, decay_mask, update_slice
 from paceline.errors import UserError
-from paceline.run_folder.checkpoint import State
 from paceline.worker import devices
 from paceline.worker.build import build
 from paceline.worker.fingerprint import cpu_features

@@ -1,0 +1,52 @@
+"""The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow.
+
+How the variables of a model become flat vectors belongs to `core.flat`, files to `run_folder.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Everything that training changes: flat float32 vectors in a fixed order, after `step` steps."""
+
+    step: int
+    vectors: dict[str, npt.NDArray[np.float32]]
+
+    def sha256(self) -> str:
+        """Return the digest of all vectors. Two states are the same exactly when it is equal."""
+        digest = hashlib.sha256()
+        for vector in self.vectors.values():
+            digest.update(np.ascontiguousarray(vector, dtype="<f4").data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """For each vector of a state, in order: the name and shape of every variable in it."""
+
+    parts: dict[str, tuple[tuple[str, tuple[int, ...]], ...]]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the length of each vector."""
+        return {
+            vector: sum(math.prod(shape) for _, shape in variables)
+            for vector, variables in self.parts.items()
+        }
+
+    def pieces(self) -> Iterator[tuple[str, str, slice, tuple[int, ...]]]:
+        """Yield for every variable: its vector, its name in a file, its slice and its shape."""
+        for vector, variables in self.parts.items():
+            start = 0
+            for name, shape in variables:
+                stop = start + math.prod(shape)
+                yield vector, f"{vector}/{name}", slice(start, stop), tuple(shape)
+                start = stop
