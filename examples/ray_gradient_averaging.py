@@ -1,7 +1,7 @@
-"""Gradients from actors, applied by the driver: y = 0.1 x + 0.3 is found by two actors that each see half of every batch.
+"""Fit y = 0.1 x + 0.3: two actors compute gradients on half a batch each, the driver applies the mean.
 
-pip install 'paceline[cpu,ray]'
-python examples/ray_gradient_averaging.py
+    pip install 'paceline[cpu,ray]'
+    python examples/ray_gradient_averaging.py
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ class Worker:
         self.weights = paceline.Weights(self.model)
 
     def gradients(self, weights):
-        """The gradients of a fresh batch at these weights."""
+        """Return the gradients of a new batch at these weights."""
         import tensorflow as tf
 
         self.weights.set_weights(weights)
@@ -48,7 +48,7 @@ if __name__ == "__main__":
     model, optimizer = build_model(), keras.optimizers.SGD(0.5)
     weights = paceline.Weights(model)
     for _ in range(STEPS):
-        reference = ray.put(weights.get_weights())  # once, however many workers there are
+        reference = ray.put(weights.get_weights())  # stored once for all workers
         answers = ray.get([worker.gradients.remote(reference) for worker in workers])
         optimizer.apply(
             [np.mean(each, axis=0) for each in zip(*answers, strict=True)],

@@ -1,10 +1,10 @@
-"""Weight averaging: several actors train alone on their own data, then all go on from the mean of their weights.
+"""Average weights: actors train alone on their own data, then continue from the mean of their weights.
 
     pip install 'paceline[cpu,ray]'
     python examples/ray_weight_averaging.py
 
-`paceline train ... --on ray --sync.method weights` does this for image classifiers, exactly and through failures. This is the idea alone,
-for a model of your own.
+`paceline train ... --on ray --sync.method weights` does this for image classifiers, with the same bits
+on any number of workers and after failures. This program shows the idea for your own model.
 """
 
 import numpy as np
@@ -26,10 +26,10 @@ class Network:
             [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
         )
         self.model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-        self.weights = paceline.Weights(self.model, optimizer=True)  # momentum is averaged, too
+        self.weights = paceline.Weights(self.model, optimizer=True)  # includes momentum
 
     def train(self, weights=None):
-        """A round: go on from `weights`, train alone, answer the new ones."""
+        """Train one round alone, starting from `weights`; return the new weights."""
         if weights is not None:
             self.weights.set_flat(weights)
         self.model.fit(self.x, self.y, epochs=2, verbose=0)
@@ -40,7 +40,7 @@ class Network:
         return self.model.evaluate(x, y, verbose=0)
 
 
-@ray.remote(num_cpus=0)  # too little work to wait for a core
+@ray.remote(num_cpus=0)  # reserves no core for so little work
 def mean(*vectors):
     return np.mean(vectors, axis=0)
 
@@ -55,7 +55,6 @@ if __name__ == "__main__":
     average = mean.remote(*[actor.train.remote() for actor in actors])
     print("loss after round 1:", ray.get(actors[0].loss.remote(average, x, y)))
     for _ in range(ROUNDS - 1):
-        average = mean.remote(
-            *[actor.train.remote(average) for actor in actors]
-        )  # references only: nothing comes here
+        # only references: the driver never holds the weights
+        average = mean.remote(*[actor.train.remote(average) for actor in actors])
     print(f"loss after round {ROUNDS}:", ray.get(actors[0].loss.remote(average, x, y)))

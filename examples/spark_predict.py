@@ -1,9 +1,9 @@
-"""What is on the pictures of a folder, by the model of a run, as a table:
+"""Predict the classes of all images of a folder on Spark, and write them as a table.
 
-spark-submit [--master URL] examples/spark_predict.py RUN PICTURES OUT
+    spark-submit [--master URL] examples/spark_predict.py RUN IMAGES OUT
 
-PICTURES is anything Spark can read (a folder, hdfs://, s3a://); OUT becomes a folder of Parquet files with path, label, the label's
-probability, and what is wrong with files that are no pictures.
+IMAGES is anything that Spark can read (a folder, hdfs://, s3a://). OUT becomes a folder of Parquet
+files with the columns path, label, probability (of the label) and error (for files that are not images).
 """
 
 import sys
@@ -13,9 +13,9 @@ from pyspark.sql.functions import array_max
 
 from paceline.spark import predict
 
-run, pictures, out = sys.argv[1:]
+run, images, out = sys.argv[1:]
 spark = SparkSession.builder.appName("predict").getOrCreate()
-files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(pictures)
+files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(images)
 predicted = predict(files, run, input="content")
 predicted.select(
     "path", "label", array_max("probabilities").alias("probability"), "error"
