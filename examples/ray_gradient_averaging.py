@@ -1,7 +1,7 @@
 """Fit y = 0.1 x + 0.3: two actors compute gradients on half a batch each, the driver applies the mean.
 
-    pip install 'paceline[cpu,ray]'
-    python examples/ray_gradient_averaging.py
+pip install 'paceline[cpu,ray]'
+python examples/ray_gradient_averaging.py
 """
 
 import numpy as np
