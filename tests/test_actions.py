@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.config.plan import Plan
 from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
 from paceline.run_folder.checkpoint import Checkpoints
@@ -90,7 +91,9 @@ def test_the_best_is_chosen_on_validation_not_on_the_test_set(trained: Trained) 
 
 def test_a_stop_is_raised_last_and_the_catcher_saves(trained: Trained) -> None:
     with pytest.raises(StopRequested) as stop:
-        trained.train([trained.save, StopAt(13)], (5, 13, 20), EVALUATED)
+        trained.train(
+            [trained.save, StopAt(Plan(10, 30, stop_at=13).stops_at)], (5, 13, 20), EVALUATED
+        )
     trained.save.save(stop.value.step, stop.value.metrics)
     latest, best = trained.checkpoints.latest(), trained.checkpoints.best()
     assert latest is not None

@@ -10,6 +10,7 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from paceline.config.experiment import Data, Experiment
+from paceline.core.replica import build_targets
 from paceline.data.augment import random_bits, scale
 from paceline.data.batches import build_eval_batches, build_train_batches, image_shape
 from paceline.data.encoded import (
@@ -242,9 +243,8 @@ def split_of(count=24):
 def train_function(split, replicas, crop):
     """step -> images and labels of the global batch."""
     data = Data(image_size=SIZE, flip=True, crop=crop)
-    batch = build_train_batches(
-        Experiment(data=data, global_batch_size=8, replicas=replicas, seed=5), split, 24
-    )
+    experiment = Experiment(data=data, global_batch_size=8, replicas=replicas, seed=5)
+    batch = build_train_batches(experiment, split, build_targets(experiment, 24))
 
     @tf.function(autograph=False)
     def images_and_labels(step):
@@ -288,7 +288,9 @@ def test_a_training_crop_is_a_part_of_its_picture_and_half_are_mirrored():
         global_batch_size=64,
         replicas=1,
     )
-    images = build_train_batches(experiment, split, 64)(number(0), number(0)).images.numpy()
+    images = build_train_batches(experiment, split, build_targets(experiment, 64))(
+        number(0), number(0)
+    ).images.numpy()
     across = images[:, SIZE // 2, -1, 0] - images[:, SIZE // 2, 0, 0]
     down = images[:, -1, SIZE // 2, 1] - images[:, 0, SIZE // 2, 1]
     assert down.min() > 0  # never upside down
@@ -327,12 +329,9 @@ def test_small_pictures_of_one_size_are_enlarged():
     images = build_eval_batches(experiment, split, 8, 8)(number(0)).images.numpy()
     wanted = np.asarray(Image.fromarray(pixels[3]).resize((60, 40), Image.BILINEAR))[:, 10:50]
     assert np.abs(images[3] - wanted).mean() < 1
-    assert build_train_batches(experiment, split, 8)(number(0), number(0)).images.shape == (
-        8,
-        SIZE,
-        SIZE,
-        3,
-    )
+    assert build_train_batches(experiment, split, build_targets(experiment, 8))(
+        number(0), number(0)
+    ).images.shape == (8, SIZE, SIZE, 3)
     assert image_shape(data, Source(split, split, ("a",), (20, 30, 3))) == (SIZE, SIZE, 3)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.experiment import Data, Experiment, Optimizer
+from paceline.core.replica import build_targets
 from paceline.data import augment
 from paceline.data.batches import build_eval_batches, build_train_batches
 from paceline.data.order import slice_indices
@@ -28,9 +29,10 @@ UNIT = Data(scaling="unit")
 
 
 def indices(step, replica, size, replicas, replica_batch_size, seed=0):
-    return slice_indices(
-        number(step), number(replica), size, replicas, replica_batch_size, seed
-    ).numpy()
+    experiment = Experiment(
+        global_batch_size=replicas * replica_batch_size, replicas=replicas, seed=seed
+    )
+    return slice_indices(experiment, size, number(step), number(replica))[1].numpy()
 
 
 def global_batches(steps, size, replicas, batch_size, seed=0):
@@ -39,14 +41,11 @@ def global_batches(steps, size, replicas, batch_size, seed=0):
         [(step, replica) for step in steps for replica in range(replicas)], tf.int64
     )
 
+    experiment = Experiment(global_batch_size=batch_size, replicas=replicas, seed=seed)
+
     @tf.function(autograph=False)
     def every_slice():
-        return tf.map_fn(
-            lambda pair: slice_indices(
-                pair[0], pair[1], size, replicas, batch_size // replicas, seed
-            ),
-            pairs,
-        )
+        return tf.map_fn(lambda pair: slice_indices(experiment, size, *tf.unstack(pair))[1], pairs)
 
     return every_slice().numpy().reshape(len(steps), batch_size)
 
@@ -139,9 +138,10 @@ def train_batch(data, step=0, replica=0, shape=(8, 6, 3), size=40, seed=5, **cha
     images = np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
     labels = np.arange(size) % 10
     experiment = replace(Experiment(data=data, global_batch_size=16, seed=seed), **changes)
-    batch = build_train_batches(experiment, in_memory(images, labels), 10)(
-        number(step), number(replica)
+    batch_of = build_train_batches(
+        experiment, in_memory(images, labels), build_targets(experiment, 10)
     )
+    batch = batch_of(number(step), number(replica))
     chosen = indices(step, replica, size, 2, 8, seed)
     np.testing.assert_array_equal(batch.labels.numpy(), labels[chosen])
     return batch, images[chosen], chosen
@@ -194,10 +194,9 @@ def test_an_example_is_augmented_alike_whatever_replica_prepares_it():
     by_two = [train_batch(data, 1, replica)[0].images for replica in (0, 1)]
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), np.uint8)
     alone = Experiment(data=data, global_batch_size=16, replicas=1, seed=5)
-    whole = build_train_batches(alone, in_memory(images, np.arange(40) % 10), 10)(
-        number(1), number(0)
-    ).images
-    np.testing.assert_array_equal(np.concatenate(by_two), whole)
+    split = in_memory(images, np.arange(40) % 10)
+    whole = build_train_batches(alone, split, build_targets(alone, 10))(number(1), number(0))
+    np.testing.assert_array_equal(np.concatenate(by_two), whole.images)
 
 
 def test_golden_digests_pin_order_and_augmentation():

@@ -60,21 +60,32 @@ def build_plan(
     experiment: Experiment, num_examples: int, stop_at: int = 0, pauses: tuple[int, ...] = ()
 ) -> Plan:
     """The plan of an experiment on `num_examples` training examples."""
-    steps_per_epoch = num_examples // experiment.global_batch_size
-    if steps_per_epoch < 1:
-        raise UserError(
-            f"the data has {num_examples} training examples, fewer than one global batch of {experiment.global_batch_size}; "
-            "give a smaller --global-batch-size or more data"
-        )
+    epoch = steps_per_epoch(experiment, num_examples)
     return Plan(
-        steps_per_epoch=steps_per_epoch,
-        total_steps=experiment.steps or max(1, round(experiment.epochs * steps_per_epoch)),
+        steps_per_epoch=epoch,
+        total_steps=total_steps(experiment, epoch),
         round_steps=experiment.sync.every if experiment.sync.method == "weights" else 1,
-        evaluate_every=_interval(experiment.evaluate_every, steps_per_epoch),
-        save_every=_interval(experiment.save_every, steps_per_epoch),
+        evaluate_every=_interval(experiment.evaluate_every, epoch),
+        save_every=_interval(experiment.save_every, epoch),
         stop_at=stop_at,
         pauses=pauses,
     )
+
+
+def steps_per_epoch(experiment: Experiment, num_examples: int) -> int:
+    """Return the number of whole global batches of an epoch; a rest is left out of that epoch."""
+    steps = num_examples // experiment.global_batch_size
+    if steps < 1:
+        raise UserError(
+            f"the data has {num_examples} training examples, fewer than one global batch of "
+            f"{experiment.global_batch_size}; give a smaller --global-batch-size or more data"
+        )
+    return steps
+
+
+def total_steps(experiment: Experiment, steps_per_epoch: int) -> int:
+    """Return the number of steps of the whole training."""
+    return experiment.steps or max(1, round(experiment.epochs * steps_per_epoch))
 
 
 def _interval(epochs: float, steps_per_epoch: int) -> int:

@@ -6,11 +6,14 @@ places the label, what the model said instead or rightly, and how sure it was. L
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from paceline.core.replica import Core
 
 NUM_SUMS = 4
 EXAMPLES = "_examples"
@@ -51,6 +54,21 @@ def evaluated(splits: Iterable[str], final: bool) -> list[str]:
     """The validation split where there is one, else the test split; at the end, both."""
     names = list(splits)
     return [name for name in names if final or name == "validation" or "validation" not in names]
+
+
+def evaluate_splits(
+    core: Core, final: bool, rows_of: Callable[[str, int], np.ndarray]
+) -> dict[str, Any]:
+    """Return the metrics of all splits that are evaluated now.
+
+    `rows_of(split, count)` is the engine's part: the rows of the first `count` batches of a split,
+    in their order. Rows beyond `count` are ignored.
+    """
+    metrics: dict[str, Any] = {}
+    for split in evaluated(core.splits, final):
+        count = num_batches(core.splits[split].size, core.eval_batch_size)
+        metrics |= summarise(split, rows_of(split, count)[:count])
+    return metrics
 
 
 def summarise(split: str, rows: np.ndarray) -> dict[str, Any]:

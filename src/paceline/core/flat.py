@@ -16,9 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from paceline.core.state import Part
 from paceline.errors import UserError
-
-Part = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape) of each variable of a vector
 
 
 def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:

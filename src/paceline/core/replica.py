@@ -16,22 +16,12 @@ import tensorflow as tf
 from paceline.config.experiment import Experiment
 from paceline.config.plan import Plan
 from paceline.core.flat import Template
+from paceline.core.metrics import TAIL
 from paceline.core.state import State, StateLayout
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors, build_update, slot_names
 from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
 from paceline.data.source import Source, Split
-
-SIGNALS = (
-    "stop",
-    "seconds",
-)  # what workers tell each other: someone wants to stop; how long a step took
-TAIL = (
-    "loss",
-    "correct",
-    "count",
-    *SIGNALS,
-)  # what stands behind gradients and statistics in a replica's vector
 
 
 @dataclass(frozen=True)
@@ -68,6 +58,27 @@ class Core:
             for name in self.layout.parts
         }
         return State(0, slots | vectors)
+
+    def replica_vector(
+        self,
+        params: tf.Tensor,
+        stats: tf.Tensor,
+        step: tf.Tensor,
+        replica: tf.Tensor,
+        signals: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return [gradients | new stats | tail] of a replica on its own slice of a step."""
+        batch = self.batch(step, replica)
+        return self.replica_step(
+            params, stats, batch.images, batch.targets, batch.labels, step, replica, signals
+        )
+
+    def evaluate_batches(
+        self, split: str, params: tf.Tensor, stats: tf.Tensor, first: tf.Tensor, count: int
+    ) -> tf.Tensor:
+        """Return the rows of `count` evaluation batches from number `first` on, side by side."""
+        evaluate = self.evaluate_batch[split]
+        return tf.stack([evaluate(params, stats, first + k) for k in range(count)])
 
     def tail(self, vector: tf.Tensor) -> tf.Tensor:
         return vector[-len(TAIL) :]
@@ -106,7 +117,9 @@ def build_core(
         layout=layout,
         num_examples=train.size,
         splits=held_out,
-        batch=opaque(build_train_batches(experiment, train, num_classes)),
+        batch=opaque(
+            build_train_batches(experiment, train, build_targets(experiment, num_classes))
+        ),
         replica_step=_build_replica_step(experiment, template),
         apply=_build_apply(experiment, layout),
         eval_batch_size=eval_batch_size,
@@ -130,6 +143,16 @@ def build_layout(experiment: Experiment, template: Template) -> StateLayout:
 def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
     """Fixed for pictures of a shape, because the batch size changes the last bits of a logit."""
     return 250 if shape[0] * shape[1] <= 64 * 64 else 50
+
+
+def build_targets(experiment: Experiment, num_classes: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return the function labels -> training targets: one-hot rows, smoothed."""
+    smoothing = experiment.optimizer.label_smoothing
+
+    def targets_of(labels: tf.Tensor) -> tf.Tensor:
+        return tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
+
+    return targets_of
 
 
 def _cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

@@ -5,19 +5,19 @@ How the vectors of all replicas meet in between is the engine's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from paceline.config.schedule import rates
-from paceline.core.replica import TAIL, Core
+from paceline.core.metrics import TAIL, tail_scale
+from paceline.core.replica import Core
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors
-from paceline.worker import loop
-from paceline.worker.loop import Metrics
 
 
 @dataclass(frozen=True)
@@ -45,39 +45,42 @@ def build_rounds(core: Core, side_by_side: int) -> Rounds:
         first_replica: tf.Tensor,
         count: int,
     ) -> list[tf.Tensor]:
-        start, results = one_replica(vectors, first, last, table, signals), list[tf.Tensor]()
-        for k in range(count):
-            before = results[k - side_by_side : k - side_by_side + 1] if k >= side_by_side else []
-            with tf.control_dependencies(before):
-                results.append(start(tf.cast(first_replica + k, tf.int64)))
-        return results
+        start = one_replica(vectors, first, last, table, signals)
+        replicas = [partial(start, tf.cast(first_replica + k, tf.int64)) for k in range(count)]
+        return run_side_by_side(replicas, side_by_side)
 
     return Rounds(compute, finish)
 
 
+def run_side_by_side(
+    replicas: Sequence[Callable[[], tf.Tensor]], side_by_side: int
+) -> list[tf.Tensor]:
+    """Put the computations of several replicas into a graph, `side_by_side` of them at a time.
+
+    Without the control dependencies TensorFlow would start all of them at once, and more replicas
+    than cores take more memory and more time.
+    """
+    results: list[tf.Tensor] = []
+    for k, replica in enumerate(replicas):
+        with tf.control_dependencies([results[k - side_by_side]] if k >= side_by_side else []):
+            results.append(replica())
+    return results
+
+
 def _build_gradients(core: Core) -> tuple[Any, Any]:
     """One step: the gradients of each replica, then the update by their mean."""
+    scale = tail_scale(core.experiment.replicas)
 
     def one_replica(
         vectors: Vectors, step: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
     ) -> Any:
         def compute(replica: tf.Tensor) -> tf.Tensor:
-            batch = core.batch(step, replica)
-            return core.replica_step(
-                vectors["params"],
-                vectors["stats"],
-                batch.images,
-                batch.targets,
-                batch.labels,
-                step,
-                replica,
-                signals,
-            )
+            return core.replica_vector(vectors["params"], vectors["stats"], step, replica, signals)
 
         return compute
 
     def finish(vectors: Vectors, mean: tf.Tensor, table: tf.Tensor) -> tuple[Vectors, tf.Tensor]:
-        return core.apply(vectors, mean, table[0]), core.tail(mean)[None] * tail_scale(core)
+        return core.apply(vectors, mean, table[0]), core.tail(mean)[None] * scale
 
     return one_replica, finish
 
@@ -100,17 +103,7 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
             step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray
         ) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
             vectors = dict(zip(core.layout.parts, tf.split(vector, sizes), strict=True))
-            batch = core.batch(step, replica)
-            own = core.replica_step(
-                vectors["params"],
-                vectors["stats"],
-                batch.images,
-                batch.targets,
-                batch.labels,
-                step,
-                replica,
-                signals,
-            )
+            own = core.replica_vector(vectors["params"], vectors["stats"], step, replica, signals)
             new = core.apply(vectors, own, table[step - first])
             joined = tf.concat([new[name] for name in core.layout.parts], 0)
             return step + 1, joined, tails.write(tf.cast(step - first, tf.int32), core.tail(own))
@@ -131,15 +124,9 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
         return dict(zip(core.layout.parts, pieces, strict=True)), tf.reshape(
             tails, [length, len(TAIL)]
-        ) * tail_scale(core)
+        ) * tail_scale(core.experiment.replicas)
 
     return one_replica, finish
-
-
-def tail_scale(core: Core) -> np.ndarray:
-    """Loss and seconds are means over replicas; correct, count and stop are sums."""
-    replicas = float(core.experiment.replicas)
-    return np.array([1.0, replicas, replicas, replicas, 1.0], np.float32)
 
 
 def rates_of(core: Core, first: int, last: int) -> np.ndarray:
@@ -148,14 +135,3 @@ def rates_of(core: Core, first: int, last: int) -> np.ndarray:
         rates(core.experiment, first, last, core.plan.steps_per_epoch, core.plan.total_steps),
         np.float32,
     )
-
-
-def block_metrics(
-    core: Core, step: int, tails: np.ndarray, table: np.ndarray, seconds: float
-) -> Metrics:
-    """The metrics of a block that ended at `step` after `seconds` for each of its steps."""
-    return loop.block_metrics(core.plan, step - len(tails), tails, table) | {
-        "stop_requested": bool(tails[-1, TAIL.index("stop")]),
-        "images_per_second": core.experiment.global_batch_size / seconds,
-        "seconds_per_step": seconds,
-    }

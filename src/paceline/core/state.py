@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+Part = tuple[tuple[str, tuple[int, ...]], ...]
+"""Name and shape of each variable of a vector, in order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class State:
 class StateLayout:
     """For each vector of a state, in order: the name and shape of every variable in it."""
 
-    parts: dict[str, tuple[tuple[str, tuple[int, ...]], ...]]
+    parts: dict[str, Part]
 
     def sizes(self) -> dict[str, int]:
         """Return the length of each vector."""
@@ -50,3 +53,11 @@ class StateLayout:
                 stop = start + math.prod(shape)
                 yield vector, f"{vector}/{name}", slice(start, stop), tuple(shape)
                 start = stop
+
+
+def evaluated_vector(names: Container[str]) -> str:
+    """Return the name of the vector that evaluation and export take as the parameters.
+
+    It is the moving average of the weights if the experiment keeps one (`optimizer.ema`).
+    """
+    return "ema" if "ema" in names else "params"

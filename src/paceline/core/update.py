@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.experiment import Optimizer
-from paceline.core.flat import Part
+from paceline.core.state import Part
 
 Vectors = dict[str, tf.Tensor]
 

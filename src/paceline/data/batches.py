@@ -45,29 +45,24 @@ def model_shape(data: Data, stored: Shape | None) -> Shape:
 
 
 def build_train_batches(
-    experiment: Experiment, train: Split, num_classes: int
+    experiment: Experiment, train: Split, targets_of: Callable[[tf.Tensor], tf.Tensor]
 ) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
-    """The function (step, replica) -> Batch; both are int64 scalars."""
-    data, size, smoothing = (
-        experiment.data,
-        experiment.replica_batch_size,
-        experiment.optimizer.label_smoothing,
-    )
-    steps_per_epoch = train.size // experiment.global_batch_size
+    """Return the function (step, replica) -> Batch; both are int64 scalars.
+
+    `targets_of` turns labels into what the loss compares the outputs with.
+    """
+    data, size = experiment.data, experiment.replica_batch_size
 
     def batch(step: tf.Tensor, replica: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
-            indices = order.slice_indices(
-                step, replica, train.size, experiment.replicas, size, experiment.seed
-            )
+            epoch, indices = order.slice_indices(experiment, train.size, step, replica)
             raw, labels = train.read(indices)
             num_bits = encoded.NUM_BITS if _is_encoded(raw) else augment.NUM_BITS
-            epoch = step // steps_per_epoch
             bits = augment.random_bits(experiment.seed, epoch, indices, num_bits)
             bits = augment.alternate_flips(data, bits, experiment.seed, epoch, indices)
             pictures = _train_pictures(data, raw, bits, indices)
             images = augment.cutout(data, augment.scale(data, pictures), bits)
-            targets = tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
+            targets = targets_of(labels)
             key = tf.stack(
                 [step * experiment.replicas + replica, tf.constant(experiment.seed, tf.int64)]
             )

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from paceline.config.experiment import Experiment
+from paceline.config.plan import steps_per_epoch
+
 _SALT = 0x9ACE  # keeps the key of the order apart from other uses of the same seed
 
 
@@ -21,19 +24,16 @@ def shuffled(positions: tf.Tensor, size: int, seed: int, epoch: tf.Tensor) -> tf
 
 
 def slice_indices(
-    step: tf.Tensor,
-    replica: tf.Tensor,
-    size: int,
-    replicas: int,
-    replica_batch_size: int,
-    seed: int,
-) -> tf.Tensor:
-    """Indices of the examples of one replica in one step (int64 scalars), int64 [replica_batch_size].
+    experiment: Experiment, size: int, step: tf.Tensor, replica: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the epoch of a step, and the indices of the examples of one replica in that step.
 
-    Step k of an epoch takes positions [kB, (k+1)B); the last size % B positions of an epoch are left out.
+    Step k of an epoch takes the positions [kB, (k+1)B) of `size` examples in the epoch's order; B is
+    the global batch size. `step`, `replica` and the epoch are int64 scalars, the indices int64
+    [replica_batch_size].
     """
-    global_batch_size = replicas * replica_batch_size
-    steps_per_epoch = size // global_batch_size
-    epoch, step_in_epoch = step // steps_per_epoch, step % steps_per_epoch
-    first = step_in_epoch * global_batch_size + replica * replica_batch_size
-    return shuffled(first + tf.range(replica_batch_size, dtype=tf.int64), size, seed, epoch)
+    length, replica_batch_size = steps_per_epoch(experiment, size), experiment.replica_batch_size
+    epoch, step_in_epoch = step // length, step % length
+    first = step_in_epoch * experiment.global_batch_size + replica * replica_batch_size
+    positions = first + tf.range(replica_batch_size, dtype=tf.int64)
+    return epoch, shuffled(positions, size, experiment.seed, epoch)

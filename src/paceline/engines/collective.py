@@ -13,15 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.job import Job
-from paceline.core.evaluation import evaluated, num_batches, summarise
-from paceline.core.replica import TAIL, Core
-from paceline.core.rounds import block_metrics, build_rounds, rates_of
-from paceline.core.state import State
+from paceline.core.evaluation import evaluate_splits
+from paceline.core.metrics import TAIL, Metrics, block_metrics
+from paceline.core.replica import Core
+from paceline.core.rounds import build_rounds, rates_of
+from paceline.core.state import State, evaluated_vector
 from paceline.core.tree import tree_sum
 from paceline.worker import devices
 from paceline.worker.build import build
 from paceline.worker.fingerprint import compare_workers
-from paceline.worker.loop import Metrics
 
 
 def open_engine(job: Job, wants_stop: Callable[[], bool]) -> tuple[Core, CollectiveEngine]:
@@ -101,14 +101,12 @@ class CollectiveEngine:
         return block_metrics(self._core, self._step, tails, table, self._seconds) | shared
 
     def evaluate(self, final: bool) -> Metrics:
-        metrics: Metrics = {}
-        for name in evaluated(self._core.splits, final):
-            count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
-            per_turn = self._strategy.num_replicas_in_sync * self._side_by_side
-            turns = range(0, count, per_turn)
-            rows = np.concatenate([self._turn(name, first) for first in turns])
-            metrics |= summarise(name, rows[:count])
-        return metrics
+        per_turn = self._strategy.num_replicas_in_sync * self._side_by_side
+
+        def rows_of(split: str, count: int) -> np.ndarray:
+            return np.concatenate([self._turn(split, at) for at in range(0, count, per_turn)])
+
+        return evaluate_splits(self._core, final, rows_of)
 
     def _turn(self, split: str, first: int) -> np.ndarray:
         self._wants_stop()  # an evaluation is not cut short, but shows that it gets on
@@ -199,18 +197,14 @@ class CollectiveEngine:
 
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """A turn: whole batches from number `first` on, `side_by_side` on each device; rows come back in their order."""
-        devices, lanes, evaluate = (
-            self._strategy.num_replicas_in_sync,
-            self._side_by_side,
-            self._core.evaluate_batch[split],
-        )
-        params = self._vectors.get("ema", self._vectors["params"])
+        devices, count = self._strategy.num_replicas_in_sync, self._side_by_side
+        params = self._vectors[evaluated_vector(self._vectors)]
 
         def on_device(first: tf.Tensor) -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            number = first + tf.cast(context.replica_id_in_sync_group, tf.int64) * lanes
+            number = first + tf.cast(context.replica_id_in_sync_group, tf.int64) * count
             weights, stats = tf.identity(params), tf.identity(self._vectors["stats"])
-            rows = tf.stack([evaluate(weights, stats, number + lane) for lane in range(lanes)])
+            rows = self._core.evaluate_batches(split, weights, stats, number, count)
             return rows if devices == 1 else context.all_gather(rows, axis=0)
 
         def turn(first: tf.Tensor) -> tf.Tensor:

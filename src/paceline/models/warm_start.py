@@ -7,8 +7,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from paceline.core.flat import Part, Template, relative_names
-from paceline.core.state import State
+from paceline.core.flat import Template, relative_names
+from paceline.core.state import Part, State, evaluated_vector
 from paceline.errors import UserError
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.run_folder.checkpoint import newest_variables
@@ -27,8 +27,9 @@ def start_from(spec: str, template: Template, state: State) -> tuple[State, list
             f"model.init-from {spec} fits only {len(template.params + template.stats) - len(new)} of "
             f"{len(template.params + template.stats)} variables, {new[0]} for one does not; it must be of the same kind of model"
         )
-    vectors = {**state.vectors, "params": params, "stats": stats}
-    return State(state.step, vectors | ({"ema": params.copy()} if "ema" in vectors else {})), new
+    evaluated = evaluated_vector(state.vectors)
+    vectors = {**state.vectors, evaluated: params.copy(), "params": params, "stats": stats}
+    return State(state.step, vectors), new
 
 
 def _fill(

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from paceline.config.experiment import Experiment
+from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.run_folder.folder import RunFolder, existing_run
 from paceline.worker import devices
 
 if TYPE_CHECKING:
     from paceline.core.flat import Template
-    from paceline.core.state import State
     from paceline.data.batches import Shape
 
 MAX_PIXELS = 90_000_000
@@ -56,7 +56,7 @@ class Trained:
 
 def evaluated(state: State) -> np.ndarray:
     """The parameters that are evaluated: their moving average where the experiment has one."""
-    return state.vectors.get("ema", state.vectors["params"])
+    return state.vectors[evaluated_vector(state.vectors)]
 
 
 def output_names(classes: Sequence[str], num_outputs: int) -> tuple[str, ...]:

@@ -185,13 +185,13 @@ class UserAction:
 
 
 class StopAt:
-    """Stops after a given step, as an interruption would."""
+    """Stops where `stops_at` (of the plan) says so, as an interruption would."""
 
-    def __init__(self, stop: int) -> None:
-        self._stop = stop
+    def __init__(self, stops_at: Callable[[int], bool]) -> None:
+        self._stops_at = stops_at
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        if step >= self._stop:
+        if self._stops_at(step):
             raise StopRequested(step, metrics)
 
 

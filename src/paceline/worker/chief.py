@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import differences
 from paceline.config.job import Job
+from paceline.config.plan import Plan
 from paceline.config.plugins import load_function
 from paceline.core.state import State
 from paceline.errors import UserError
@@ -77,7 +78,7 @@ def lead(
         save,
         actions.WriteEvaluation(run, partial(build.pictures_of, core)),
         *user_actions,
-        *stops(job, stop),
+        *stops(job, core.plan, stop),
     ]
     try:
         metrics = train(core, engine, list_of_actions, state.step)
@@ -101,13 +102,13 @@ def lead(
     return stop.is_set() or bool(metrics.get("stop_requested"))
 
 
-def stops(job: Job, stop: threading.Event) -> list[loop.Action]:
+def stops(job: Job, plan: Plan, stop: threading.Event) -> list[loop.Action]:
     on_request = (
         actions.StopOnRequest(stop.is_set)
         if job.cluster.num_workers == 1
         else actions.StopOnRequest()
     )
-    return [on_request, *([actions.StopAt(job.run.stop_at)] if job.run.stop_at else [])]
+    return [on_request, actions.StopAt(plan.stops_at)]
 
 
 def train(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from paceline.config.plan import Plan
+from paceline.core.metrics import Metrics
 from paceline.core.state import State
 
-Metrics = dict[str, Any]
 Action = Callable[[int, Metrics], None]  # called with the number of steps done
 
 BLOCK_SECONDS = 5.0
@@ -37,26 +35,9 @@ class Engine(Protocol):
         ...
 
 
-def block_metrics(plan: Plan, start: int, tails: np.ndarray, rates: np.ndarray) -> Metrics:
-    """What every engine measures in a block, from a row [loss, correct, count ...] and one of rates for each of its steps."""
-    step, loss, accuracy = start + len(tails), tails[:, 0], tails[:, 1] / tails[:, 2]
-    return {
-        "step": step,
-        "epoch": step / plan.steps_per_epoch,
-        "loss": float(loss.mean()),
-        "accuracy": float(accuracy.mean()),
-        "learning_rate": float(rates[len(tails) - 1, 0]),
-        "per_step": {
-            "loss": loss.tolist(),
-            "accuracy": accuracy.tolist(),
-            "learning_rate": rates[: len(tails), 0].tolist(),
-        },
-    }
-
-
 def train(engine: Engine, plan: Plan, actions: Sequence[Action], first_step: int = 0) -> Metrics:
     """Train from `first_step` to the end of the plan; return the last metrics."""
-    step, block_steps, metrics = first_step, 1, {}
+    step, block_steps, metrics = first_step, 1, Metrics()
     while step < plan.total_steps:
         metrics = engine.advance(step, plan.next_stop(step, block_steps))
         block_steps = min(

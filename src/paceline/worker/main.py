@@ -178,7 +178,7 @@ def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Ev
         metrics = chief.train(
             core,
             engine,
-            [actions.StopOnNonFiniteLoss(), speed, beat, *chief.stops(job, stop)],
+            [actions.StopOnNonFiniteLoss(), speed, beat, *chief.stops(job, core.plan, stop)],
             state.step,
         )
     except actions.StopRequested as request:  # the chief saves

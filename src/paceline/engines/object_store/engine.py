@@ -26,11 +26,11 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from paceline.config.experiment import differences
 from paceline.config.job import Job
-from paceline.core.evaluation import evaluated, num_batches, summarise
-from paceline.core.state import State
+from paceline.core.evaluation import evaluate_splits
+from paceline.core.metrics import SIGNALS, TAIL, Metrics, block_metrics, tail_scale
+from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.worker import devices
-from paceline.worker.loop import Metrics
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
@@ -241,14 +241,13 @@ class Actor:
         import tensorflow as tf
 
         if split not in self._evaluates:
-            one = self._core.evaluate_batch[split]
 
             def turn(params: tf.Tensor, stats: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-                return tf.stack([one(params, stats, first + lane) for lane in range(self._lanes)])
+                return self._core.evaluate_batches(split, params, stats, first, self._lanes)
 
             self._evaluates[split] = tf.function(turn, autograph=False)
         vectors, turns = self._state[1], range(start, stop, self._lanes)
-        params, stats = vectors.get("ema", vectors["params"]), vectors["stats"]
+        params, stats = vectors[evaluated_vector(vectors)], vectors["stats"]
         with _explained():
             rows = [
                 self._evaluates[split](params, stats, tf.constant(first, tf.int64)).numpy()
@@ -260,7 +259,6 @@ class Actor:
         """The sum over this worker's replicas, compiled once for each number of them."""
         import tensorflow as tf
 
-        from paceline.core.replica import SIGNALS
         from paceline.core.tree import tree_sum
 
         count, signals = self._count, tf.zeros([len(SIGNALS)])
@@ -290,8 +288,6 @@ class Actor:
         return tf.constant(np.pad(table, ((0, self._core.plan.round_steps - len(table)), (0, 0))))
 
     def _num_tails(self) -> int:
-        from paceline.core.replica import TAIL
-
         return len(TAIL) * self._core.plan.round_steps
 
     def _check(self, attempt: int) -> None:
@@ -462,7 +458,7 @@ class ObjectStoreEngine:
         return State(step, {name: np.array(vectors[name]) for name in self._core.layout.parts})
 
     def advance(self, start: int, stop: int) -> Metrics:
-        from paceline.core.rounds import block_metrics, rates_of
+        from paceline.core.rounds import rates_of
 
         began = time.monotonic()
         self._let_others_join()
@@ -490,12 +486,10 @@ class ObjectStoreEngine:
             self._surely(lambda: self._form(self._team[0].state.remote()[1]))
 
     def evaluate(self, final: bool) -> Metrics:
-        metrics: Metrics = {}
-        for name in evaluated(self._core.splits, final):
-            count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
-            rows = self._surely(partial(self._rows, name, count))
-            metrics |= summarise(name, np.concatenate(rows))
-        return metrics
+        def rows_of(split: str, count: int) -> np.ndarray:
+            return np.concatenate(self._surely(partial(self._rows, split, count)))
+
+        return evaluate_splits(self._core, final, rows_of)
 
     def close(self) -> None:
         self._crew.close()
@@ -546,13 +540,11 @@ class ObjectStoreEngine:
 
     def _take_tails(self) -> None:
         """Read what the oldest round on its way says of itself; it is forgotten only afterwards."""
-        from paceline.core.rounds import tail_scale
-
         first, last, references = self._pending[0]
         rows = mean(self._get(references), self._core.experiment.replicas).reshape(
             self._core.plan.round_steps, -1
         )
-        self._tails[first] = rows[: last - first] * tail_scale(self._core)
+        self._tails[first] = rows[: last - first] * tail_scale(self._core.experiment.replicas)
         self._pending.popleft()
         self._failures = 0
         self._compiled.update((actor, len(self._team)) for actor in self._team)

@@ -16,11 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.schedule import learning_rate
+from paceline.core.metrics import Metrics, block_metrics, tail_scale
+from paceline.core.rounds import rates_of
 from paceline.core.state import State
 from paceline.core.tree import opaque
 from paceline.core.update import clip_scale
 from paceline.engines.parameter_server.engine import STAMP, ParameterServerEngine, stamps
-from paceline.worker.loop import Metrics, block_metrics
 
 
 class Flights:
@@ -82,12 +83,7 @@ class AsynchronousEngine(ParameterServerEngine):
         return super().load(state)
 
     def advance(self, start: int, stop: int) -> Metrics:
-        plan, began, tails, staleness = (
-            self._core.plan,
-            time.monotonic(),
-            list[np.ndarray](),
-            list[int](),
-        )
+        began, tails, staleness = time.monotonic(), list[np.ndarray](), list[int]()
         goal = stop * self._replicas
         with self._named_losses():
             while self._flights.applied < goal:
@@ -108,12 +104,10 @@ class AsynchronousEngine(ParameterServerEngine):
         self._step = goal // self._replicas
         rows = np.stack(tails).reshape(self._step - start, self._replicas, -1)
         seconds = (time.monotonic() - began) / len(rows)
-        means = np.concatenate([rows[..., :1].mean(1), rows[..., 1:].sum(1)], 1)
-        table = np.array([[self._rate(step)] for step in range(start, self._step)])
-        return block_metrics(plan, start, means, table) | {
+        steps = rows.mean(1) * tail_scale(self._replicas)
+        table = rates_of(self._core, start, self._step)
+        return block_metrics(self._core, self._step, steps, table, seconds) | {
             "stop_requested": self._wants_stop(),
-            "images_per_second": self._core.experiment.global_batch_size / seconds,
-            "seconds_per_step": seconds,
             "staleness_mean": float(np.mean(staleness)),
             "staleness_max": max(staleness),
         }

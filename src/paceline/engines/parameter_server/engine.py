@@ -23,17 +23,17 @@ import tensorflow as tf
 
 from paceline.config.cluster import Cluster, answers
 from paceline.config.job import Job
-from paceline.core.evaluation import evaluated, num_batches, summarise
-from paceline.core.replica import SIGNALS, TAIL, Core
-from paceline.core.rounds import rates_of
-from paceline.core.state import State
+from paceline.core.evaluation import evaluate_splits
+from paceline.core.metrics import SIGNALS, TAIL, Metrics, block_metrics, tail_scale
+from paceline.core.replica import Core
+from paceline.core.rounds import rates_of, run_side_by_side
+from paceline.core.state import State, evaluated_vector
 from paceline.core.tree import opaque, tree_sum
 from paceline.core.update import Vectors, clip_scale, decay_mask, update_slice
 from paceline.errors import UserError
 from paceline.worker import devices
 from paceline.worker.build import build
 from paceline.worker.fingerprint import cpu_features
-from paceline.worker.loop import Metrics, block_metrics
 
 STAMP = 2  # float32 places of an int64
 TRIES = 5
@@ -236,20 +236,18 @@ class ParameterServerEngine:
         return State(self._step, {name: np.concatenate(parts) for name, parts in pieces.items()})
 
     def evaluate(self, final: bool) -> Metrics:
-        metrics: Metrics = {}
-        for name in evaluated(self._core.splits, final):
-            count = num_batches(self._core.splits[name].size, self._core.eval_batch_size)
+        def rows_of(split: str, count: int) -> np.ndarray:
             with self._named_losses():
                 turns = [
                     self._coordinator.schedule(
-                        self._evaluate[name], args=(tf.constant(first, tf.int64),)
+                        self._evaluate[split], args=(tf.constant(first, tf.int64),)
                     )
                     for first in range(0, count, self._lanes)
                 ]
                 self._coordinator.join()
-                rows = np.concatenate([self._coordinator.fetch(turn) for turn in turns])
-            metrics |= summarise(name, rows[:count])
-        return metrics
+                return np.concatenate([self._coordinator.fetch(turn) for turn in turns])
+
+        return evaluate_splits(self._core, final, rows_of)
 
     def close(self) -> None:
         """Let everything end that still runs, and then the processes of workers and parameter servers."""
@@ -286,27 +284,11 @@ class ParameterServerEngine:
         self, params: tf.Tensor, stats: tf.Tensor, places: list[tuple[tf.Tensor, tf.Tensor]]
     ) -> list[tf.Tensor]:
         """In the graph of a worker: the vectors of replicas, each a pair (step, replica), no more at a time than there are lanes."""
-        signals, vectors = tf.zeros([len(SIGNALS)]), list[tf.Tensor]()
-        for step, replica in places:
-            with tf.control_dependencies(
-                vectors[-self._lanes : len(vectors) - self._lanes + 1]
-                if len(vectors) >= self._lanes
-                else []
-            ):
-                batch = self._core.batch(step, replica)
-                vectors.append(
-                    self._core.replica_step(
-                        params,
-                        stats,
-                        batch.images,
-                        batch.targets,
-                        batch.labels,
-                        step,
-                        replica,
-                        signals,
-                    )
-                )
-        return vectors
+        signals = tf.zeros([len(SIGNALS)])
+        replicas = [
+            partial(self._core.replica_vector, params, stats, *place, signals) for place in places
+        ]
+        return run_side_by_side(replicas, self._lanes)
 
     def _parts_of(self, vector: tf.Tensor) -> list[tf.Tensor]:
         sizes = self._core.layout.sizes()
@@ -314,14 +296,11 @@ class ParameterServerEngine:
 
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """Whole batches from number `first` on, one in each lane."""
-        evaluate, weights = (
-            self._core.evaluate_batch[split],
-            "ema" if "ema" in self._core.layout.parts else "params",
-        )
+        weights = evaluated_vector(self._core.layout.parts)
 
         def turn(first: tf.Tensor) -> tf.Tensor:
             _, (params, stats) = self._read(weights, "stats")
-            return tf.stack([evaluate(params, stats, first + lane) for lane in range(self._lanes)])
+            return self._core.evaluate_batches(split, params, stats, first, self._lanes)
 
         return turn
 
@@ -338,18 +317,15 @@ class SynchronousEngine(ParameterServerEngine):
         self._clip = opaque(clip_scale)
 
     def advance(self, start: int, stop: int) -> Metrics:
-        plan, began, tails = self._core.plan, time.monotonic(), list[np.ndarray]()
+        began, tails = time.monotonic(), list[np.ndarray]()
         table = rates_of(self._core, start, stop)
         with self._named_losses():
             while self._step < stop and not (tails and self._wants_stop()):
                 tails.append(self._advance_one(table[self._step - start]))
                 self._step += 1
         seconds = (time.monotonic() - began) / len(tails)
-        return block_metrics(plan, start, np.stack(tails), table) | {
-            "stop_requested": self._wants_stop(),
-            "images_per_second": self._core.experiment.global_batch_size / seconds,
-            "seconds_per_step": seconds,
-        }
+        metrics = block_metrics(self._core, self._step, np.stack(tails), table, seconds)
+        return metrics | {"stop_requested": self._wants_stop()}
 
     def _advance_one(self, rates_of_step: np.ndarray) -> np.ndarray:
         step, own_rates = tf.constant(self._step, tf.int64), tf.constant(rates_of_step)
@@ -399,11 +375,5 @@ class SynchronousEngine(ParameterServerEngine):
                 server.assign(
                     {**server.update(gradient, rates_of_step, scale), "stats": stats}, ready
                 )
-        replicas = float(self._replicas)
-        return tf.concat(
-            [
-                tf.cast(ready, tf.float32)[None],
-                parts[0][2] * [1.0, replicas, replicas, replicas, 1.0],
-            ],
-            0,
-        )
+        tail = parts[0][2] * tail_scale(self._replicas)
+        return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)
