@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from paceline.config.experiment import Sync
 from paceline.config.schedule import rates
-from paceline.core.replica import TAIL
+from paceline.core.metrics import TAIL
 from paceline.core.state import State
 from paceline.engines.collective import CollectiveEngine
 from tiny import (

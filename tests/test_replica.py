@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from paceline.config.experiment import Experiment
 from paceline.core.flat import build_template
-from paceline.core.replica import TAIL
+from paceline.core.metrics import TAIL
 from paceline.errors import UserError
 from paceline.models import build_model
 from tiny import (
