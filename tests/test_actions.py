@@ -1,6 +1,5 @@
 """Actions: what is written, saved and told between two blocks, and what stops training."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,13 @@ import pytest
 from paceline.config.plan import Plan
 from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
+from paceline.messages import Block, Evaluation, Message, Saved, from_line, to_line
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.worker.actions import (
     Action,
-    Report,
     SaveCheckpoint,
+    SendMetrics,
     StopAt,
     StopOnNonFiniteLoss,
     StopOnRequest,
@@ -41,7 +41,7 @@ class Trained:
     def __init__(self, folder: Path) -> None:
         self.step = 0
         self.checkpoints = Checkpoints(folder, StateLayout({"params": (("kernel", (2,)),)}), keep=9)
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[Message] = []
         self.save = SaveCheckpoint(
             self.state, self.checkpoints, lambda step: step % 10 == 0, self.sent.append
         )
@@ -72,10 +72,7 @@ def test_a_checkpoint_is_saved_where_the_plan_says_so(trained: Trained) -> None:
     for trained.step in (5, 10, 15, 20):
         trained.save(trained.step, BLOCK)
     assert trained.checkpoints.steps() == [10, 20]
-    assert [(message["kind"], message["step"]) for message in trained.sent] == [
-        ("saved", 10),
-        ("saved", 20),
-    ]
+    assert [message.step for message in trained.sent if isinstance(message, Saved)] == [10, 20]
 
 
 def test_the_best_is_chosen_on_validation_not_on_the_test_set(trained: Trained) -> None:
@@ -133,11 +130,11 @@ def test_a_finite_loss_passes_and_a_block_without_steps_is_judged_as_a_whole() -
 
 
 def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
-    sent: list[dict[str, Any]] = []
-    Report(sent.append)(7, BLOCK)
-    Report(sent.append)(8, EVALUATED)
-    assert [message["kind"] for message in sent] == ["block", "block", "evaluation"]
-    assert json.loads(json.dumps(sent[2])) == {
-        "kind": "evaluation", "step": 8, "test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625
-    }  # fmt: skip
-    assert json.loads(json.dumps(sent[1]))["accuracy"] == 0.5
+    sent: list[Message] = []
+    SendMetrics(sent.append)(7, BLOCK)
+    SendMetrics(sent.append)(8, EVALUATED)
+    received = [from_line(to_line(message)) for message in sent]
+    measured = {"test_accuracy": 0.75, "test_loss": 0.5, "validation_accuracy": 0.625}
+    assert [type(message) for message in received] == [Block, Block, Evaluation]
+    assert received[2] == Evaluation(8, measured)
+    assert received[1].metrics["accuracy"] == 0.5

@@ -34,7 +34,7 @@ def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
     notes: list[str] = []
     request = {"to": to, "out": str(out), "serving": serving, "checkpoint": "best"}
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
-    done = serve(job, lambda message: notes.append(message["text"]))
+    done = serve(job, lambda message: notes.append(message.text))
     assert done["out"] == str(out)
     return notes
 

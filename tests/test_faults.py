@@ -29,7 +29,8 @@ from helpers import (
 from paceline.config.job import Job, Place, Run
 from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
-from paceline.places import local
+from paceline.messages import Message, Warn
+from paceline.places import local, restarts
 
 FAULTS = Path(__file__).parent / "faults"
 STALL_S = 20.0
@@ -132,7 +133,7 @@ def test_min_workers_goes_on_with_fewer_and_the_same_bits(
 def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages, choose = list[dict[str, Any]](), local._free_addresses
+    messages, choose = list[Message](), local._free_addresses
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
@@ -145,14 +146,14 @@ def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
             Job(get_recipe("smoke"), place, Run(str(tmp_path / "run"), stop_at=1)), messages.append
         )
     assert result["step"] == 1
-    assert [message["text"] for message in messages if message["kind"] == "warning"] == [
+    assert [message.text for message in messages if isinstance(message, Warn)] == [
         f"cannot listen at 127.0.0.1:{other_port(messages)}: another program has its port; end that, or give another; "
         "starting again with other ports"
     ]
 
 
-def other_port(messages: list[dict[str, Any]]) -> str:
-    (text,) = [message["text"] for message in messages if message["kind"] == "warning"]
+def other_port(messages: list[Message]) -> str:
+    (text,) = [message.text for message in messages if isinstance(message, Warn)]
     return re.search(r"127\.0\.0\.1:(\d+)", text)[1]
 
 
@@ -164,7 +165,7 @@ def test_ports_are_not_chosen_anew_for_ever(
         other.bind(("0.0.0.0", 0))
         other.listen()
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        monkeypatch.setattr(local, "ADDRESS_TRIES", 0)
+        monkeypatch.setattr(restarts, "ADDRESS_TRIES", 0)
         monkeypatch.setattr(local, "_free_addresses", lambda count: (taken, *free_addresses(1)))
         with pytest.raises(UserError, match=f"cannot listen at {taken}"):
             local.launch(

@@ -310,7 +310,7 @@ def test_a_killed_worker_is_replaced_while_the_others_go_on_to_the_same_bits(
         ended = running.wait()
     assert ended.code == 0, ended
     assert "worker 1 failed: killed by SIGKILL" in ended.out
-    assert "starting it again, the others go on" in ended.out
+    assert "starting it again, the others continue" in ended.out
     assert "from the last checkpoint" not in ended.out
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 

@@ -1,40 +1,38 @@
-"""What a person sees: a live bar on a terminal, now and then a line elsewhere."""
+"""The progress display, and the messages that it shows."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from paceline.cli.progress import Progress
+from paceline.messages import (
+    Alive,
+    Block,
+    Crash,
+    Error,
+    Evaluation,
+    Message,
+    Result,
+    Saved,
+    Start,
+    Warn,
+    Working,
+    from_line,
+    to_line,
+)
 
-START = {
-    "kind": "start",
-    "total_steps": 1000,
-    "steps_per_epoch": 100,
-    "first_step": 0,
-    "line": "2 workers, 4 replicas",
-}
-RESULT = {
-    "kind": "result",
-    "step": 1000,
-    "finished": True,
-    "test_accuracy": 0.875,
-    "state_sha256": "ab" * 32,
-}
+START = Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas")
+RESULT = Result({"step": 1000, "finished": True, "test_accuracy": 0.875, "state_sha256": "ab" * 32})
 
 SHOW_CURSOR = "\x1b[?25h"
 
 
-def block(step: int, **values: Any) -> dict[str, Any]:
-    return {
-        "kind": "block",
-        "step": step,
-        "loss": 0.5,
-        "accuracy": 0.75,
-        "learning_rate": 0.1,
-        "images_per_second": 2345.6,
-    } | values
+def block(step: int, **values: Any) -> Block:
+    metrics = {"loss": 0.5, "accuracy": 0.75, "learning_rate": 0.1, "images_per_second": 2345.6}
+    return Block(step, metrics | values)
 
 
 class Screen:
@@ -47,7 +45,7 @@ class Screen:
         )
         self.progress = Progress(self.console, lambda: self.now)
 
-    def show(self, *messages: tuple[float, dict[str, Any]]) -> list[str]:
+    def show(self, *messages: tuple[float, Message]) -> list[str]:
         with self.progress:
             for self.now, message in messages:
                 self.progress.handle(message)
@@ -71,12 +69,9 @@ def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> N
 
 
 def test_every_evaluation_and_warning_has_its_line() -> None:
-    evaluation = {"kind": "evaluation", "step": 100, "test_accuracy": 0.8125, "test_loss": 0.5}
+    evaluation = Evaluation(100, {"test_accuracy": 0.8125, "test_loss": 0.5})
     lines = Screen().show(
-        (0, START),
-        (1, evaluation),
-        (2, evaluation),
-        (3, {"kind": "warning", "text": "[red] /a/b is damaged"}),
+        (0, START), (1, evaluation), (2, evaluation), (3, Warn("[red] /a/b is damaged"))
     )
     assert lines[1:3] == ["evaluation: test accuracy 0.8125  test loss 0.5000  (step 100)"] * 2
     assert lines[3] == "warning: [red] /a/b is damaged"
@@ -94,8 +89,8 @@ def test_the_result_is_the_last_line_and_is_not_wrapped(terminal: bool) -> None:
 
 
 def test_a_terminal_has_a_bar_with_speed_measures_time_left_and_the_last_evaluation() -> None:
-    evaluation = {"kind": "evaluation", "step": 200, "test_accuracy": 0.8125}
-    saved = {"kind": "saved", "step": 200}
+    evaluation = Evaluation(200, {"test_accuracy": 0.8125})
+    saved = Saved(200)
     screen = Screen(terminal=True, width=100)
     screen.show((0, START), (60, block(100)), (70, block(200)), (70, evaluation), (70, saved))
     text = screen.file.getvalue()
@@ -115,20 +110,48 @@ def test_the_time_left_forgets_the_compilation_in_the_first_block() -> None:
 
 
 def test_a_resumed_run_says_where_it_goes_on_and_does_not_count_the_old_steps_as_speed() -> None:
-    lines = Screen().show((0, START | {"first_step": 500}), (10, block(600)), (20, block(700)))
+    lines = Screen().show((0, replace(START, first_step=500)), (10, block(600)), (20, block(700)))
     assert lines[1] == "resuming at step 500 of 1,000"
     assert lines[3].endswith("0:30 left")
 
 
-def test_a_loss_that_is_no_number_and_an_unknown_kind_do_not_break_it() -> None:
+def test_a_loss_that_is_no_number_and_a_message_that_is_not_shown_do_not_break_it() -> None:
     lines = Screen().show(
-        (0, START),
-        (1, {"kind": "greeting"}),
-        (2, {}),
-        (3, block(1, loss=float("nan"), accuracy=None)),
+        (0, START), (1, Working()), (3, block(1, loss=float("nan"), accuracy=None))
     )
     assert "loss nan  accuracy None" in lines[1]
 
 
+MESSAGES = [
+    Alive(),
+    START,
+    block(7),
+    Evaluation(7, {"test_accuracy": 0.5}),
+    Saved(7, "a/b"),
+    Warn("text"),
+    Error("text", address_taken=True),
+    Crash("text", lost=True),
+    RESULT,
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_is_one_line_and_arrives_as_it_was_sent(message: Message) -> None:
+    line = to_line(message)
+    assert line.count("\n") == 1
+    assert from_line(line) == message
+
+
+def test_kinds_and_fields_of_a_newer_worker_are_ignored() -> None:
+    assert from_line('{"kind": "Greeting", "text": "hello"}') is None
+    assert from_line("{}") is None
+    assert from_line('{"kind": "Warn", "text": "hello", "colour": "red"}') == Warn("hello")
+
+
+def test_an_incomplete_line_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Unterminated"):
+        from_line(to_line(Warn("hello"))[:20])
+
+
 def test_a_terminal_that_is_left_before_the_start_shows_that_it_is_starting() -> None:
-    assert any("starting ..." in line for line in Screen(terminal=True).show((0, {})))
+    assert any("starting ..." in line for line in Screen(terminal=True).show((0, Working())))

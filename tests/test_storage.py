@@ -526,7 +526,7 @@ def test_an_upload_is_tried_again_while_storage_is_away(
     monkeypatch.setattr(mirror._store, "put", flaky)
     write(tmp_path / "local", "config.json")
     mirror.publish()
-    assert len([message for message in said if "it is away; trying again" in message["text"]]) == 2
+    assert len([message for message in said if "it is away; trying again" in message.text]) == 2
     assert "config.json" in Store(folder).files()
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline import messages
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Run
 from paceline.config.recipes import get_recipe
+from paceline.messages import Block, Message, Predictions
 from paceline.places import launch
 from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.folder import default_path, existing_run
@@ -94,11 +96,11 @@ def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
     with ExitStack() as stack:
         show = stack.enter_context(Progress()).handle if progress else lambda message: None
 
-        def listen(message: dict[str, Any]) -> None:
+        def listen(message: Message) -> None:
             show(message)
-            if message["kind"] in ("block", "evaluation"):
+            if isinstance(message, Block | messages.Evaluation):
                 for action in actions:
-                    action(message["step"], message)
+                    action(message.step, message.metrics)
 
         outcome = launch(job, listen)
     return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
@@ -120,11 +122,7 @@ def evaluate(
         with np.load(file) as examples:
             arrays = {name: examples[name] for name in ("labels", "probabilities")}
     names = tuple(score["name"] for score in outcome.pop("classes"))
-    return Evaluation(
-        **{name: value for name, value in outcome.items() if name != "kind"},
-        classes=names,
-        **arrays,
-    )
+    return Evaluation(**outcome, classes=names, **arrays)
 
 
 def predict(
@@ -146,9 +144,9 @@ def predict(
     }
     found: list[Prediction] = []
 
-    def listen(message: dict[str, Any]) -> None:
-        if message["kind"] == "predictions":
-            found.extend(Prediction.from_json(each) for each in message["predictions"])
+    def listen(message: Message) -> None:
+        if isinstance(message, Predictions):
+            found.extend(Prediction.from_json(each) for each in message.predictions)
 
     in_a_worker("predict", existing_run(run), request, listen)
     return found

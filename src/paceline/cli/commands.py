@@ -182,7 +182,7 @@ def _unknown(word: str, known: list[str], train: bool) -> str:
 
 
 def _launch(job: Job, as_json: bool) -> int:
-    from paceline.places.process_group import Interrupted
+    from paceline.places.failures import Interrupted
 
     try:
         result = _describe(job) if job.dry_run else _train(job)
@@ -199,14 +199,13 @@ def _train(job: Job) -> dict[str, Any]:
     from paceline.places import launch
 
     with Progress() as progress:
-        result = launch(job, progress.handle)
-    return {name: value for name, value in result.items() if name != "kind"}
+        return launch(job, progress.handle)
 
 
 def _describe(job: Job) -> dict[str, Any]:
     """A dry run: its folder is gone afterwards, unless it failed and there is a log to read."""
     from paceline.places import launch
-    from paceline.places.process_group import WorkerFailed
+    from paceline.places.failures import WorkerFailed
 
     folder = tempfile.mkdtemp(prefix="paceline-dry-run-")
     try:
@@ -220,7 +219,7 @@ def _describe(job: Job) -> dict[str, Any]:
         shutil.rmtree(folder)
         raise
     shutil.rmtree(folder)
-    print(result["text"])
+    print(result["description"])
     return {}
 
 

@@ -1,14 +1,7 @@
-"""What a person sees of a training: a live bar on a terminal, now and then a line elsewhere.
+"""The progress of a training: a live bar on a terminal, a line now and then elsewhere.
 
-It is driven by messages that come from the chief, and neither trains nor reads files:
-
-    start       total_steps, steps_per_epoch, first_step; `line` may hold the start-up line
-    block       step, and any of loss, accuracy, learning_rate, images_per_second, epoch
-    evaluation  step, and the measures, test_* and validation_*
-    saved       step
-    transfer    text: what was just copied from or to remote storage
-    warning     text
-    result      the fields of result.json; shown as the last line
+It shows the messages that come from the chief (`paceline.messages`). It neither trains nor reads
+files.
 """
 
 from __future__ import annotations
@@ -24,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Transfer, Warn
+
 PLAIN_LINE_EVERY_S = 10.0
 
 
@@ -33,13 +28,18 @@ class Progress:
     def __init__(
         self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console, self._clock = console or Console(), clock
+        self._console = console or Console()
+        self._clock = clock
         self._live: Live | None = None
-        self._total_steps, self._steps_per_epoch, self._step = 0, 0, 0
+        self._total_steps = 0
+        self._steps_per_epoch = 0
+        self._step = 0
         self._block: dict[str, Any] = {}
-        self._evaluation, self._saved = "", ""
+        self._evaluation = ""
+        self._saved = ""
         self._times: deque[tuple[float, int]] = deque(maxlen=20)
-        self._only_start_timed, self._last_line_s = True, float("-inf")
+        self._only_start_timed = True
+        self._last_line_s = float("-inf")
         self._expected_end_s: float | None = None
 
     def __enter__(self) -> Progress:
@@ -53,45 +53,45 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self._stop_live()
 
-    def handle(self, message: dict[str, Any]) -> None:
-        """Show a message; kinds of a newer worker are passed over."""
-        show = {
-            "start": self._on_start,
-            "block": self._on_block,
-            "evaluation": self._on_evaluation,
-            "saved": self._on_saved,
-            "transfer": self._on_transfer,
-            "warning": self._on_warning,
-            "result": self._on_result,
-        }.get(message.get("kind", ""))
-        if show:
-            show(message)
+    def handle(self, message: Message) -> None:
+        """Show a message."""
+        match message:
+            case Start():
+                self._on_start(message)
+            case Block():
+                self._on_block(message)
+            case Evaluation():
+                self._on_evaluation(message)
+            case Saved():
+                self._saved = f"saved at step {message.step:,}"
+            case Transfer():
+                self._print_now_and_then(message.text)
+            case Warn():
+                self._print(f"warning: {message.text}", style="yellow")
+            case Result():
+                self._on_result(message)
 
-    def _on_start(self, message: dict[str, Any]) -> None:
-        self._total_steps, self._steps_per_epoch = (
-            int(message["total_steps"]),
-            int(message.get("steps_per_epoch", 0)),
-        )
-        self._step = int(message.get("first_step", 0))
+    def _on_start(self, message: Start) -> None:
+        self._total_steps = message.total_steps
+        self._steps_per_epoch = message.steps_per_epoch
+        self._step = message.first_step
+        self._block = {}
+        self._expected_end_s = None
         self._times.clear()
         self._times.append((self._clock(), self._step))
-        self._only_start_timed, self._expected_end_s, self._block = True, None, {}
-        if message.get("line"):
-            self._print(message["line"])
+        self._only_start_timed = True
+        if message.line:
+            self._print(message.line)
         if self._step:
             self._print(f"resuming at step {self._step:,} of {self._total_steps:,}")
 
-    def _on_block(self, message: dict[str, Any]) -> None:
-        self._step, self._block = int(message["step"]), message
-        now = self._clock()
-        self._time_block(now)
-        if self._live is None and now - self._last_line_s >= PLAIN_LINE_EVERY_S:
-            self._last_line_s = now
-            self._print(
-                "  ".join(
-                    part for part in (self._position(), self._numbers(), self._time_left()) if part
-                )
-            )
+    def _on_block(self, message: Block) -> None:
+        self._step = message.step
+        self._block = message.metrics
+        self._time_block(self._clock())
+        if self._live is None:
+            parts = (self._position(), self._numbers(), self._time_left())
+            self._print_now_and_then("  ".join(part for part in parts if part))
 
     def _time_block(self, now: float) -> None:
         # The first block contains compilation: it counts only until there is a second one.
@@ -101,43 +101,33 @@ class Progress:
         self._times.append((now, self._step))
         first_s, first_step = self._times[0]
         if self._step > first_step and not self._only_start_timed:
+            seconds_per_step = (now - first_s) / (self._step - first_step)
             # One number, because the thread that draws reads it while this one works.
-            self._expected_end_s = now + (now - first_s) / (self._step - first_step) * (
-                self._total_steps - self._step
-            )
+            self._expected_end_s = now + seconds_per_step * (self._total_steps - self._step)
 
-    def _on_evaluation(self, message: dict[str, Any]) -> None:
-        measures = {
-            name: value
-            for name, value in message.items()
-            if name not in ("kind", "step") and not name.endswith("_count")
-        }
-        self._evaluation = "  ".join(
-            f"{name.replace('_', ' ')} {_number(value, 4)}" for name, value in measures.items()
-        )
-        self._evaluation += f"  (step {message['step']:,})"
+    def _on_evaluation(self, message: Evaluation) -> None:
+        measures = [
+            f"{name.replace('_', ' ')} {_number(value, 4)}"
+            for name, value in message.metrics.items()
+            if not name.endswith("_count")
+        ]
+        self._evaluation = "  ".join([*measures, f"(step {message.step:,})"])
         if self._live is None:
             self._print(f"evaluation: {self._evaluation}")
 
-    def _on_saved(self, message: dict[str, Any]) -> None:
-        self._saved = f"saved at step {message['step']:,}"
+    def _on_result(self, message: Result) -> None:
+        self._stop_live()
+        if message.already:
+            self._print(
+                "this run is finished; give another --run-dir or other settings for a new one"
+            )
+        shown = {name: value for name, value in message.values.items() if name != "already"}
+        self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown.items()))
 
-    def _on_transfer(self, message: dict[str, Any]) -> None:
+    def _print_now_and_then(self, line: str) -> None:
         if self._clock() - self._last_line_s >= PLAIN_LINE_EVERY_S:
             self._last_line_s = self._clock()
-            self._print(message["text"])
-
-    def _on_warning(self, message: dict[str, Any]) -> None:
-        self._print(f"warning: {message.get('text', '')}", style="yellow")
-
-    def _on_result(self, message: dict[str, Any]) -> None:
-        self._stop_live()
-        if message.get("already"):
-            self._print(
-                "this run is finished; another --run-dir, or other settings, start a new one"
-            )
-        shown = {name: value for name, value in message.items() if name not in ("kind", "already")}
-        self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown.items()))
+            self._print(line)
 
     def _stop_live(self) -> None:
         if self._live is not None:
@@ -152,7 +142,8 @@ class Progress:
         position = f"step {self._step:,}/{self._total_steps:,}"
         if not self._steps_per_epoch:
             return position
-        return f"{position}  epoch {self._step / self._steps_per_epoch:.2f}/{self._total_steps / self._steps_per_epoch:.4g}"
+        epoch, epochs = (n / self._steps_per_epoch for n in (self._step, self._total_steps))
+        return f"{position}  epoch {epoch:.2f}/{epochs:.4g}"
 
     def _numbers(self) -> str:
         digits = {"loss": 4, "accuracy": 4, "learning_rate": 5}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from paceline.errors import UserError
+from paceline.messages import Message, Predictions, Progress, Send, Warn
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,7 +62,6 @@ def evaluate(arguments: list[str]) -> int:
     }
     with _listening("evaluating") as listen:
         found = in_a_worker("evaluate", existing_run(flags.run), request, listen)
-    found.pop("kind")
     if flags.json:
         print(json.dumps(found))
         return 0
@@ -137,8 +137,8 @@ def predict(arguments: list[str]) -> int:
 
     with _listening("predicting") as listen:
 
-        def show_and_count(message: dict[str, Any]) -> None:
-            for each in message.get("predictions", ()):
+        def show_and_count(message: Message) -> None:
+            for each in message.predictions if isinstance(message, Predictions) else ():
                 prediction = Prediction.from_json(each)
                 show(prediction)
                 if prediction.error:
@@ -184,7 +184,7 @@ def _csv_writer(top: int) -> Callable[[Prediction], None]:
 
 
 @contextmanager
-def _listening(what: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _listening(what: str) -> Iterator[Send]:
     """Shows a worker's warnings, and its progress where it takes longer than two seconds, on standard error; what ends it is told
     as after a training."""
     from paceline.data.tools.progress_bar import late_bar
@@ -193,14 +193,14 @@ def _listening(what: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     with ExitStack() as stack:
         advance: Callable[[float], None] | None = None
 
-        def listen(message: dict[str, Any]) -> None:
+        def listen(message: Message) -> None:
             nonlocal advance, done
-            if message["kind"] == "warning":
-                print(f"note: {message['text']}", file=sys.stderr)
-            if message["kind"] == "progress":
-                advance = advance or stack.enter_context(late_bar(what, message["total"]))
-                advance(message["done"] - done)
-                done = message["done"]
+            if isinstance(message, Warn):
+                print(f"note: {message.text}", file=sys.stderr)
+            if isinstance(message, Progress):
+                advance = advance or stack.enter_context(late_bar(what, message.total))
+                advance(message.done - done)
+                done = message.done
 
         yield listen
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from paceline.data.tools.progress_bar import late_bar
 from paceline.errors import UserError
+from paceline.messages import Send, Transfer
 from paceline.run_folder.folder import explained, write_json
 from paceline.run_folder.storage import File, Store, Tally, cached, is_remote
 
@@ -31,9 +31,9 @@ _ready: dict[str, str] = {}
 """What this process has brought already; it is not compared again."""
 
 
-def bring_data(folder: str, send: Callable[[dict[str, Any]], None]) -> None:
+def bring_data(folder: str, send: Send) -> None:
     """In a worker, before anything is built: whoever watches it sees that it gets on."""
-    local_folder(folder, lambda text: send({"kind": "transfer", "text": text}))
+    local_folder(folder, lambda text: send(Transfer(text)))
 
 
 def local_folder(folder: str, tell: Callable[[str], None] = lambda text: None) -> str:

@@ -6,12 +6,13 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Run, Spark
 from paceline.config.plan import build_plan
 from paceline.errors import UserError
+from paceline.messages import Block, Message, Start
 
 CIFAR_SIZE = 50_000
 Kind = Literal["local", "ps", "ray", "spark"]
@@ -70,11 +71,11 @@ def measure_recipe(
     )
     deadline, total_steps = float("inf"), 0
 
-    def listen(message: dict[str, Any]) -> None:
+    def listen(message: Message) -> None:
         nonlocal deadline, total_steps
-        if message["kind"] == "start":
-            total_steps = _full_steps(experiment, message["steps_per_epoch"])
-        if message["kind"] == "block":
+        if isinstance(message, Start):
+            total_steps = _full_steps(experiment, message.steps_per_epoch)
+        if isinstance(message, Block):
             deadline = min(deadline, time.monotonic() + seconds)
             if time.monotonic() >= deadline:
                 raise StopIteration

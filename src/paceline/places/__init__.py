@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from paceline.config.job import Job
+from paceline.messages import Send
 
 PLACES = {
     "local": "paceline.places.local",
@@ -16,10 +16,8 @@ PLACES = {
     "spark": "paceline.places.spark.place",
 }
 
-Listen = Callable[[dict[str, Any]], None]
 
-
-def launch(job: Job, listen: Listen) -> dict[str, Any]:
+def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run a job in its place; every message of its workers goes to `listen`. Returns the result."""
     name = job.place.on
     if name == "auto":

@@ -22,15 +22,15 @@ from typing import Any
 from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.places import Listen
-from paceline.places.local import supervise
+from paceline.messages import Crash, Error, Message, Result, Send, Warn
+from paceline.places.local import run_processes
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
 
 METHODS = ("gradients", "weights")
 
 
-def launch(job: Job, listen: Listen) -> dict[str, Any]:
+def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run the driver to its end. Raises UserError, WorkerFailed or Interrupted."""
     if not find_spec("ray"):
         raise UserError(
@@ -44,7 +44,7 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         raise UserError(
             f"ray.cpus-per-worker is {job.place.ray.cpus_per_worker:g}; it must be 0 or more"
         )
-    return supervise(job, listen, _driver)
+    return run_processes(job, listen, _driver)
 
 
 def _driver(job: Job, workers: int) -> list[Job]:
@@ -54,7 +54,7 @@ def _driver(job: Job, workers: int) -> list[Job]:
     return [replace(job, place=place)]
 
 
-def relay(job: Job, send: Listen, stop: threading.Event) -> None:
+def relay(job: Job, send: Send, stop: threading.Event) -> None:
     """The driver's part with the exchange `collective`: place the workers, pass on what they tell, ask them to stop."""
     import ray
 
@@ -87,16 +87,16 @@ def relay(job: Job, send: Listen, stop: threading.Event) -> None:
         try:
             for index, host in enumerate(hosts):
                 for message in ray.get(host.messages.options(concurrency_group="control").remote()):
-                    if index == 0 or message["kind"] == "warning":
+                    if index == 0 or isinstance(message, Warn):
                         send(message)
-                    if message.get("already"):
+                    if isinstance(message, Result) and message.already:
                         return
             outcomes = {running[reference]: ray.get(reference) for reference in done}
         except ray.exceptions.RayActorError as error:
             raise RuntimeError(
                 f"a worker's node or actor is gone: {str(error).splitlines()[0]}"
             ) from error
-        if any(outcome["kind"] != "end" for outcome in outcomes.values()):
+        if any(outcomes.values()):
             late, _ = ray.wait(
                 list(running), num_returns=len(running), timeout=1.0
             )  # the error that explains another's end
@@ -147,13 +147,13 @@ def _place(job: Job) -> list[Any]:
     return usable[: 1 << (len(usable).bit_length() - 1)]
 
 
-def _raise(outcomes: dict[int, dict[str, Any]], addresses: tuple[str, ...]) -> None:
-    """What went wrong, first of all what a person can put right."""
-    for index, outcome in sorted(outcomes.items(), key=lambda item: item[1]["kind"] != "error"):
-        if outcome["kind"] == "error":
-            raise UserError(outcome["text"])
-        if outcome["kind"] == "crash":
-            raise RuntimeError(f"the worker at {addresses[index]} failed: {outcome['text']}")
+def _raise(outcomes: dict[int, Error | Crash | None], addresses: tuple[str, ...]) -> None:
+    """Raise the first failure; an error that a person can correct comes first."""
+    for index, outcome in sorted(outcomes.items(), key=lambda item: not isinstance(item[1], Error)):
+        if isinstance(outcome, Error):
+            raise UserError(outcome.text)
+        if outcome:
+            raise RuntimeError(f"the worker at {addresses[index]} failed: {outcome.text}")
 
 
 class Host:
@@ -164,7 +164,7 @@ class Host:
             OSError
         ):  # relative paths mean the same as for the driver, where its folder can be seen
             os.chdir(folder)
-        self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._interrupt: Callable[[int], None] = lambda number: None
 
     def sees(self, path: str) -> bool:
@@ -177,9 +177,10 @@ class Host:
             free.bind(("", 0))
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def run(self, values: dict[str, Any]) -> dict[str, Any]:
+    def run(self, values: dict[str, Any]) -> Error | Crash | None:
         """The worker's whole life; how it ended."""
-        from paceline.places.process_group import Group, Interrupted, WorkerFailed
+        from paceline.places.failures import Interrupted, WorkerFailed
+        from paceline.places.process_group import Group
 
         group = Group([Job.from_json(values)], [None])
         self._interrupt = group.interrupt
@@ -187,14 +188,14 @@ class Host:
             with group:
                 group.run(self._messages.put)
         except UserError as error:
-            return {"kind": "error", "text": str(error)}
+            return Error(str(error))
         except WorkerFailed as failure:
-            return {"kind": "crash", "text": failure.reason}
+            return Crash(failure.reason)
         except Interrupted:
             pass
-        return {"kind": "end"}
+        return None
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[Message]:
         """What the worker has told since the last call; answered while `run` is under way."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 

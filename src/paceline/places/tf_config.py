@@ -10,11 +10,12 @@ from typing import Any
 from paceline.config.cluster import answers, parse_tf_config
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.places import Listen
-from paceline.places.process_group import Group, WorkerFailed, forwarded_signals
+from paceline.messages import Send, Warn
+from paceline.places.failures import WorkerFailed
+from paceline.places.process_group import Group, forwarded_signals
 
 
-def launch(job: Job, listen: Listen) -> dict[str, Any]:
+def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run this task's worker to its end. The platform restarts tasks; this one says who is missing and exits non-zero."""
     text = os.environ.get("TF_CONFIG")
     if not text:
@@ -32,7 +33,7 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
 
     def while_waiting() -> None:
         if absent := _silent(others):
-            listen({"kind": "warning", "text": f"waiting for {', '.join(absent)}"})
+            listen(Warn(f"waiting for {', '.join(absent)}"))
 
     try:
         with forwarded_signals(group), group:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline import messages
 from paceline.config.job import Job
 from paceline.core.evaluation import num_batches, summarise
 from paceline.errors import UserError
+from paceline.messages import Send, Warn
 from paceline.results.predictor import evaluated, output_names, to_probabilities
 from paceline.run_folder.folder import RunFolder, library_versions
 from paceline.worker import build, devices
@@ -22,7 +24,6 @@ from paceline.worker import build, devices
 if TYPE_CHECKING:
     from paceline.core.replica import Core
     from paceline.core.state import State
-    from paceline.worker.chief import Send
 
 Progress = Callable[[int, int], None]
 """Is told how many examples are done, and of how many."""
@@ -108,9 +109,9 @@ def evaluate_run(
     _compare_data(run, core, split, send)
     from paceline.run_folder.checkpoint import Checkpoints
 
-    state = Checkpoints(
-        run.checkpoints, core.layout, warn=lambda text: send({"kind": "warning", "text": text})
-    ).choose(checkpoint)
+    state = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send(Warn(text))).choose(
+        checkpoint
+    )
     rows, outputs, labels = _examine(core, state, split, lanes, progress)
     metrics, names = (
         summarise(split, rows),
@@ -136,7 +137,7 @@ def serve(job: Job, send: Send) -> dict[str, Any]:
     examples, run = request.pop("examples"), RunFolder(job.run.run_dir)
 
     def progress(done: int, total: int) -> None:
-        send({"kind": "progress", "done": done, "total": total})
+        send(messages.Progress(done, total))
 
     evaluation = evaluate_run(run, **request, send=send, progress=progress)
     if examples:
@@ -179,12 +180,7 @@ def _compare_data(run: RunFolder, core: Core, split: str, send: Send) -> None:
         )
     size = core.splits[split].size
     if facts.get(split, size) != size:
-        send(
-            {
-                "kind": "warning",
-                "text": f"the {split} split has {size:,} examples, in training it had {facts[split]:,}",
-            }
-        )
+        send(Warn(f"the {split} split has {size:,} examples, in training it had {facts[split]:,}"))
     then, now = run.config().get("versions", {}), library_versions()
     changed = [
         f"{name} {then[name]} -> {now.get(name)}" for name in then if then[name] != now.get(name)
@@ -193,7 +189,7 @@ def _compare_data(run: RunFolder, core: Core, split: str, send: Send) -> None:
         text = (
             f"libraries changed since this run began, last digits may differ: {', '.join(changed)}"
         )
-        send({"kind": "warning", "text": text})
+        send(Warn(text))
 
 
 def _short(names: list[str]) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from paceline.config.experiment import Data
 from paceline.config.job import Job
 from paceline.errors import UserError
+from paceline.messages import Send, Warn
 from paceline.run_folder.folder import RunFolder, explained
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from paceline.results.predictor import Trained
-    from paceline.worker.chief import Send
 
 FACTS = "paceline.json"
 """What is attached to an export, beside or inside it: class names, sizes, scaling, and where it comes from."""
@@ -70,19 +70,11 @@ def serve(job: Job, send: Send) -> dict[str, Any]:
     trained = load_trained(run, job.request["checkpoint"], precision="float32")
     if job.experiment.precision != "float32":
         send(
-            {
-                "kind": "warning",
-                "text": f"the export computes in float32, the training did in {job.experiment.precision}",
-            }
+            Warn(f"the export computes in float32, the training did in {job.experiment.precision}")
         )
     if serving and to in ("keras", "onnx"):
         shape = " x ".join(map(str, trained.image_shape))
-        send(
-            {
-                "kind": "warning",
-                "text": f"{to} cannot decode JPEG: the input is {PIXELS}, float32 [n, {shape}]",
-            }
-        )
+        send(Warn(f"{to} cannot decode JPEG: the input is {PIXELS}, float32 [n, {shape}]"))
     facts = _facts(run, trained, serving, to)
     with (
         explained("write", out),

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.job import Job, Run
+from paceline.messages import Message, Send, Warn
 
 if TYPE_CHECKING:
     from paceline.run_folder.folder import RunFolder
-
-Listen = Callable[[dict[str, Any]], None]
 
 KINDS = {
     "evaluate": "paceline.results.evaluate",
@@ -28,25 +26,22 @@ KINDS = {
 
 
 def in_a_worker(
-    kind: Any, run: RunFolder, request: dict[str, Any], listen: Listen = lambda message: None
+    kind: Any, run: RunFolder, request: dict[str, Any], listen: Send = lambda message: None
 ) -> dict[str, Any]:
     """Do it in a worker process; its messages go to `listen`. Its log is kept, and named, only where it fails unforeseen."""
-    from paceline.places.process_group import Group, WorkerFailed, forwarded_signals
+    from paceline.places.failures import WorkerFailed
+    from paceline.places.process_group import Group, forwarded_signals
 
     result = run.read_result()
     if not (result and result.get("finished")) and request.get("checkpoint") in ("best", "last"):
-        listen(
-            {
-                "kind": "warning",
-                "text": f"{run.path} is not finished; this is its {request['checkpoint']} checkpoint so far",
-            }
-        )
+        checkpoint = request["checkpoint"]
+        listen(Warn(f"{run.path} is not finished; this is its {checkpoint} checkpoint so far"))
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
     os.close(handle)
     group, objections = Group([job], [Path(log)]), list[Exception]()
 
-    def listen_or_object(message: dict[str, Any]) -> None:
+    def listen_or_object(message: Message) -> None:
         try:
             listen(message)
         except Exception as error:  # such as a reader of our output that has gone
@@ -68,6 +63,6 @@ def in_a_worker(
     return outcome
 
 
-def use_run(job: Job, send: Listen) -> dict[str, Any]:
+def use_run(job: Job, send: Send) -> dict[str, Any]:
     """The worker's side."""
     return import_module(KINDS[job.kind]).serve(job, send)

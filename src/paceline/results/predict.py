@@ -16,10 +16,10 @@ import numpy as np
 
 from paceline.config.job import Job
 from paceline.errors import UserError
+from paceline.messages import Predictions, Send
 
 if TYPE_CHECKING:
     from paceline.results.predictor import Predictor
-    from paceline.worker.chief import Send
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """What is taken for a picture in a folder; a file that is named is tried whatever its ending."""
@@ -87,12 +87,7 @@ def serve(job: Job, send: Send) -> dict[str, Any]:
     with ThreadPoolExecutor(devices.prepare(job.experiment)) as pool:
         for predictions in pool.map(predict, starts):
             faults += sum(bool(prediction.error) for prediction in predictions)
-            send(
-                {
-                    "kind": "predictions",
-                    "predictions": [vars(prediction) for prediction in predictions],
-                }
-            )
+            send(Predictions([vars(prediction) for prediction in predictions]))
     return {"step": predictor.step, "count": len(files) - faults, "faults": faults}
 
 

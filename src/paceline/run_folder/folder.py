@@ -19,13 +19,14 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from paceline.config.experiment import Experiment, differences
 from paceline.errors import UserError, did_you_mean
+from paceline.messages import Send
 from paceline.run_folder.remote import Mirror
 from paceline.run_folder.storage import Store, cached, is_remote
 
@@ -56,9 +57,7 @@ class RunFolder:
         """Of a process of the run: worker-0.log, ps-1.log ..."""
         return self.path / f"{name.replace(' ', '-')}.log"
 
-    def lock(
-        self, wait_s: float = 3.0, send: Callable[[dict[str, Any]], None] = lambda message: None
-    ) -> None:
+    def lock(self, wait_s: float = 3.0, send: Send = lambda message: None) -> None:
         """Keep every other process out for as long as this one lives, or until `unlock`. A remote folder is then pulled."""
         self.make()
         with explained("lock", self._lock):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.messages import Send, Transfer, Warn
 from paceline.run_folder.storage import File, StorageError, Store, Tally
 
 LOCK = "lock"
@@ -34,8 +35,6 @@ BUSY_SHARE = 20
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Before an upload is tried again, where storage itself has given up after a few tries."""
 PARALLEL = 8
-
-Send = Callable[[dict[str, Any]], None]
 
 
 class Mirror:
@@ -138,7 +137,7 @@ class Mirror:
         self._there |= {name: stat for name in sizes if (stat := _stat(self._local / name))}
 
     def _tell(self, text: str) -> None:
-        self._send({"kind": "transfer", "text": text})
+        self._send(Transfer(text))
 
     def _upload(self, names: list[str]) -> None:
         for name in names:
@@ -156,7 +155,7 @@ class Mirror:
             except StorageError as error:
                 if not error.passing or wait_s is None:
                     raise
-                self._send({"kind": "warning", "text": f"{error}; trying again in {wait_s:.0f} s"})
+                self._send(Warn(f"{error}; trying again in {wait_s:.0f} s"))
                 time.sleep(wait_s)
 
     def _keep(self) -> None:
@@ -183,7 +182,7 @@ class Mirror:
             except UserError as error:
                 print(error, file=sys.stderr)  # into the log
                 if not failed:
-                    self._send({"kind": "warning", "text": str(error)})
+                    self._send(Warn(str(error)))
                 failed = True
 
     def _beat(self) -> None:
@@ -208,7 +207,7 @@ class Mirror:
         if first is None or (earlier and _token(first) == earlier):
             return
         text = f"{self._store.url} is locked by {_name(first)}; it is taken over if that shows no sign of life in {LOCK_TIMEOUT_S:.0f} s"
-        self._send({"kind": "warning", "text": text})
+        self._send(Warn(text))
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while time.monotonic() < deadline:
             time.sleep(min(1.0, LOCK_TIMEOUT_S / 12))
@@ -217,12 +216,7 @@ class Mirror:
                 return
             if content != first:
                 raise self._refused(content)
-        self._send(
-            {
-                "kind": "warning",
-                "text": f"{_name(first)} shows no sign of life: its lock is taken over",
-            }
-        )
+        self._send(Warn(f"{_name(first)} shows no sign of life: its lock is taken over"))
 
     def _refused(self, content: bytes | None) -> UserError:
         return UserError(

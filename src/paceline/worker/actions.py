@@ -19,6 +19,7 @@ import numpy as np
 from paceline.core.evaluation import EXAMPLES
 from paceline.core.state import State
 from paceline.errors import UserError
+from paceline.messages import Block, Evaluation, Saved, Send, Warn
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.worker.loop import Action, Metrics
@@ -110,7 +111,7 @@ class SaveCheckpoint:
         get_state: Callable[[], State],
         checkpoints: Checkpoints,
         saves_at: Callable[[int], bool],
-        send: Callable[[dict[str, Any]], None] = lambda message: None,
+        send: Send = lambda message: None,
         publish: Callable[[], None] = lambda: None,
     ) -> None:
         self._get_state, self._checkpoints, self._saves_at = get_state, checkpoints, saves_at
@@ -129,7 +130,7 @@ class SaveCheckpoint:
         path = self._checkpoints.save(state, metrics.get("validation_accuracy"))
         self._publish()  # on remote storage it is saved only now
         self._saved_step = step
-        self._send({"kind": "saved", "step": step, "path": str(path)})
+        self._send(Saved(step, str(path)))
 
 
 def thumbnails(pictures: np.ndarray, side: int = 96) -> np.ndarray:
@@ -206,20 +207,20 @@ class StopOnRequest:
             raise StopRequested(step, metrics)
 
 
-class Report:
-    """Tells the parent process, in the messages that `progress.Progress` shows."""
+class SendMetrics:
+    """Sends the metrics of a block, and those of an evaluation, to the parent process."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         for event in metrics.get("events", ()):
-            self._send({"kind": "warning", "text": event})
+            self._send(Warn(event))
         measured = evaluation(metrics)
         block = {name: value for name, value in scalars(metrics).items() if name not in measured}
-        self._send({"kind": "block", "step": step} | _python_numbers(block))
+        self._send(Block(step, _python_numbers(block)))
         if measured:
-            self._send({"kind": "evaluation", "step": step} | _python_numbers(measured))
+            self._send(Evaluation(step, _python_numbers(measured)))
 
 
 def _python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:

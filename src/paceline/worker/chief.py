@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from paceline.config.plan import Plan
 from paceline.config.plugins import load_function
 from paceline.core.state import State
 from paceline.errors import UserError
+from paceline.messages import Result, Send, Start, Warn
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.tensorboard import HistogramsAtSaves, Profile, TensorBoard
@@ -21,8 +21,6 @@ from paceline.worker import actions, build, loop
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
-
-Send = Callable[[dict[str, Any]], None]
 
 
 def lead(
@@ -32,29 +30,17 @@ def lead(
     # loaded first, so that a mistake in them is told before anything begins
     user_actions = [actions.UserAction(spec, load_function(spec)) for spec in job.run.actions]
     for line in run.open(job.experiment, build.facts(core)):
-        send(
-            {
-                "kind": "warning",
-                "text": f"a library changed since this run began, bits may differ: {line}",
-            }
-        )
+        send(Warn(f"a library changed since this run began, bits may differ: {line}"))
     checkpoints = Checkpoints(
         run.checkpoints,
         core.layout,
         keep=job.run.keep,
         experiment_digest=job.experiment.digest(),
-        warn=lambda text: send({"kind": "warning", "text": text.replace(str(run.path), run.where)}),
+        warn=lambda text: send(Warn(text.replace(str(run.path), run.where))),
     )
     state = engine.load(_first_state(job, core, checkpoints, run, send))
     run.truncate_metrics(state.step)
-    send(
-        {
-            "kind": "start",
-            **numbers(core, state),
-            "line": build.derived(job, core),
-            "run_dir": run.where,
-        }
-    )
+    send(start_message(core, state.step, build.derived(job, core), run.where))
     run.append_start(state.step, job.place.on, job.cluster.num_workers)
     speed, board = (
         Speed(job.experiment.global_batch_size),
@@ -74,7 +60,7 @@ def lead(
         actions.WriteMetrics(run),
         board,
         *([histograms] if job.run.histograms else []),
-        actions.Report(send),
+        actions.SendMetrics(send),
         save,
         actions.WriteEvaluation(run, partial(build.pictures_of, core)),
         *user_actions,
@@ -98,7 +84,7 @@ def lead(
         board.close()
     outcome = result(core, engine.state(), metrics, speed.images_per_second())
     run.write_result(outcome)
-    send({"kind": "result", **outcome, "run_dir": run.where})
+    send(Result(outcome | {"run_dir": run.where}))
     return stop.is_set() or bool(metrics.get("stop_requested"))
 
 
@@ -158,21 +144,13 @@ def _first_state(
     from paceline.models.warm_start import start_from
 
     state, new = start_from(job.experiment.model.init_from, core.template, core.initial_state())
-    send(
-        {
-            "kind": "warning",
-            "text": f"started from {job.experiment.model.init_from}; new are {', '.join(new) or 'none'}",
-        }
-    )
+    send(Warn(f"started from {job.experiment.model.init_from}; new are {', '.join(new) or 'none'}"))
     return state
 
 
-def numbers(core: Core, state: State) -> dict[str, int]:
-    return {
-        "total_steps": core.plan.total_steps,
-        "steps_per_epoch": core.plan.steps_per_epoch,
-        "first_step": state.step,
-    }
+def start_message(core: Core, first_step: int, line: str, run_dir: str = "") -> Start:
+    plan = core.plan
+    return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
 
 
 class Speed:

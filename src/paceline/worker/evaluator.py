@@ -16,11 +16,12 @@ from paceline.config.job import Job
 from paceline.core.state import State
 from paceline.data.remote import bring_data
 from paceline.errors import UserError
+from paceline.messages import Result, Send, Warn, Working
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder, watched_run
 from paceline.run_folder.tensorboard import TensorBoard
 from paceline.worker import actions, build, devices
-from paceline.worker.chief import Send, numbers
+from paceline.worker.chief import start_message
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
@@ -51,7 +52,7 @@ class _Patience:
             if self._sign != before:
                 self._since = now
             else:
-                self.send({"kind": "warning", "text": f"the evaluator waits for {what}"})
+                self.send(Warn(f"the evaluator waits for {what}"))
         if now - self._since > self._limit:
             raise UserError(
                 f"no sign of {what} for {self._limit:.0f} s (--start-timeout); start its chief, then the evaluator again"
@@ -60,7 +61,7 @@ class _Patience:
 
     def go_on(self) -> bool:
         """Asked by the engine between two batches, too: a sign to the parent, and the place where a SIGTERM ends an evaluation."""
-        self.send({"kind": "working"})
+        self.send(Working())
         if self._stop.is_set():
             raise _Stopped
         return False
@@ -102,8 +103,8 @@ def _evaluate_all(
     )
     done = {record["step"]: record for record in run.read_evaluations()}
     board = TensorBoard(run.evaluator_events, max(done, default=0))
-    start = {"kind": "start", **numbers(core, State(max(done, default=0), {}))}
-    patience.send(start | {"line": f"evaluator: {build.derived(job, core)}", "run_dir": run.where})
+    line = f"evaluator: {build.derived(job, core)}"
+    patience.send(start_message(core, max(done, default=0), line, run.where))
     unreadable: dict[int, UserError] = {}
     try:
         while not _finished(run, core.plan.total_steps, done, unreadable):
@@ -131,7 +132,7 @@ def _evaluate_all(
         "state_sha256",
         "run_dir",
     )
-    patience.send({"kind": "result"} | {name: last[name] for name in names})
+    patience.send(Result({name: last[name] for name in names}))
 
 
 def _finished(
@@ -152,7 +153,7 @@ def _load(
     except UserError as error:
         if step in checkpoints.steps():
             unreadable[step] = error
-            send({"kind": "warning", "text": f"not evaluated: {error}"})
+            send(Warn(f"not evaluated: {error}"))
         return None
 
 
@@ -171,5 +172,5 @@ def _evaluate(
     run.append_evaluation(record)
     board(state.step, metrics)
     run.publish_evaluations()
-    actions.Report(send)(state.step, metrics)
+    actions.SendMetrics(send)(state.step, metrics)
     return record

@@ -14,22 +14,32 @@ import threading
 import time
 import traceback
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.config.job import Job
 from paceline.data.remote import bring_data
 from paceline.engines import engine_module
 from paceline.errors import AddressTaken, UserError
+from paceline.messages import (
+    MESSAGES,
+    Advanced,
+    Alive,
+    Crash,
+    Error,
+    Message,
+    Result,
+    Send,
+    Working,
+    to_line,
+)
 from paceline.results.in_worker import use_run
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import actions, build, chief, devices, evaluator
-from paceline.worker.chief import Send
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
     from paceline.worker.loop import Engine
 
-MESSAGES = "PACELINE_MESSAGES"  # environment variable with the file descriptor that messages go to
 ALIVE_EVERY_S = 1.0
 
 
@@ -39,9 +49,9 @@ def main() -> int:
     job = Job.from_json(json.loads(sys.stdin.readline()))
     pipe, lock = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1), threading.Lock()
 
-    def send(message: dict[str, Any]) -> None:
+    def send(message: Message) -> None:
         with lock:
-            pipe.write(json.dumps(message) + "\n")
+            pipe.write(to_line(message))
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     threading.Thread(target=_tell_alive, args=(send,), daemon=True).start()
@@ -54,10 +64,10 @@ def main() -> int:
         if job.kind != "train":
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
             bring_data(job.experiment.data.dir, send)
-            send({"kind": "result", **use_run(job, send)})
+            send(Result(use_run(job, send)))
         elif job.dry_run:
             bring_data(job.experiment.data.dir, send)
-            send({"kind": "description", "text": build.describe(job)})
+            send(Result({"description": build.describe(job)}))
         elif job.place.on == "ray" and job.engine == "collective" and not job.cluster.addresses:
             import_module("paceline.places.ray").relay(job, send, stop)
         elif run_worker(job, send, stop):
@@ -69,16 +79,10 @@ def main() -> int:
         if job.place.on != "tf_config" or not known:  # there, the log is what the person reads
             traceback.print_exc()
         if known:
-            send(
-                {
-                    "kind": "error",
-                    "text": str(known),
-                    "address_taken": isinstance(known, AddressTaken),
-                }
-            )
+            send(Error(str(known), isinstance(known, AddressTaken)))
             return 2
         text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-        send({"kind": "crash", "text": text, "lost": _lost_another(error)})
+        send(Crash(text, _lost_another(error)))
         return 1
     return 0
 
@@ -115,7 +119,7 @@ def _end_with_parent() -> None:
 def _tell_alive(send: Send) -> None:
     """A process that is stopped falls silent; one that waits for others does not."""
     while True:
-        send({"kind": "alive"})
+        send(Alive())
         time.sleep(ALIVE_EVERY_S)
 
 
@@ -140,13 +144,13 @@ def _work(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
             job.place.on != "tf_config" or len(job.cluster.everyone) < 2
         ):
             run.unlock()  # whoever hears this may end the process at once
-            send({"kind": "result", **result, "run_dir": run.where, "already": True})
+            send(Result(result | {"run_dir": run.where, "already": True}))
             return False
     bring_data(job.experiment.data.dir, send)
 
     def wants_stop() -> bool:
         """The engine asks before every block and every turn of an evaluation, and shows by it that it gets on."""
-        send({"kind": "working"})
+        send(Working())
         return stop.is_set()
 
     devices.import_tensorflow(job)  # before the engine's module does
@@ -163,16 +167,11 @@ def _work(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
 def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Event) -> bool:
     """Everyone else's part: the same loop, with nothing to write. It ends with the chief's state, and tells its result too."""
     state, speed = engine.load(core.initial_state()), chief.Speed(job.experiment.global_batch_size)
-    send(
-        {
-            "kind": "start",
-            **chief.numbers(core, state),
-            "line": f"worker {job.cluster.index}: {build.derived(job, core)}",
-        }
-    )
+    line = f"worker {job.cluster.index}: {build.derived(job, core)}"
+    send(chief.start_message(core, state.step, line))
 
     def beat(step: int, metrics: actions.Metrics) -> None:
-        send({"kind": "beat", "step": step})
+        send(Advanced(step))
 
     try:
         metrics = chief.train(
@@ -184,5 +183,5 @@ def _follow(job: Job, core: Core, engine: Engine, send: Send, stop: threading.Ev
     except actions.StopRequested as request:  # the chief saves
         metrics = request.metrics
     outcome = chief.result(core, engine.state(), metrics, speed.images_per_second())
-    send({"kind": "result", **outcome, "run_dir": job.run.run_dir})
+    send(Result(outcome | {"run_dir": job.run.run_dir}))
     return stop.is_set() or bool(metrics.get("stop_requested"))

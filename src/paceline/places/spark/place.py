@@ -1,7 +1,7 @@
-"""Workers on a Spark cluster, one per task of a barrier stage, started again from the last checkpoint when one is lost.
+"""Workers on a Spark cluster, one per task of a barrier stage.
 
-`spark_session` has Spark itself, `spark_slots` counts, `spark_stage` is the driver's side of one attempt and `spark_task` what runs on
-the executors.
+`session` owns Spark itself, `slots` counts tasks, `stage` is the driver's side of one attempt,
+`task` runs on the executors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.places import Listen
-from paceline.places.process_group import Group, WorkerFailed, forwarded_signals
+from paceline.messages import Result, Send, Warn
+from paceline.places.process_group import Group, forwarded_signals
+from paceline.places.restarts import run_with_restarts
 from paceline.places.spark.session import spark_context
 from paceline.places.spark.slots import SETTLED_S, wait_for_slots
 from paceline.run_folder.folder import RunFolder
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 REPLACED_S = 60.0
-"""So long a cluster has to replace an executor that was lost."""
+"""The time that a cluster has to replace an executor that was lost."""
 
 
-def launch(job: Job, listen: Listen) -> dict[str, Any]:
+def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
     if job.place.min_workers:
         raise UserError(
@@ -38,39 +39,32 @@ def launch(job: Job, listen: Listen) -> dict[str, Any]:
         job = replace(job, run=replace(job.run, run_dir=str(Path(job.run.run_dir).absolute())))
     run = RunFolder(job.run.run_dir)
     if not job.dry_run and (result := chief.finished(run, job)):
-        listen(answer := {"kind": "result", **result, "run_dir": run.where, "already": True})
-        return answer
+        answer = Result(result | {"run_dir": run.where, "already": True})
+        listen(answer)
+        return answer.values
     with run.begun(), spark_context(job.place.spark, run.log("spark")) as context:
-        return _supervise(context, job, run, listen)
+        return _run(context, job, run, listen)
 
 
-def _supervise(context: SparkContext, job: Job, run: RunFolder, listen: Listen) -> dict[str, Any]:
-    """Start the stage until it has come to its end, or fails once too often without a new checkpoint."""
+def _run(context: SparkContext, job: Job, run: RunFolder, listen: Send) -> dict[str, Any]:
+    """Run the stage, with restarts; return the result."""
     from paceline.places.spark.stage import Stage
 
-    failures, patience_s, count = 0, SETTLED_S, job.place.workers
-    jobs = [
-        replace(job, cluster=Cluster(index=index)) for index in range(count)
-    ]  # the stage will know their addresses
+    wait_s = SETTLED_S
 
     def warn(text: str) -> None:
-        listen({"kind": "warning", "text": text})
+        listen(Warn(text))
 
-    while True:
-        wait_for_slots(
-            context, f"--workers {count}", count, job.place.start_timeout, warn, patience_s
-        )
-        saved = False
-        try:
-            with Stage(context, job, run) as stage:
-                group = Group(jobs, [run.log(each.cluster.name) for each in jobs], stage.start)
-                try:
-                    with forwarded_signals(group), group:
-                        return group.run(listen)
-                finally:
-                    saved = group.saved
-        except WorkerFailed as failure:
-            failures, patience_s = 1 if saved else failures + 1, REPLACED_S
-            if failures > job.place.max_restarts:
-                raise
-            warn(f"{failure}; starting {count} again from the last checkpoint")
+    def attempt(workers: int) -> dict[str, Any]:
+        nonlocal wait_s
+        what = f"--workers {workers}"
+        wait_for_slots(context, what, workers, job.place.start_timeout, warn, wait_s)
+        wait_s = REPLACED_S
+        # only the tasks know the addresses
+        jobs = [replace(job, cluster=Cluster(index=index)) for index in range(workers)]
+        with Stage(context, job, run) as stage:
+            group = Group(jobs, [run.log(each.cluster.name) for each in jobs], stage.start)
+            with forwarded_signals(group), group:
+                return group.run(listen)
+
+    return run_with_restarts(job.place, attempt, listen)

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from paceline.config.job import Spark
 from paceline.errors import UserError
-from paceline.places.process_group import WorkerFailed
+from paceline.places.failures import WorkerFailed
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext

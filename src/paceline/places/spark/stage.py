@@ -16,13 +16,14 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from pyspark import InheritableThread
 
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.places.process_group import WorkerFailed
+from paceline.messages import Crash, Exit, Log, from_line, to_line
+from paceline.places.failures import WorkerFailed
 from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Errand, hang_up, keep_alive, run_task
 from paceline.run_folder.folder import RunFolder, explained
@@ -41,7 +42,7 @@ class RemoteWorker:
 
     def __init__(self, connection: socket.socket, host: str, log: Path) -> None:
         self._connection, self._host, self._log = connection, host, log
-        self.stdin = connection.makefile("wb")
+        self.stdin: IO[bytes] | None = connection.makefile("wb")
         self.reader, self._writer = os.pipe()
         self._code: int | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -68,9 +69,11 @@ class RemoteWorker:
         if number == signal.SIGKILL:
             hang_up(self._connection)  # without it a task ends its worker
             return
+        commands = self.stdin
+        assert commands
         with suppress(OSError, ValueError):  # gone already
-            self.stdin.write(json.dumps({"signal": number}).encode() + b"\n")
-            self.stdin.flush()
+            commands.write(json.dumps({"signal": number}).encode() + b"\n")
+            commands.flush()
 
     def _read(self) -> None:
         with (
@@ -79,12 +82,12 @@ class RemoteWorker:
         ):
             try:
                 for line in self._connection.makefile("rb"):
-                    message = json.loads(line)
-                    if message["kind"] == "log":
-                        log.write(message["text"])
+                    message = from_line(line)
+                    if isinstance(message, Log):
+                        log.write(message.text)
                         log.flush()
-                    elif message["kind"] == "exit":
-                        self._code = message["code"]
+                    elif isinstance(message, Exit):
+                        self._code = message.code
                         break
                     else:
                         messages.write(line)
@@ -93,7 +96,7 @@ class RemoteWorker:
             if self._code is None:
                 self._code, text = GONE, f"its executor on host {self._host} is gone"
                 try:
-                    messages.write(json.dumps({"kind": "crash", "text": text}).encode() + b"\n")
+                    messages.write(to_line(Crash(text)).encode())
                 except OSError:
                     return  # nobody listens any more
 
@@ -146,7 +149,7 @@ class Stage:
             self._thread.join(END_TIMEOUT_S)
         self._proof.unlink(missing_ok=True)
 
-    def start(self, job: Job, log: Path | int | None) -> tuple[RemoteWorker, int]:
+    def start(self, job: Job, log: Path | None) -> tuple[RemoteWorker, int]:
         """The next worker for a `Group`; it runs already."""
         worker = self._workers[self._handed_out]
         self._handed_out += 1

@@ -25,7 +25,8 @@ from paceline.config.cluster import Cluster
 from paceline.config.experiment import Data
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.places.process_group import start_worker
+from paceline.messages import Error, Exit, Log, Message, to_line
+from paceline.places.process import start_worker
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_WORDS_S = 10.0
@@ -51,8 +52,8 @@ class Line:
         keep_alive(connection)
         self._lines, self._lock = connection.makefile("rwb"), threading.Lock()
 
-    def send(self, message: dict[str, Any]) -> None:
-        self.pass_on(json.dumps(message).encode() + b"\n")
+    def send(self, message: Message) -> None:
+        self.pass_on(to_line(message).encode())
 
     def pass_on(self, line: bytes) -> None:
         with self._lock:
@@ -99,10 +100,11 @@ def run_task(errand: Errand, _: Iterator[int]) -> Iterator[int]:
         ) from None
     with connection:
         line = Line(connection)
-        line.send({"secret": errand.secret, "worker": index, "host": host})
+        hello = {"secret": errand.secret, "worker": index, "host": host}
+        line.pass_on(json.dumps(hello).encode() + b"\n")
         folder = errand.folder if os.path.isdir(errand.folder) else os.getcwd()
         job = _meet(errand, context, index, host, folder, line)
-        line.send({"kind": "exit", "code": _run_worker(job, line, folder, context) if job else 0})
+        line.send(Exit(_run_worker(job, line, folder, context) if job else 0))
         hang_up(connection)  # the thread that listens for commands holds it, too
     return iter(())
 
@@ -124,7 +126,7 @@ def _meet(
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
     problems = [other["problem"] for other in everyone if other["problem"]]
     if problems:
-        line.send({"kind": "error", "text": problems[0]})
+        line.send(Error(problems[0]))
         return None
     addresses = tuple(other["address"] for other in everyone) if len(everyone) > 1 else ()
     return replace(
@@ -184,7 +186,7 @@ def _pass_messages(reader: int, line: Line) -> None:
 def _pass_log(reader: int, line: Line) -> None:
     with os.fdopen(reader, "rb", buffering=0) as log:
         while text := log.read(65536):
-            line.send({"kind": "log", "text": text.decode(errors="replace")})
+            line.send(Log(text.decode(errors="replace")))
 
 
 def _environment(context: BarrierTaskContext) -> dict[str, str]:

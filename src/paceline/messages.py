@@ -1,0 +1,184 @@
+"""The messages of a worker to its parent: one frozen dataclass for each kind, one line of JSON each.
+
+Owns the kinds, their fields and their form on the pipe. What a parent does about a message is the
+business of `places` (restarts, limits) and of the listener (`cli.progress`, `api`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+MESSAGES = "PACELINE_MESSAGES"
+"""Environment variable with the file descriptor to which a worker writes its messages."""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Sent every second by a thread of the worker. A stopped process sends none."""
+
+
+@dataclass(frozen=True)
+class Working:
+    """The engine begins another block or another batch of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The workers have met, and training begins or continues at `first_step`."""
+
+    total_steps: int
+    steps_per_epoch: int
+    first_step: int = 0
+    line: str = ""
+    """Every derived number on one line."""
+    run_dir: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The chief has trained a block that ended at `step`; `metrics` are its scalars."""
+
+    step: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """A worker that is not the chief has trained a block that ended at `step`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The measures of an evaluation after `step`, named test_* and validation_*."""
+
+    step: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The checkpoint of `step` is complete."""
+
+    step: int
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A file was copied from or to remote storage."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Something a person should read; the work continues."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of an evaluation or a prediction is done."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The next predictions, each as `results.predict.Prediction.to_json` returns it."""
+
+    predictions: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The work is done. After a training, `values` are those of result.json and `run_dir`."""
+
+    values: dict[str, Any]
+
+    @property
+    def already(self) -> bool:
+        """Whether the run was finished before this command."""
+        return bool(self.values.get("already"))
+
+
+@dataclass(frozen=True)
+class Error:
+    """The worker ends because of something that a person can correct."""
+
+    text: str
+    address_taken: bool = False
+    """Another program listens at the worker's address."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The worker ends because of an unexpected error."""
+
+    text: str
+    lost: bool = False
+    """The error is only that another worker is gone; the cause is there."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Lines of a worker's log, from another host."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A worker on another host has ended."""
+
+    code: int
+
+
+Message = (
+    Alive
+    | Working
+    | Start
+    | Block
+    | Advanced
+    | Evaluation
+    | Saved
+    | Transfer
+    | Warn
+    | Progress
+    | Predictions
+    | Result
+    | Error
+    | Crash
+    | Log
+    | Exit
+)
+Send = Callable[[Message], None]
+"""Takes each message: in a worker to its parent, in the parent to a listener."""
+
+KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
+
+
+def to_line(message: Message) -> str:
+    """Return a message as a line of JSON."""
+    return json.dumps({"kind": type(message).__name__} | vars(message)) + "\n"
+
+
+def from_line(line: str | bytes) -> Message | None:
+    """Return the message of a line, or None if a newer worker sent a kind that is unknown here.
+
+    Raises ValueError for an incomplete line, such as the last one of a killed process.
+    """
+    values = json.loads(line)
+    kind = KINDS.get(values.get("kind", ""))
+    if kind is None:
+        return None
+    names = {each.name for each in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in names})
