@@ -2,7 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# uv installs in seconds what pip installs in minutes: the one on the PATH, else one in .venv, brought by pip.
+UV := $(shell command -v uv || echo $(BIN)/uv)
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
 .PHONY: train test test-long check format setup setup-all bench clean
 
@@ -25,6 +27,7 @@ format: setup-all
 	$(BIN)/ruff format .
 
 bench: setup-all
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"  # the CPU build
 	$(INSTALL) --editable ".[$(ALL),bench]"
 	$(BIN)/python -m benchmarks
 
@@ -35,7 +38,9 @@ EXTRA ?= cpu
 ALL := $(EXTRA),dev,ray,spark,s3,onnx
 $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(UV) || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(INSTALL) --editable ".[$(EXTRA)]"
 	touch $@
 

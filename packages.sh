@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packages of the system that some tests need: Java 17 for Spark, ip and tc for hosts as network namespaces, Chromium for the report.
-# Installed where this user may; else the tests that need them are skipped and say so.
+# System packages that some tests need: Java 17 for Spark, ip and tc for network namespaces, Chromium for the report.
+# They are installed if this user may install them; otherwise the tests that need them are skipped and say so.
 set -uo pipefail
 
 missing=()
@@ -10,10 +10,14 @@ command -v chromium google-chrome > /dev/null || missing+=(chromium)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+    install=(apt-get install -qq -y --no-install-recommends)
+    echo "Installing system packages: ${missing[*]} ..."
     apt-get update -qq > /dev/null 2>&1
-    for package in "${missing[@]}"; do
-        apt-get install -qq -y --no-install-recommends "$package" > /dev/null 2>&1 || failed+=("$package")
-    done
+    if ! "${install[@]}" "${missing[@]}" > /dev/null 2>&1; then  # one by one: some are better than none
+        for package in "${missing[@]}"; do
+            "${install[@]}" "$package" > /dev/null 2>&1 || failed+=("$package")
+        done
+    fi
 else
     failed=("${missing[@]}")
 fi
