@@ -62,7 +62,7 @@ def kill_before_the_next_rename(step, metrics):
 
 def kill_in_the_middle_of_the_next_write(step, metrics):
     """Half of the next checkpoint is in its file when the process is gone."""
-    from paceline.training import checkpoint
+    from paceline.run_folder import checkpoint
 
     replacing = checkpoint.replacing
 
