@@ -1,4 +1,4 @@
-"""Fit y = 0.1 x + 0.3: two actors compute gradients on half a batch each, the driver applies the mean.
+"""Fit y = 0.1 x + 0.3: two actors compute gradients, and the driver applies their mean.
 
 pip install 'paceline[cpu,ray]'
 python examples/ray_gradient_averaging.py

@@ -1,10 +1,10 @@
-"""Average weights: actors train alone on their own data, then continue from the mean of their weights.
+"""Average weights: actors train alone on their own data, then continue from the mean.
 
     pip install 'paceline[cpu,ray]'
     python examples/ray_weight_averaging.py
 
-`paceline train ... --on ray --sync.method weights` does this for image classifiers, with the same bits
-on any number of workers and after failures. This program shows the idea for your own model.
+`paceline train ... --on ray --sync.method weights` does this for image classifiers, with the same
+bits on any number of workers and after failures. This program shows the idea for your own model.
 """
 
 import numpy as np

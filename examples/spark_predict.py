@@ -3,7 +3,8 @@
     spark-submit [--master URL] examples/spark_predict.py RUN IMAGES OUT
 
 IMAGES is anything that Spark can read (a folder, hdfs://, s3a://). OUT becomes a folder of Parquet
-files with the columns path, label, probability (of the label) and error (for files that are not images).
+files with the columns path, label, probability (of the label) and error (if a file is not an
+image).
 """
 
 import sys
