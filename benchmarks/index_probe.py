@@ -21,8 +21,9 @@ from rich.console import Console
 
 from paceline.config.experiment import Data
 from paceline.data.sources import example
+from paceline.data.sources.keys import IMAGE_KEY, LABEL_KEY
 from paceline.data.sources.records import framed
-from paceline.data.sources.shards import IMAGE_KEY, LABEL_KEY, LABELS
+from paceline.data.sources.shards import LABELS
 
 if TYPE_CHECKING:
     from paceline.data.source import Source

@@ -20,7 +20,7 @@ from paceline.data.sources.tfrecord import explain
 from paceline.data.tools import convert as conversion
 from paceline.data.tools.check import check
 from paceline.data.tools.convert import convert
-from paceline.data.tools.image_file import examine
+from paceline.data.tools.image_file import inspect_image
 from paceline.data.tools.info import describe_source, detect
 from paceline.errors import UserError
 
@@ -120,7 +120,7 @@ def test_a_split_of_one_folder_is_the_same_whatever_else_lies_there(tmp_path):
     [
         (lambda folder: (folder / "val").rename(folder / "values"), {}, "no val/"),
         (lambda folder: (folder / "val" / "dog").mkdir(), {}, "a class 'dog'"),
-        (lambda folder: (folder / "train" / "dog").mkdir(), {}, "has no picture"),
+        (lambda folder: (folder / "train" / "dog").mkdir(), {}, "has no image"),
         (unwrap, {}, "--data.split"),
         (lambda folder: None, {"split": 0.5}, "already"),
         (lambda folder: None, {"split": 1.5}, "must be a share"),
@@ -146,7 +146,7 @@ def test_a_picture_that_is_gone_is_named(tmp_path):
     assert_one_line(explain(error.value), folder / "train" / "ant" / "ant-train-0.jpg")
 
 
-# Examining
+# Inspecting
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_picture_that_is_gone_is_named(tmp_path):
     ],
 )
 def test_facts_of_a_picture(mode, kind, channels, colorspace):
-    assert examine(draw(1, mode, kind)) == (kind, 30, 40, channels, colorspace)
+    assert inspect_image(draw(1, mode, kind)) == (kind, 30, 40, channels, colorspace)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -173,13 +173,13 @@ def test_a_picture_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
     with pytest.raises(tf.errors.OpError):
         tf.io.decode_image(cut)
     with pytest.raises(ValueError, match=r"."):
-        examine(cut)
+        inspect_image(cut)
 
 
 def test_what_is_no_picture_is_refused():
     for data in (b"", b"hello", b"GIF89a" + bytes(50), b"\xff\xd8\xff" + bytes(100)):
         with pytest.raises(ValueError, match=r"."):
-            examine(data)
+            inspect_image(data)
 
 
 # Converting
@@ -266,7 +266,7 @@ def test_bad_pictures_are_named_and_left_out(tmp_path):
     ]
     assert {line["file"] for line in lines} == {f"train/ant/{name}" for name in bad}
     assert all(line["reason"] for line in lines)
-    assert "3 bad pictures" in said.getvalue()
+    assert "3 bad images" in said.getvalue()
 
 
 def test_a_conversion_that_was_cut_off_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
@@ -274,7 +274,7 @@ def test_a_conversion_that_was_cut_off_goes_on_and_ends_with_the_same_bytes(tmp_
     (folder / "train" / "bee" / "bad.jpg").write_bytes(b"no picture")
     options = {"shards": 6, "validation_shards": 2, "processes": 1, "console": QUIET}
     whole = convert(folder, tmp_path / "whole", **options)
-    encode = conversion._encode_picture
+    encode = conversion._encode_image
 
     def fail_later(job, picture):
         written.append(job.name)
@@ -282,7 +282,7 @@ def test_a_conversion_that_was_cut_off_goes_on_and_ends_with_the_same_bytes(tmp_
             raise KeyboardInterrupt
         return encode(job, picture)
 
-    monkeypatch.setattr(conversion, "_encode_picture", fail_later)
+    monkeypatch.setattr(conversion, "_encode_image", fail_later)
     with pytest.raises(KeyboardInterrupt):
         convert(folder, out, **options)
     finished = content_of(out)
@@ -312,7 +312,7 @@ def test_another_conversion_into_the_same_folder_is_refused(tmp_path, monkeypatc
     (folder / "train" / "ant" / "new.jpg").write_bytes(draw(5))
     with pytest.raises(UserError) as error:
         convert(folder, tmp_path / "out", shards=2, **options)
-    assert_one_line(error.value, "the pictures are not the same")
+    assert_one_line(error.value, "the images differ")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     with pytest.raises(UserError, match="not empty"):
@@ -384,10 +384,10 @@ def test_a_label_file_that_does_not_fit_is_one_line(tmp_path, lines, words):
 
 
 def test_imagenet_has_its_usual_shards_and_labels_from_1():
-    from paceline.data.tools.conversion_inputs import Originals
+    from paceline.data.tools.conversion_inputs import ConversionInputs
 
-    assert Originals(tuple(f"n{number:08d}" for number in range(1000)), {}).is_imagenet
-    assert not Originals(tuple(f"n{number:08d}" for number in range(10)), {}).is_imagenet
+    assert ConversionInputs(tuple(f"n{number:08d}" for number in range(1000)), {}).is_imagenet
+    assert not ConversionInputs(tuple(f"n{number:08d}" for number in range(10)), {}).is_imagenet
     assert conversion.IMAGENET_SHARDS == {"train": 1024, "validation": 128}
     assert conversion._ranges("train", 1_281_167, 1024)[0] == ("train-00000-of-01024", (0, 1251))
 
@@ -501,5 +501,5 @@ def test_imagenette_is_converted_whole(tmp_path):
 )
 def test_facts_of_real_pictures_are_those_that_tensorflow_decodes():
     for file in sorted((SHARED / "imagenet-samples").glob("*.JPEG")):
-        facts, decoded = examine(file.read_bytes()), tf.io.decode_jpeg(file.read_bytes())
+        facts, decoded = inspect_image(file.read_bytes()), tf.io.decode_jpeg(file.read_bytes())
         assert (facts.height, facts.width, facts.channels) == tuple(decoded.shape)

@@ -285,7 +285,7 @@ def test_missing_data_say_what_to_do(tmp_path):
     with pytest.raises(UserError) as caught:
         build("cifar100", tmp_path)
     assert_one_line(
-        caught, f"{tmp_path} holds no cifar100 files", f"`paceline data fetch cifar100 {tmp_path}`"
+        caught, f"{tmp_path} has no cifar100 files", f"`paceline data fetch cifar100 {tmp_path}`"
     )
     (write_binary(tmp_path, "cifar10") / "data_batch_2.bin").unlink()
     with pytest.raises(UserError) as caught:
@@ -602,14 +602,14 @@ def test_a_description_counts_every_label(tmp_path):
 
 def test_a_label_outside_the_classes_is_told():
     split = in_memory(np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 2]))
-    with pytest.raises(UserError, match="label 2, but 2 classes"):
+    with pytest.raises(UserError, match="there is a label 2; labels of 2 classes"):
         describe_source(Source(split, split, ("a", "b"), (2, 2, 1)))
 
 
 def test_a_folder_of_no_or_two_kinds_is_not_guessed_at(tmp_path):
     with pytest.raises(UserError, match="no folder"):
         detect(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="no data set that Paceline knows"):
+    with pytest.raises(UserError, match="no data set of a known kind"):
         detect(tmp_path)
     write_binary(tmp_path / "cifar-10-batches-bin", "cifar10")
     write_pickles(tmp_path / "cifar-100-python", "cifar100")

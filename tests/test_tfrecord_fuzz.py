@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from paceline.data.sources import example
-from paceline.data.sources.index import ShardIndex, judge, load_index, pack, unpack
+from paceline.data.sources.index import ShardIndex, load_index, pack, unpack
+from paceline.data.sources.keys import Keys, parse_example
 from paceline.data.sources.records import (
     BadRecord,
     Shard,
@@ -18,7 +19,6 @@ from paceline.data.sources.records import (
     read_all,
     read_record,
 )
-from paceline.data.sources.shards import Keys
 from paceline.errors import UserError
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -80,7 +80,7 @@ def test_no_mutated_file_gives_a_record_that_was_not_written():
         content = mutate(whole, chance)
         file, last = io.BytesIO(content), -1
         for offset, found in read_all(file, "fuzz", len(content)):
-            assert last < offset < len(content)
+            assert last < offset < max(1, len(content))  # an empty file is a fault at 0
             last = offset
             assert isinstance(found, BadRecord) or found in PAYLOADS
         try:
@@ -119,19 +119,17 @@ def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():
     for number in range(EXAMPLE_INPUTS):
         content = mutate(chance.choice(PAYLOADS), chance)
         try:
-            ours = example.decode(content)
+            ours = dict(zip(KEYS, parse_example(content, *KEYS), strict=True))
         except ValueError:
             continue
-        if number % 5 or isinstance(judge(content, *KEYS), str):
+        if number % 5:
             continue
         try:
             theirs = parse(tf.constant(content))
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             continue  # what TensorFlow refuses, reading refuses; its message may hold the bytes of the record
         compared += 1
-        assert {key: [value.numpy()] for key, value in theirs.items()} == {
-            key: ours[key] for key in KEYS
-        }
+        assert {key: value.numpy() for key, value in theirs.items()} == ours
     assert compared > EXAMPLE_INPUTS // 50
 
 

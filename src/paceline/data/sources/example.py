@@ -1,134 +1,71 @@
-"""tf.train.Example as bytes, read and written without TensorFlow: converting and checking processes need nothing else of it.
+"""tf.train.Example without TensorFlow: encode and decode one message with protobuf.
 
-`encode` writes the bytes that tf.train.Example's deterministic serialisation writes; `decode` reads what it reads, and raises
-ValueError for what is not an Example.
+Processes that convert or check records need nothing else of TensorFlow. The message types are
+TensorFlow's, built in a descriptor pool of their own, so they never collide with TensorFlow's.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 Value = bytes | str | int
 Features = dict[str, list[bytes] | list[int] | list[float]]
 
-_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_DESCRIPTION = """
+name: "paceline/example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".tensorflow.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".tensorflow.Features.Entry" }
+  nested_type { name: "Entry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".tensorflow.Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
+"""
+
+
+def _build_message_class() -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_DESCRIPTION, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _build_message_class()
 
 
 def encode(features: Mapping[str, Value]) -> bytes:
-    """An Example of one value per feature."""
-    entries = [
-        _field(1, _field(1, key.encode()) + _field(2, _feature(features[key])))
-        for key in sorted(features)
-    ]
-    return _field(1, b"".join(entries))
+    """Return an Example with one value per feature, as deterministic bytes."""
+    example = _Example()
+    for key, value in features.items():
+        feature = example.features.feature[key]
+        if isinstance(value, int):
+            feature.int64_list.value.append(value)
+        else:
+            feature.bytes_list.value.append(value.encode() if isinstance(value, str) else value)
+    return example.SerializeToString(deterministic=True)
 
 
 def decode(data: bytes) -> Features:
-    """Every feature with its values. Of a key that comes twice the last counts, as in TensorFlow."""
-    features: Features = {}
-    for number, wire, entries in _fields(memoryview(data)):
-        if (number, wire) == (1, _DELIMITED):
-            for number, wire, entry in _fields(entries):
-                if (number, wire) == (1, _DELIMITED):
-                    key, values = _decode_entry(entry)
-                    features[key] = values
-    return features
+    """Return every feature with its values. Raise ValueError if `data` is not an Example."""
+    try:
+        found = _Example.FromString(data).features.feature
+    except message.DecodeError:
+        raise ValueError("not a tf.train.Example") from None
+    return {key: _values(feature) for key, feature in found.items()}
 
 
-def _feature(value: Value) -> bytes:
-    if isinstance(value, int):
-        return _field(_INT64_LIST, _field(1, _varint(value & 0xFFFFFFFFFFFFFFFF)))
-    return _field(_BYTES_LIST, _field(1, value.encode() if isinstance(value, str) else value))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return b"".join((_varint(number << 3 | _DELIMITED), _varint(len(content)), content))
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-def _decode_entry(entry: memoryview) -> tuple[str, list[bytes] | list[int] | list[float]]:
-    key, values = "", []
-    for number, wire, content in _fields(entry):
-        if (number, wire) == (1, _DELIMITED):
-            key = bytes(content).decode()
-        elif (number, wire) == (2, _DELIMITED):
-            values = _decode_feature(content)
-    return key, values
-
-
-def _decode_feature(feature: memoryview) -> list:
-    values: list = []
-    kind = 0
-    for number, wire, content in _fields(feature):
-        if wire == _DELIMITED and number in (_BYTES_LIST, _FLOAT_LIST, _INT64_LIST):
-            values = values if number == kind else []
-            kind = number
-            for place, how, value in _fields(content):
-                if place == 1:
-                    values += _decode_values(kind, how, value)
-    return values
-
-
-def _decode_values(kind: int, wire: int, value: memoryview) -> list:
-    if kind == _BYTES_LIST and wire == _DELIMITED:
-        return [bytes(value)]
-    if kind == _FLOAT_LIST and wire in (_DELIMITED, _FIXED32):
-        return (
-            [number for (number,) in struct.iter_unpack("<f", value)]
-            if len(value) % 4 == 0
-            else _fail("its floats are cut")
-        )
-    if kind == _INT64_LIST and wire in (_DELIMITED, _VARINT):
-        values, place = [], 0
-        while place < len(value):
-            number, place = _read_varint(value, place)
-            values.append(number - (1 << 64) if number >> 63 else number)
-        return values
-    return []
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Number, wire type and content of each field; the content of a varint is its bytes."""
-    place = 0
-    while place < len(data):
-        tag, start = _read_varint(data, place)
-        number, wire = tag >> 3, tag & 7
-        if wire == _DELIMITED:
-            length, start = _read_varint(data, start)
-            place = start + length
-        elif wire == _VARINT:
-            place = _read_varint(data, start)[1]
-        elif wire in (_FIXED64, _FIXED32):
-            place = start + (8 if wire == _FIXED64 else 4)
-        else:
-            _fail(f"wire type {wire}")
-        if place > len(data) or not 0 < number < 1 << 29:
-            _fail("a field is longer than its message" if number else "field number 0")
-        yield number, wire, data[start:place]
-
-
-def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if place >= len(data) or shift > 63:
-            _fail("a number does not end")
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, place
-        shift += 7
-
-
-def _fail(reason: str) -> list:
-    raise ValueError(f"not a tf.train.Example: {reason}")
+def _values(feature: Any) -> list:
+    kind = feature.WhichOneof("kind")
+    return list(getattr(feature, kind).value) if kind else []

@@ -1,13 +1,14 @@
-"""The index of a folder of TFRecords: where every record begins, made once and kept beside the data, or in the cache.
+"""The index of a folder of TFRecords: where every record begins, built once and kept in a file.
 
-It owns the index file and decides when it still fits: each shard's part is known by the shard's name, size and time of change,
-and is made anew when one of them differs. A plain index needs the lengths only; a *scanned* one read every record, knows its
-label and which records are damaged. No TensorFlow.
+It owns the index file, beside the data or in the cache, and decides when it still fits: a shard's
+part is valid for the shard's name, size and time of change. A plain index needs the lengths only.
+A *scanned* index has read every record: it has the labels and the damaged records. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import struct
@@ -20,7 +21,7 @@ import google_crc32c
 import numpy as np
 from rich.console import Console
 
-from paceline.data.sources import example
+from paceline.data.sources.keys import parse_example
 from paceline.data.sources.records import (
     FRAME_BYTES,
     BadRecord,
@@ -33,18 +34,20 @@ from paceline.data.sources.records import (
 )
 from paceline.data.tools.progress_bar import late_bar
 from paceline.errors import UserError
-from paceline.run_folder.folder import replacing
+from paceline.run_folder.folder import explained, replacing
 from paceline.run_folder.storage import cache_folder
 
 FILE_NAME = ".paceline-index"
 MAGIC = b"PACEIDX1"
 _PREFIX = struct.Struct("<8sII")
-"""Magic bytes, the CRC-32C of all that follows it, and the length of the JSON header, which the offsets and labels follow."""
+"""Magic bytes, the CRC-32C of all that follows it, and the length of the JSON header. Offsets and
+labels follow the header."""
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The good records of one shard: offsets int64 [n]; if it was scanned, labels int32 [n] and the faults (offset, reason)."""
+    """The good records of one shard: offsets int64 [n]. If it was scanned: labels int32 [n], the
+    faults (offset, reason), and the keys of image and label."""
 
     shard: Shard
     offsets: np.ndarray
@@ -60,17 +63,17 @@ def load_index(
     skip_bad: bool = False,
     console: Console | None = None,
 ) -> list[ShardIndex]:
-    """An index of each shard, from the index file where that fits. With `keys`, of picture and label, a scanned one. Damage is
-    an error, or with `skip_bad` left out."""
+    """Return an index of each shard, from the index file where that fits. With the `keys` of image
+    and label it is a scanned one. Damage is an error, or left out with `skip_bad`."""
     known = {part.shard.name: part for part in _read_known(folder)}
     unpacked = [unpacked_shard(shard, skip_bad) for shard in shards]
-    parts = [_fitting(known.get(shard.name), shard, keys) for shard in unpacked]
-    missing = [shard for shard, part in zip(unpacked, parts, strict=True) if part is None]
+    parts = {shard: _fitting(known.get(shard.name), shard, keys) for shard in unpacked}
+    missing = [shard for shard, part in parts.items() if part is None]
     if missing:
-        made = _make(missing, keys, skip_bad, console)
-        parts = [part or made[shard.name] for shard, part in zip(unpacked, parts, strict=True)]
-        _keep(folder, [part for part in parts if part is not None])
-    whole = [part for part in parts if part is not None]
+        parts |= _build(missing, keys, skip_bad, console)
+    whole = [part for part in parts.values() if part is not None]
+    if missing:
+        _save(folder, whole)
     for part in whole:
         if part.faults and not skip_bad:
             raise BadRecord(part.shard.path, *part.faults[0])
@@ -78,7 +81,7 @@ def load_index(
 
 
 def pack(parts: Sequence[ShardIndex]) -> bytes:
-    """The content of an index file."""
+    """Return the content of an index file."""
     header = [
         {
             "shard": part.shard,
@@ -89,22 +92,18 @@ def pack(parts: Sequence[ShardIndex]) -> bytes:
         }
         for part in parts
     ]
-    arrays = [
-        array
-        for part in parts
-        for array in (part.offsets.astype("<i8"), part.labels)
-        if array is not None
-    ]
     text = json.dumps(header).encode()
-    body = b"".join(
-        [text, *(np.asarray(array, array.dtype.newbyteorder("<")).tobytes() for array in arrays)]
-    )
-    tail = struct.pack("<I", len(text)) + body
-    return MAGIC + struct.pack("<I", google_crc32c.value(tail)) + tail
+    tail = [struct.pack("<I", len(text)), text]
+    for part in parts:
+        tail.append(part.offsets.astype("<i8").tobytes())
+        if part.labels is not None:
+            tail.append(part.labels.astype("<i4").tobytes())
+    body = b"".join(tail)
+    return MAGIC + struct.pack("<I", google_crc32c.value(body)) + body
 
 
 def unpack(content: bytes) -> list[ShardIndex]:
-    """The parts in an index file; ValueError if one bit of it is not as `pack` wrote it."""
+    """Return the parts in an index file. Raise ValueError if one bit differs from `pack`'s."""
     if len(content) < _PREFIX.size:
         raise ValueError("it is cut short")
     magic, crc, length = _PREFIX.unpack_from(content)
@@ -119,54 +118,24 @@ def unpack(content: bytes) -> list[ShardIndex]:
             labels = np.frombuffer(content, "<i4", count, place)
             place += 4 * count
         faults = tuple((offset, reason) for offset, reason in entry["faults"])
-        parts.append(
-            ShardIndex(
-                Shard(*entry["shard"]),
-                offsets,
-                labels,
-                faults,
-                tuple(entry["keys"]) if entry["keys"] else None,
-            )
-        )
+        keys = tuple(entry["keys"]) if entry["keys"] else None
+        parts.append(ShardIndex(Shard(*entry["shard"]), offsets, labels, faults, keys))
     return parts
 
 
-def judge(data: bytes, image_key: str, label_key: str) -> int | str:
-    """The label of a record, or what is wrong with it."""
-    try:
-        features = example.decode(data)
-    except ValueError as error:
-        return f"a record is {error},"
-    for key, kind in ((image_key, bytes), (label_key, int)):
-        values = features.get(key, [])
-        if len(values) != 1 or not isinstance(values[0], kind):
-            found = f"{len(values)} values" if len(values) != 1 else f"a {type(values[0]).__name__}"
-            names = ", ".join(sorted(features)[:12]) or "nothing"
-            return f"a record has {found if key in features else 'no feature'} {key!r} (it has {names})"
-    return int(features[label_key][0])
-
-
-def _make(
+def _build(
     missing: list[Shard], keys: tuple[str, str] | None, skip_bad: bool, console: Console | None
-) -> dict[str, ShardIndex]:
-    made = {}
-    with late_bar(
-        "reading records" if keys else "indexing records",
-        sum(shard.size for shard in missing),
-        console,
-    ) as advance:
+) -> dict[Shard, ShardIndex]:
+    built, total = {}, sum(shard.size for shard in missing)
+    with late_bar("reading records" if keys else "indexing records", total, console) as advance:
         for shard in missing:
             with open(shard.path, "rb") as file:
-                made[shard.name] = (
-                    _scan(shard, file, keys, skip_bad, advance)
-                    if keys
-                    else _measure(shard, file, advance)
-                )
-    return made
-
-
-def _measure(shard: Shard, file: IO[bytes], advance: Callable[[int], None]) -> ShardIndex:
-    return ShardIndex(shard, find_offsets(file, shard.path, shard.size, advance))
+                if keys:
+                    built[shard] = _scan(shard, file, keys, skip_bad, advance)
+                else:
+                    offsets = find_offsets(file, shard.path, shard.size, advance)
+                    built[shard] = ShardIndex(shard, offsets)
+    return built
 
 
 def _scan(
@@ -176,32 +145,30 @@ def _scan(
     skip_bad: bool,
     advance: Callable[[int], None],
 ) -> ShardIndex:
-    offsets, labels, faults, reached = [], [], [], 0
-    if shard.size == 0:
-        faults.append((0, "the shard is empty (0 bytes): it ends"))
-    for offset, data in read_all(file, shard.path, shard.size):
-        advance(offset - reached)
-        reached = offset
-        found = data.reason if isinstance(data, BadRecord) else judge(data, *keys)
-        if isinstance(found, str):
-            faults.append((offset, found))
+    offsets, labels, faults = [], [], []
+    for offset, data in read_all(file, shard.path, shard.size, advance):
+        try:
+            if isinstance(data, BadRecord):
+                raise ValueError(data.reason)
+            label = parse_example(data, *keys)[1]
+        except ValueError as error:
             if not skip_bad:
-                raise BadRecord(shard.path, offset, found)
+                raise BadRecord(shard.path, offset, str(error)) from None
+            faults.append((offset, str(error)))
         else:
             offsets.append(offset)
-            labels.append(max(-(2**31), min(found, 2**31 - 1)))
-    return ShardIndex(
-        shard, np.array(offsets, np.int64), np.array(labels, np.int32), tuple(faults), keys
-    )
+            labels.append(max(-(2**31), min(label, 2**31 - 1)))
+    numbers = np.array(offsets, np.int64), np.array(labels, np.int32)
+    return ShardIndex(shard, *numbers, tuple(faults), keys)
 
 
 def _fitting(
     part: ShardIndex | None, shard: Shard, keys: tuple[str, str] | None
 ) -> ShardIndex | None:
-    """`part`, if it is of this very file and knows enough; its last record is looked up in the file."""
+    """Return `part` if it belongs to this very file and has the keys. The last record is compared
+    with the file."""
     if part is None or part.shard[1:] != shard[1:] or (keys is not None and part.keys != keys):
         return None
-    part = ShardIndex(shard, part.offsets, part.labels, part.faults, part.keys)
     if len(part.offsets):
         last = int(part.offsets[-1])
         try:
@@ -211,43 +178,40 @@ def _fitting(
             return None
         if end != shard.size and not part.faults:
             return None
-    return part
+    return dataclasses.replace(part, shard=shard)
 
 
 def unpacked_shard(shard: Shard, keep_partial: bool) -> Shard:
-    """The shard itself, or where its gzip data lie unpacked in the cache."""
-    try:
-        with open(shard.path, "rb") as file:
-            if not is_gzip(file):
-                return shard
-            key = hashlib.sha256(
-                f"{shard.path} {shard.size} {shard.stamp} {keep_partial}".encode()
-            ).hexdigest()[:16]
-            target = cache_folder() / "unpacked" / f"{key}-{shard.name.removesuffix('.gz')}"
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                unpack_gzip(file, shard.path, target, keep_partial)
-    except OSError as error:
-        raise UserError(f"cannot read or unpack {shard.path}: {error.strerror or error}") from error
-    return Shard(str(target), shard.name, target.stat().st_size, f"{shard.size} {shard.stamp}")
+    """Return the shard itself, or if it is gzip data, its unpacked copy in the cache."""
+    with explained("read or unpack", Path(shard.path)), open(shard.path, "rb") as file:
+        if not is_gzip(file):
+            return shard
+        name = f"{shard.path} {shard.size} {shard.stamp} {keep_partial}"
+        key = hashlib.sha256(name.encode()).hexdigest()[:16]
+        target = cache_folder() / "unpacked" / f"{key}-{shard.name.removesuffix('.gz')}"
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            unpack_gzip(file, shard.path, target, keep_partial)
+        size = target.stat().st_size
+    return Shard(str(target), shard.name, size, f"{shard.size} {shard.stamp}")
 
 
 def _places(folder: str) -> list[Path]:
-    """Beside the data first, then in the cache."""
+    """Return where an index may be: beside the data first, then in the cache."""
     name = "index-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     return [Path(folder, FILE_NAME), cache_folder() / name]
 
 
 def _read_known(folder: str) -> list[ShardIndex]:
-    """A missing or damaged file is made anew, so nothing is said of it."""
+    """Return the first index that can be read. A damaged one is not reported: it is built again."""
     for place in _places(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return unpack(place.read_bytes())
     return []
 
 
-def _keep(folder: str, parts: list[ShardIndex]) -> None:
-    """In the first place that can be written; without one, the index lives in memory only."""
+def _save(folder: str, parts: list[ShardIndex]) -> None:
+    """Write the index to the first place that allows it; if none does, it stays in memory."""
     content = pack(parts)
     for place in _places(folder):
         with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""Folders of pictures, one folder per class: what lies where, and a source that reads the files as they are.
+"""Folders of images, one folder per class: list the files, and a source that reads them unchanged.
 
-`train/<class>/*.jpg` with `val/`, `validation/` or `test/` beside it, or one folder of classes of which `split` is held out by
-a hash of each picture's path. It decodes nothing. All but `build_pictures` is without TensorFlow; `convert` and `check` use it.
+`train/<class>/*.jpg` with `val/`, `validation/` or `test/` beside it, or one folder of classes of
+which `split` is held out by a hash of each image's path. It decodes nothing. Only `build_pictures`
+needs TensorFlow; `convert` and `check` use the rest.
 """
 
 from __future__ import annotations
@@ -23,178 +24,161 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 TEST_FOLDERS = ("val", "validation", "test")
+LAYOUT = "train/<class>/*.jpg and val/<class>/*.jpg"
 
 
-class Picture(NamedTuple):
+class LabelledImage(NamedTuple):
     """A file by its path relative to the folder of the data set, and the number of its class."""
 
     path: str
     label: int
 
 
-class Folders(NamedTuple):
-    """All pictures of a data set, sorted by path."""
+class ImageFolders(NamedTuple):
+    """All images of a data set, sorted by path."""
 
     classes: tuple[str, ...]
-    train: list[Picture]
-    test: list[Picture]
+    train: list[LabelledImage]
+    test: list[LabelledImage]
 
 
 def build_pictures(data: Data) -> Source:
+    """Return the source of a folder of images."""
     from paceline.data.source import Source
 
     if not data.dir:
-        raise UserError(
-            "the source pictures needs its folder: give --data.dir DIR with train/<class>/*.jpg and val/<class>/*.jpg"
-        )
+        raise UserError(f"give --data.dir DIR, a folder with {LAYOUT}")
     if data.skip_bad:
-        raise UserError(
-            "data.skip-bad is for TFRecords; `paceline data convert` leaves bad pictures out and names them"
-        )
-    folders = find_pictures(Path(data.dir).expanduser(), data.split)
-    train, test = (
-        _split(Path(data.dir).expanduser(), pictures) for pictures in (folders.train, folders.test)
-    )
+        advice = "`paceline data convert` leaves bad images out and lists them"
+        raise UserError(f"data.skip-bad is for TFRecords; {advice}")
+    root = Path(data.dir).expanduser()
+    folders = find_images(root, data.split)
+    train, test = (_split(root, images) for images in (folders.train, folders.test))
     return Source(train, test, folders.classes, None)
 
 
-def find_pictures(folder: Path, split: float = 0.0) -> Folders:
-    """The pictures of a folder with train/ and val/, or of one folder of classes, parted by `split`."""
-    _check_folder(folder)
+def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
+    """Return the images of a folder with train/ and val/, or of one folder of classes, of which
+    the share `split` becomes the test split."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; give one with {LAYOUT}")
     if not 0 <= split < 1:
-        raise UserError(f"split is {split}; it must be a share of the pictures, such as 0.1")
+        raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
     if not (folder / "train").is_dir():
-        return _find_parted(folder, split)
+        return _find_and_split(folder, split)
     test = test_folder(folder)
     if test is None:
-        raise UserError(
-            f"{folder} has train/ but no val/, validation/ or test/ beside it; for a split of its own give {folder}/train"
-        )
+        advice = f"to hold out a share of its images, give {folder}/train and a split"
+        raise UserError(f"{folder} has train/ but no val/, validation/ or test/; {advice}")
     if split:
-        raise UserError(
-            f"{folder} has train/ and {test}/ already; leave split out, or give {folder}/train"
-        )
+        advice = f"do not give a split, or give {folder}/train"
+        raise UserError(f"{folder} has train/ and {test}/ already; {advice}")
     classes = class_folders(folder / "train")
-    strangers = sorted(set(class_folders(folder / test)) - set(classes))
-    if strangers:
-        raise UserError(
-            f"{folder / test} has a class {strangers[0]!r} that {folder / 'train'} has not"
-        )
-    train = list_pictures(folder, "train", classes)
-    return Folders(classes, train, list_pictures(folder, test, classes, may_lack=True))
+    unknown = sorted(set(class_folders(folder / test)) - set(classes))
+    if unknown:
+        raise UserError(f"{folder / test} has a class {unknown[0]!r} that train/ does not have")
+    train = list_images(folder, "train", classes)
+    return ImageFolders(classes, train, list_images(folder, test, classes, may_lack=True))
+
+
+def _find_and_split(folder: Path, split: float) -> ImageFolders:
+    classes = class_folders(folder)
+    images = list_images(folder, "", classes)
+    if not split:
+        advice = "give --split or --data.split, such as 0.1, to hold out a tenth"
+        raise UserError(f"{folder} has classes but no train/ and val/; {advice}")
+    test = [image for image in images if is_held_out(image.path, split)]
+    train = [image for image in images if not is_held_out(image.path, split)]
+    for name, part in (("train", train), ("test", test)):
+        if not part:
+            found = f"a split of {split} leaves none of {len(images)} images to {name}"
+            raise UserError(f"{found}; give another split")
+    return ImageFolders(classes, train, test)
 
 
 def test_folder(folder: Path) -> str | None:
+    """Return the name of the folder of test images, if there is one."""
     return next((name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
 
 
-def looks_like_pictures(folder: Path) -> bool:
-    """Whether a class folder in it has a picture, by names alone."""
+def contains_images(folder: Path) -> bool:
+    """Return whether a class folder in `folder` has an image, by names alone."""
     place = folder / "train" if (folder / "train").is_dir() else folder
-    folders = [
-        entry.path
-        for entry in os.scandir(place)
-        if entry.is_dir() and not entry.name.startswith(".")
-    ]
-    return any(_is_picture(entry.name) for each in folders for entry in os.scandir(each))
+    return any(image_names(place / name) for name in subfolders(place))
+
+
+def subfolders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    return sorted(entry.name for entry in _visible_entries(folder) if entry.is_dir())
+
+
+def image_names(folder: Path) -> list[str]:
+    """Return the names of the images in a folder, sorted."""
+    entries = _visible_entries(folder)
+    return sorted(
+        entry.name for entry in entries if entry.name.lower().endswith(ENDINGS) and entry.is_file()
+    )
+
+
+def _visible_entries(folder: Path) -> list[os.DirEntry[str]]:
+    with explained("read", folder), os.scandir(folder) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Names of the class folders, sorted: the label is the place."""
-    with explained("read", folder), os.scandir(folder) as entries:
-        names = sorted(
-            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-        )
+    """Return the names of the class folders, sorted. A class's label is its place."""
+    names = subfolders(folder)
     if not names:
-        raise UserError(
-            f"{folder} has no folders; there must be one folder for each class, with its pictures"
-        )
+        raise UserError(f"{folder} has no folders; there must be one folder of images per class")
     return tuple(names)
 
 
-def list_pictures(
+def list_images(
     root: Path, part: str, classes: Sequence[str], may_lack: bool = False
-) -> list[Picture]:
-    """Pictures of all classes in `root`/`part`; each class must have one, or with `may_lack` one of them."""
-    found: list[Picture] = []
+) -> list[LabelledImage]:
+    """Return the images of all classes in `root`/`part`. Each class must have an image; with
+    `may_lack`, one class must."""
+    found: list[LabelledImage] = []
     for label, name in enumerate(classes):
         place = root / part / name
-        files = list_files(place) if place.is_dir() or not may_lack else []
+        files = image_names(place) if place.is_dir() or not may_lack else []
         if not files and not may_lack:
-            raise UserError(f"the class folder {place} has no picture ({', '.join(ENDINGS)})")
-        found += [Picture(os.path.join(part, name, file), label) for file in files]
+            raise UserError(f"the class folder {place} has no image ({', '.join(ENDINGS)})")
+        found += [LabelledImage(os.path.join(part, name, file), label) for file in files]
     if not found:
-        raise UserError(f"{root / part} has no picture ({', '.join(ENDINGS)}) in its class folders")
+        raise UserError(f"{root / part} has no image ({', '.join(ENDINGS)}) in its class folders")
     return found
 
 
-def list_files(folder: Path) -> list[str]:
-    """Names of the pictures in a folder, sorted."""
-    with explained("read", folder), os.scandir(folder) as entries:
-        return sorted(
-            entry.name for entry in entries if _is_picture(entry.name) and entry.is_file()
-        )
+def is_held_out(path: str, split: float) -> bool:
+    """Return whether an image is of the test split. Its path alone decides, so that other images
+    can come and go without moving it."""
+    digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") < split * 2**64
 
 
-def held_out(path: str, split: float) -> bool:
-    """Whether a picture is of the test split: decided by its path alone, so that others come and go without moving it."""
-    number = int.from_bytes(
-        hashlib.sha256(path.encode(errors="surrogateescape")).digest()[:8], "big"
-    )
-    return number < split * 2**64
-
-
-def _find_parted(folder: Path, split: float) -> Folders:
-    classes = class_folders(folder)
-    pictures = list_pictures(folder, "", classes)
-    if not split:
-        raise UserError(
-            f"{folder} has classes but no train/ and val/; give --split or --data.split, such as 0.1, to hold out a tenth"
-        )
-    test = [picture for picture in pictures if held_out(picture.path, split)]
-    train = [picture for picture in pictures if not held_out(picture.path, split)]
-    for name, part in (("train", train), ("test", test)):
-        if not part:
-            raise UserError(
-                f"of {len(pictures)} pictures a split of {split} leaves none to {name}; give another"
-            )
-    return Folders(classes, train, test)
-
-
-def _is_picture(name: str) -> bool:
-    return name.lower().endswith(ENDINGS) and not name.startswith(".")
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(
-            f"there is no folder {folder}; give one with train/<class>/*.jpg and val/<class>/*.jpg"
-        )
-
-
-def _split(root: Path, pictures: Sequence[Picture]) -> Split:
-    """Folder and name are kept apart: 32 bytes for most names, whatever the folder is called."""
+def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
+    """Build a split. Folder and name are stored apart: most names then need 32 bytes only."""
     import tensorflow as tf
 
     from paceline.data.source import Split
 
-    folders = sorted({os.path.dirname(picture.path) for picture in pictures})
+    folders = sorted({os.path.dirname(image.path) for image in images})
     numbers = {folder: number for number, folder in enumerate(folders)}
     paths = tf.constant([os.fsencode(root / folder) + b"/" for folder in folders])
-    names = tf.constant([os.fsencode(os.path.basename(picture.path)) for picture in pictures])
-    places = tf.constant([numbers[os.path.dirname(picture.path)] for picture in pictures], tf.int32)
-    labels = tf.constant([picture.label for picture in pictures], tf.int32)
+    names = tf.constant([os.fsencode(os.path.basename(image.path)) for image in images])
+    places = tf.constant([numbers[os.path.dirname(image.path)] for image in images], tf.int32)
+    labels = tf.constant([image.label for image in images], tf.int32)
+    string = tf.TensorSpec([], tf.string)
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        files = tf.strings.join(
-            [tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)]
-        )
+        folder, name = tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)
         content = tf.map_fn(
             tf.io.read_file,
-            files,
-            fn_output_signature=tf.TensorSpec([], tf.string),
+            tf.strings.join([folder, name]),
+            fn_output_signature=string,
             parallel_iterations=16,
         )
         return content, tf.gather(labels, indices)
 
-    return Split(len(pictures), read)
+    return Split(len(images), read)

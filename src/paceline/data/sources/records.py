@@ -1,7 +1,8 @@
-"""The frame of TFRecords: where records begin, their checksums, and writing them. No TensorFlow.
+"""TFRecord frames: find, read, verify and write records. No TensorFlow.
 
-A record is its length (8 bytes), the masked CRC-32C of that (4), the data, and the masked CRC-32C of the data (4). What the
-data mean belongs to `example`. Functions take an open binary file and the size of the file; a fault is a `BadRecord`.
+A record is its length (8 bytes), the masked CRC-32C of the length (4), the data, and the masked
+CRC-32C of the data (4). The content of the data belongs to `example`. Functions take an open
+binary file, its name and its size. They raise or yield a `BadRecord` for damage.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -28,10 +29,10 @@ _HEADER, _NUMBER = struct.Struct("<QI"), struct.Struct("<I")
 
 
 class BadRecord(UserError):
-    """What is wrong, in which file and where."""
+    """A record that cannot be used: its file, the byte where it begins, and the reason."""
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
-        super().__init__(f"{file}: {reason} at offset {offset}")
+        super().__init__(f"{file}, offset {offset}: {reason}")
         self.file, self.offset, self.reason = file, offset, reason
 
     def __reduce__(self) -> tuple[type, tuple[str, int, str]]:
@@ -39,7 +40,7 @@ class BadRecord(UserError):
 
 
 class Shard(NamedTuple):
-    """A file of records as it was found: `stamp` changes when its content does."""
+    """A file of records. `stamp` changes when its content does."""
 
     path: str
     name: str
@@ -48,16 +49,17 @@ class Shard(NamedTuple):
 
 
 def masked_crc(data: bytes) -> int:
-    """The CRC-32C of `data`, rotated and moved as TFRecords have it."""
-    return mask(google_crc32c.value(data))
+    """Return the CRC-32C of `data`, masked as TFRecords store it."""
+    return _mask(google_crc32c.value(data))
 
 
-def mask(crc: int) -> int:
+def _mask(crc: Any) -> Any:
+    """Mask one CRC, or an array of uint32."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def framed(data: bytes) -> bytes:
-    """One record, ready to be written."""
+    """Return `data` as a record, ready to be written."""
     length = struct.pack("<Q", len(data))
     return b"".join(
         (length, _NUMBER.pack(masked_crc(length)), data, _NUMBER.pack(masked_crc(data)))
@@ -65,87 +67,87 @@ def framed(data: bytes) -> bytes:
 
 
 def find_offsets(
-    file: IO[bytes], name: str, size: int, advance: Callable[[int], None] | None = None
+    file: IO[bytes], name: str, size: int, advance: Callable[[int], None] = lambda amount: None
 ) -> np.ndarray:
-    """Where each record begins, int64 [n], by its length alone: the data are skipped, not read."""
-    offsets, offset = array("q"), 0
+    """Return where each record begins, int64 [n]. Reads the lengths only and skips the data."""
     if size == 0:
-        raise BadRecord(
-            name, 0, "the shard is empty (0 bytes); write it again, or leave it out: it ends"
-        )
+        raise _empty(name)
+    offsets, offset = array("q"), 0
     while offset < size:
         offsets.append(offset)
-        following = offset + FRAME_BYTES + read_length(file, name, offset, size)
-        if advance:
-            advance(following - offset)
-        offset = following
+        frame = FRAME_BYTES + read_length(file, name, offset, size)
+        advance(frame)
+        offset += frame
     return np.frombuffer(offsets, np.int64)
 
 
 def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
-    """The length of the data of the record at `offset`; its CRC holds and the whole record lies in the file."""
+    """Return the data's length of the record at `offset`; its CRC and the file's end fit it."""
     file.seek(offset)
     header = file.read(HEADER_BYTES)
     if len(header) < HEADER_BYTES:
-        raise BadRecord(
-            name,
-            offset,
-            f"the shard is cut in the middle of a record: it ends with byte {size}; the record begins",
-        )
+        raise _cut(name, offset, size)
     length, crc = _HEADER.unpack(header)
     if masked_crc(header[:8]) != crc:
-        raise BadRecord(
-            name,
-            offset,
-            "the length of a record is damaged (CRC)"
-            if offset
-            else "this is not a TFRecord file: no length",
-        )
+        damage = "the length of a record is damaged (CRC)"
+        raise BadRecord(name, offset, damage if offset else "this is not a TFRecord file")
     if offset + FRAME_BYTES + length > size:
-        raise BadRecord(
-            name,
-            offset,
-            f"the shard is cut in the middle of a record: it ends with byte {size}; the record begins",
-        )
+        raise _cut(name, offset, size)
     return length
 
 
 def read_record(file: IO[bytes], name: str, offset: int, size: int) -> bytes:
-    """The data of the record at `offset`, both checksums verified."""
+    """Return the data of the record at `offset`, both checksums verified."""
     length = read_length(file, name, offset, size)
     content = file.read(length + FOOTER_BYTES)
     if len(content) < length + FOOTER_BYTES:
-        raise BadRecord(name, offset, "the shard is cut in the middle of a record, which begins")
+        raise _cut(name, offset, size)
     data = content[:length]
     if masked_crc(data) != _NUMBER.unpack_from(content, length)[0]:
         raise BadRecord(name, offset, "the data of a record are damaged (CRC)")
     return data
 
 
-def read_all(file: IO[bytes], name: str, size: int) -> Iterator[tuple[int, bytes | BadRecord]]:
-    """Every record with its offset, and in the place of a damaged one its fault. Goes on behind damage: where a length is lost,
-    at the next place where a length, its CRC and the data with theirs fit together."""
+def read_all(
+    file: IO[bytes], name: str, size: int, advance: Callable[[int], None] = lambda amount: None
+) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yield every record with its offset, and a `BadRecord` in place of a damaged one.
+
+    Reading continues after damage. If a length is lost, it continues where a length, its CRC, the
+    data and their CRC fit together again.
+    """
+    if size == 0:
+        yield 0, _empty(name)
     offset = 0
     while offset < size:
         try:
-            data = read_record(file, name, offset, size)
-            yield offset, data
-            offset += FRAME_BYTES + len(data)
+            found: bytes | BadRecord = (data := read_record(file, name, offset, size))
+            following = offset + FRAME_BYTES + len(data)
         except BadRecord as bad:
-            yield offset, bad
-            offset = _behind(file, name, offset, size)
+            found, following = bad, _after_damage(file, name, offset, size)
+        yield offset, found
+        advance(following - offset)
+        offset = following
 
 
-def _behind(file: IO[bytes], name: str, offset: int, size: int) -> int:
-    """Where reading goes on behind the damaged record at `offset`."""
+def _after_damage(file: IO[bytes], name: str, offset: int, size: int) -> int:
+    """Return where reading continues after the damaged record at `offset`."""
     try:
         return offset + FRAME_BYTES + read_length(file, name, offset, size)
     except BadRecord:
         return next_record(file, name, offset + 1, size)
 
 
+def _empty(name: str) -> BadRecord:
+    return BadRecord(name, 0, "the shard is empty (0 bytes); write it again, or remove it")
+
+
+def _cut(name: str, offset: int, size: int) -> BadRecord:
+    return BadRecord(name, offset, f"the shard is cut in the middle of a record, at byte {size}")
+
+
 def next_record(file: IO[bytes], name: str, start: int, size: int) -> int:
-    """The first place from `start` on where a whole record lies, or `size`."""
+    """Return the first offset from `start` on with a whole record, or `size`."""
     for begin in range(start, size, CHUNK_BYTES):
         file.seek(begin)
         chunk = np.frombuffer(file.read(CHUNK_BYTES + HEADER_BYTES - 1), np.uint8)
@@ -158,38 +160,28 @@ def next_record(file: IO[bytes], name: str, start: int, size: int) -> int:
     return size
 
 
+_CRC_TABLE = np.array(
+    [google_crc32c.value(bytes([byte ^ 0xFF])) ^ 0xFF000000 for byte in range(256)], np.uint32
+)
+"""The usual table of CRC-32C, from the CRC of each single byte."""
+
+
 def _possible_headers(chunk: np.ndarray) -> list[int]:
-    """Places in `chunk` where eight bytes are followed by their masked CRC."""
+    """Return the places in `chunk` where eight bytes are followed by their masked CRC."""
     count = len(chunk) - HEADER_BYTES + 1
     if count <= 0:
         return []
     crc = np.full(count, 0xFFFFFFFF, np.uint32)
     for place in range(8):
         crc = _CRC_TABLE[(crc ^ chunk[place : place + count]) & 0xFF] ^ (crc >> 8)
-    crc ^= np.uint32(0xFFFFFFFF)
-    masked = ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)
-    stored = sum(
-        (
-            chunk[8 + place : 8 + place + count].astype(np.uint32) << (8 * place)
-            for place in range(1, 4)
-        ),
-        chunk[8 : 8 + count].astype(np.uint32),
-    )
-    return np.flatnonzero(masked == stored).tolist()
-
-
-def _crc_table() -> np.ndarray:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
-    return table
-
-
-_CRC_TABLE = _crc_table()
+    windows = np.lib.stride_tricks.sliding_window_view(chunk[8:], 4)
+    stored = np.ascontiguousarray(windows).view("<u4")[:, 0]
+    return np.flatnonzero(_mask(~crc) == stored).tolist()
 
 
 def is_gzip(file: IO[bytes]) -> bool:
-    """A length may begin with gzip's magic bytes too: then its CRC tells them apart."""
+    """Return whether the file is gzip data. A length may begin with gzip's magic bytes too; then
+    its CRC fits."""
     file.seek(0)
     header = file.read(HEADER_BYTES)
     if not header.startswith(GZIP_MAGIC) or len(header) < HEADER_BYTES:
@@ -198,18 +190,15 @@ def is_gzip(file: IO[bytes]) -> bool:
 
 
 def unpack_gzip(file: IO[bytes], name: str, target: Path, keep_partial: bool) -> None:
-    """Write the unpacked file to `target`, whole or not at all; with `keep_partial`, what comes before the damage."""
+    """Write the unpacked file to `target`, whole or not at all. With `keep_partial`, write what
+    comes before the damage."""
     file.seek(0)
     with replacing(target) as out, gzip.GzipFile(fileobj=file, mode="rb") as packed:
         try:
-            while chunk := packed.read1(
-                CHUNK_BYTES
-            ):  # `read` would lose what lies before the damage
+            # `read` would lose the bytes just before the damage.
+            while chunk := packed.read1(CHUNK_BYTES):
                 out.write(chunk)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             if not keep_partial:
-                raise BadRecord(
-                    name,
-                    out.tell(),
-                    f"its gzip data are cut or damaged ({error}); unpacked, this is",
-                ) from error
+                reason = f"the gzip data are cut or damaged ({error}), counted in unpacked bytes"
+                raise BadRecord(name, out.tell(), reason) from error

@@ -1,44 +1,37 @@
-"""Every example of a folder looked at: checksums, whether pictures can be decoded, labels; for `paceline data check`.
+"""Read every example of a folder and list what is wrong, for `paceline data check`.
 
-It stops at nothing and lists what is wrong. TFRecords and folders of pictures are read by several processes without
-TensorFlow; other sources are read as training reads them.
+It verifies checksums, labels, and that images can be decoded, and continues after a problem.
+Several processes read TFRecords and folders of images, without TensorFlow. Other sources are read
+as training reads them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from paceline.config.experiment import Data
-from paceline.data.sources import example
-from paceline.data.sources.index import ShardIndex, judge, unpacked_shard
-from paceline.data.sources.pictures import Picture, find_pictures
+from paceline.data.sources.index import unpacked_shard
+from paceline.data.sources.keys import Keys, check_example, choose_keys, fit_keys
+from paceline.data.sources.pictures import LabelledImage, find_images
 from paceline.data.sources.records import BadRecord, Shard, read_all
-from paceline.data.sources.shards import (
-    Keys,
-    choose_keys,
-    find_shards,
-    fit_keys,
-    read_labels,
-    read_notes,
-)
-from paceline.data.sources.tfrecord import label_fault
-from paceline.data.tools.image_file import examine
-from paceline.data.tools.info import describe_source, detect
+from paceline.data.sources.shards import find_shards, read_labels, read_notes
+from paceline.data.tools.image_file import inspect_image
+from paceline.data.tools.info import class_table, describe_source, detect
 from paceline.data.tools.pool import Tick, run_jobs
 from paceline.errors import UserError
 
-PICTURES_AT_ONCE = 256
+IMAGES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Report:
-    """Good examples by split and class, and one line for each problem; without problems the folder is sound."""
+class CheckReport:
+    """Good examples by split and class, and one line per problem. Without problems, all is good."""
 
     folder: str
     source: str
@@ -47,39 +40,35 @@ class Report:
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """For people to read: counts, then problems."""
-        width = max(len(name) for name in ("class", *self.classes))
-        lines = [f"{'class':{width}}" + "".join(f"{split:>12}" for split in self.per_class)]
-        for label, name in enumerate(self.classes):
-            lines.append(
-                f"{name:{width}}"
-                + "".join(f"{counts[label]:>12,}" for counts in self.per_class.values())
-            )
-        lines.append(
-            f"{'all':{width}}"
-            + "".join(f"{sum(counts):>12,}" for counts in self.per_class.values())
-        )
-        return [
-            *lines,
-            *self.problems,
-            f"{len(self.problems):,} problems" if self.problems else "no problems",
-        ]
+        """Return the report as text: counts, then problems."""
+        totals = {split: [*counts, sum(counts)] for split, counts in self.per_class.items()}
+        count = f"{len(self.problems):,} problems" if self.problems else "no problems"
+        return [*class_table((*self.classes, "all"), totals), *self.problems, count]
 
 
 @dataclass(frozen=True)
-class Job:
-    """A shard, or some pictures, of one split. Of 0 classes any label is right."""
+class ShardJob:
+    """A shard to check. With 0 classes, any label is right."""
 
     split: str
-    keys: Keys = field(default_factory=lambda: Keys("", "", 0))
-    num_classes: int = 0
-    shard: Shard | None = None
-    root: str = ""
-    pictures: tuple[Picture, ...] = ()
+    shard: Shard
+    keys: Keys
+    num_classes: int
 
 
 @dataclass(frozen=True)
-class Found:
+class ImagesJob:
+    """Some images to check."""
+
+    split: str
+    root: str
+    images: Sequence[LabelledImage]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The labels of the good examples, and one line per problem."""
+
     split: str
     labels: Counter
     problems: list[str]
@@ -87,153 +76,131 @@ class Found:
 
 def check(
     folder: str | Path, data: Data | None = None, processes: int = 0, console: Console | None = None
-) -> Report:
-    """Look at every example of `folder`; `data` may give keys, the first label or the split."""
+) -> CheckReport:
+    """Check every example of `folder`; `data` may give keys, the first label or the split."""
     data, place = data or Data(), str(Path(folder).expanduser())
     source = detect(place)
     if source == "pictures":
-        folders = find_pictures(Path(place), data.split)
-        splits = {"train": folders.train, "test": folders.test}
-        jobs = [
-            job for name, pictures in splits.items() for job in _picture_jobs(name, place, pictures)
-        ]
-        return _gather(place, source, folders.classes, list(splits), jobs, 0, processes, console)
+        return _check_pictures(place, data, processes, console)
     if source == "tfrecord":
-        shards = {
-            split: [unpacked_shard(shard, True) for shard in found]
-            for split, found in find_shards(place).items()
-        }
-        keys, classes = _fit(choose_keys(data, read_notes(place)), shards), read_labels(place)
-        jobs = [
-            Job(split, keys, len(classes), shard)
-            for split, found in shards.items()
-            for shard in found
-        ]
-        return _gather(
-            place, source, classes, list(shards), jobs, keys.first_label, processes, console
-        )
+        return _check_tfrecord(place, data, processes, console)
     return _check_other(place, source, data)
 
 
-def _gather(
+def _check_pictures(
+    folder: str, data: Data, processes: int, console: Console | None
+) -> CheckReport:
+    folders = find_images(Path(folder), data.split)
+    splits = {"train": folders.train, "test": folders.test}
+    jobs = [
+        ImagesJob(split, folder, images[start : start + IMAGES_AT_ONCE])
+        for split, images in splits.items()
+        for start in range(0, len(images), IMAGES_AT_ONCE)
+    ]
+    total = sum(map(len, splits.values()))
+    found = run_jobs(_check_images, jobs, processes, "checking", total, console)
+    return _summarise(folder, "pictures", folders.classes, list(splits), found)
+
+
+def _check_tfrecord(
+    folder: str, data: Data, processes: int, console: Console | None
+) -> CheckReport:
+    splits = {
+        split: [unpacked_shard(shard, True) for shard in shards]
+        for split, shards in find_shards(folder).items()
+    }
+    shards = [shard for found in splits.values() for shard in found]
+    keys = _fit_to_first(choose_keys(data, read_notes(folder)), shards)
+    classes = read_labels(folder)
+    jobs = [
+        ShardJob(split, shard, keys, len(classes)) for split in splits for shard in splits[split]
+    ]
+    total = sum(shard.size for shard in shards)
+    found = run_jobs(_check_shard, jobs, processes, "checking", total, console)
+    return _summarise(folder, "tfrecord", classes, list(splits), found, keys.first_label)
+
+
+def _check_other(folder: str, source: str, data: Data) -> CheckReport:
+    """Build the source: CIFAR and arrays check themselves when they are read."""
+    from paceline.data import build_source
+
+    try:
+        facts = describe_source(build_source(dataclasses.replace(data, source=source, dir=folder)))
+    except UserError as error:
+        return CheckReport(folder, source, (), {}, (str(error),))
+    counts = {name: split["per_class"] for name, split in facts["splits"].items()}
+    return CheckReport(folder, source, tuple(facts["classes"]), counts, ())
+
+
+def _summarise(
     folder: str,
     source: str,
     classes: tuple[str, ...],
     splits: list[str],
-    jobs: Sequence[Job],
-    first_label: int,
-    processes: int,
-    console: Console | None,
-) -> Report:
-    total = sum(job.shard.size if job.shard else len(job.pictures) for job in jobs)
-    found = list(run_jobs(_look_at, jobs, processes, "checking", total, console))
-    labels = {
-        split: sum((each.labels for each in found if each.split == split), Counter())
-        for split in splits
-    }
+    results: Iterable[JobResult],
+    first_label: int = 0,
+) -> CheckReport:
+    labels: dict[str, Counter] = {split: Counter() for split in splits}
+    problems = []
+    for result in results:
+        labels[result.split] += result.labels
+        problems += result.problems
     highest = max((label for counter in labels.values() for label in counter), default=first_label)
     names = classes or tuple(str(label) for label in range(highest - first_label + 1))
     counts = {
         split: [counter[first_label + label] for label in range(len(names))]
         for split, counter in labels.items()
     }
-    problems = sorted(problem for each in found for problem in each.problems)
-    problems += [
+    empty = [
         f"{folder}: the {split} split has no good example" for split in splits if not labels[split]
     ]
-    return Report(folder, source, names, counts, tuple(problems))
+    return CheckReport(folder, source, names, counts, (*sorted(problems), *empty))
 
 
-def _look_at(job: Job, tick: Tick) -> Found:
-    return _look_at_shard(job, job.shard, tick) if job.shard else _look_at_pictures(job, tick)
-
-
-def _look_at_shard(job: Job, shard: Shard, tick: Tick) -> Found:
-    found, reached = Found(job.split, Counter(), []), 0
-    if shard.size == 0:
-        found.problems.append(
-            str(BadRecord(shard.path, 0, "the shard is empty (0 bytes): it ends"))
-        )
-    with open(shard.path, "rb") as file:
-        for offset, data in read_all(file, shard.path, shard.size):
-            tick(offset - reached)
-            reached = offset
-            if isinstance(data, BadRecord):
-                found.problems.append(str(data))
-                continue
-            label = _look_at_record(data, job)
-            if isinstance(label, str):
-                found.problems.append(str(BadRecord(shard.path, offset, label)))
-            else:
-                found.labels[label] += 1
+def _check_shard(job: ShardJob, tick: Tick) -> JobResult:
+    found = JobResult(job.split, Counter(), [])
+    with open(job.shard.path, "rb") as file:
+        for offset, data in read_all(file, job.shard.path, job.shard.size, tick):
+            try:
+                if isinstance(data, BadRecord):
+                    raise data
+                found.labels[_check_record(data, job)] += 1
+            except BadRecord as bad:
+                found.problems.append(str(bad))
+            except ValueError as error:
+                found.problems.append(str(BadRecord(job.shard.path, offset, str(error))))
     return found
 
 
-def _look_at_record(data: bytes, job: Job) -> int | str:
-    """The label of a good record, or what is wrong with it."""
-    keys, label = job.keys, judge(data, job.keys.image_key, job.keys.label_key)
-    if isinstance(label, str):
-        return label
-    if label < keys.first_label or (
-        job.num_classes and label >= keys.first_label + job.num_classes
-    ):
-        return label_fault(label, keys, job.num_classes)
-    picture = example.decode(data)[keys.image_key][0]
-    assert isinstance(picture, bytes)
-    if keys.raw_shape:
-        fits = len(picture) == keys.raw_bytes
-        return (
-            label
-            if fits
-            else f"a picture has {len(picture)} bytes, not {keys.raw_bytes} as {keys.raw_shape} needs,"
-        )
-    try:
-        examine(picture)
-    except ValueError as error:
-        return f"a picture cannot be decoded ({error})"
+def _check_record(data: bytes, job: ShardJob) -> int:
+    """Return the label of a good record. Raise ValueError with what is wrong with it."""
+    image, label = check_example(data, job.keys, job.num_classes)
+    if not job.keys.raw_shape:
+        try:
+            inspect_image(image)
+        except ValueError as error:
+            raise ValueError(f"an image cannot be decoded ({error})") from None
     return label
 
 
-def _look_at_pictures(job: Job, tick: Tick) -> Found:
-    found = Found(job.split, Counter(), [])
-    for path, label in job.pictures:
+def _check_images(job: ImagesJob, tick: Tick) -> JobResult:
+    found = JobResult(job.split, Counter(), [])
+    for path, label in job.images:
         tick(1)
         file = Path(job.root, path)
         try:
-            examine(file.read_bytes())
+            inspect_image(file.read_bytes())
             found.labels[label] += 1
         except (ValueError, OSError) as error:
-            found.problems.append(f"{file}: the picture cannot be decoded ({error})")
+            found.problems.append(f"{file}: the image cannot be decoded ({error})")
     return found
 
 
-def _picture_jobs(split: str, root: str, pictures: Sequence[Picture]) -> list[Job]:
-    starts = range(0, len(pictures), PICTURES_AT_ONCE)
-    return [
-        Job(split, root=root, pictures=tuple(pictures[start : start + PICTURES_AT_ONCE]))
-        for start in starts
-    ]
-
-
-def _fit(keys: Keys, shards: dict[str, list[Shard]]) -> Keys:
-    """The keys compared with the first record that can be read; where none can, each record tells its own fault."""
-    for shard in [shard for found in shards.values() for shard in found]:
+def _fit_to_first(keys: Keys, shards: Sequence[Shard]) -> Keys:
+    """Fit the keys to the first record that can be read. Without one, each record is reported."""
+    for shard in shards:
         try:
-            return fit_keys(keys, ShardIndex(shard, np.zeros(1, np.int64)))
+            return fit_keys(keys, shard.path, 0, shard.size)
         except BadRecord:
             continue
     return keys
-
-
-def _check_other(folder: str, source: str, data: Data) -> Report:
-    """CIFAR and arrays check themselves when they are read."""
-    import dataclasses
-
-    from paceline.data import build_source
-
-    try:
-        facts = describe_source(build_source(dataclasses.replace(data, source=source, dir=folder)))
-    except UserError as error:
-        return Report(folder, source, (), {}, (str(error),))
-    counts = {name: split["per_class"] for name, split in facts["splits"].items()}
-    return Report(folder, source, tuple(facts["classes"]), counts, ())

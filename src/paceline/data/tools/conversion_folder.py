@@ -1,7 +1,8 @@
-"""The folder that a conversion writes: who may write it, which conversion it belongs to, what is done, and its last files.
+"""The folder that a conversion writes: its lock, its settings, what is done, and its last files.
 
-`.conversion/` keeps the plan and a note of each finished shard for as long as the conversion is under way; `dataset.json`
-comes last and says that all is done. What is in a shard belongs to `convert`.
+While a conversion runs, `.conversion/` keeps the settings and a note of each finished shard.
+`dataset.json` is written last and means that all is done. The content of a shard belongs to
+`convert`.
 """
 
 from __future__ import annotations
@@ -27,31 +28,33 @@ WORK, REJECTED = ".conversion", "rejected.jsonl"
 
 
 @contextlib.contextmanager
-def working_in(out: Path) -> Iterator[None]:
-    """Alone in a folder that is new, empty or of an earlier conversion; what a cut-off one left half-written is removed."""
+def exclusive_folder(out: Path) -> Iterator[None]:
+    """Keep other processes out of a folder that is new, empty or of an earlier conversion. Remove
+    files that an interrupted conversion left half-written."""
     work = out / WORK
     with explained("write", out):
         known = work.exists() or (out / NOTES).exists()
-        if (
-            out.exists()
-            and not known
-            and any(not entry.name.startswith(".") for entry in out.iterdir())
-        ):
-            raise UserError(
-                f"{out} is not empty and no conversion is under way in it; give a new folder"
-            )
+        if out.exists() and not known and any(entry.name[0] != "." for entry in out.iterdir()):
+            raise UserError(f"{out} is not empty and has no conversion; give a new folder")
         work.mkdir(parents=True, exist_ok=True)
         handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _lock(handle, out)
         _remove_unfinished(out)
         yield
-        _remove_unfinished(
-            out
-        )  # of processes that were ended because another had written the same shard
+        # Spark may end a task because another one has written the same shard.
+        _remove_unfinished(out)
         shutil.rmtree(work, ignore_errors=True)
     finally:
         os.close(handle)
+
+
+def _lock(handle: int, out: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        advice = "wait until it ends, or stop it"
+        raise UserError(f"another process is converting into {out}; {advice}") from None
 
 
 def _remove_unfinished(out: Path) -> None:
@@ -61,7 +64,8 @@ def _remove_unfinished(out: Path) -> None:
 
 
 def is_done(out: Path, settings: dict[str, Any], console: Console) -> bool:
-    """Whether the same conversion was finished here; another one, finished or not, is an error. Else it begins, or goes on."""
+    """Return whether this conversion is already finished here; else start or continue it. If the
+    folder belongs to another conversion, finished or not, raise UserError."""
     plan, settings = out / WORK / "plan.json", json.loads(json.dumps(settings))
     earlier = read_notes(str(out)).get("conversion")
     finished = earlier is not None
@@ -69,13 +73,9 @@ def is_done(out: Path, settings: dict[str, Any], console: Console) -> bool:
         with explained("read", plan):
             earlier = json.loads(plan.read_text())
     if earlier is not None and (changed := differences(earlier, settings)):
-        what = ", ".join(
-            "the pictures are not the same" if line.startswith("pictures:") else line
-            for line in changed
-        )
-        raise UserError(
-            f"{out} belongs to another conversion: {what}; give a new folder, or the old settings to go on"
-        )
+        lines = ["the images differ" if line.startswith("pictures:") else line for line in changed]
+        advice = "give a new folder, or the old settings to continue"
+        raise UserError(f"{out} belongs to another conversion: {', '.join(lines)}; {advice}")
     if finished:
         console.print(f"{out} is already converted", soft_wrap=True)
     elif earlier is None:
@@ -88,8 +88,13 @@ def is_written(out: Path, shard: str) -> bool:
 
 
 def note_shard(out: Path, shard: str, records: int, rejected: list[dict[str, str]]) -> None:
-    """To be called before the shard gets its name, so that a whole shard always has its note."""
+    """Write the note of a shard. Call it before the shard gets its name, so that a whole shard
+    always has its note."""
     write_json(_note_of(out, shard), {"records": records, "rejected": rejected})
+
+
+def _note_of(out: Path, shard: str) -> Path:
+    return out / WORK / f"{shard}.json"
 
 
 def finish(
@@ -100,7 +105,7 @@ def finish(
     keys: dict[str, Any],
     console: Console,
 ) -> dict[str, Any]:
-    """Write class names, what was left out and last dataset.json, and give its content."""
+    """Write class names, the list of rejected images and, last, dataset.json. Return its content."""
     with explained("read", out):
         notes = [json.loads(_note_of(out, shard).read_text()) for shard in shards]
     rejected = [line for note in notes for line in note["rejected"]]
@@ -112,31 +117,10 @@ def finish(
     if rejected:
         with explained("write", out), replacing(out / REJECTED) as file:
             file.write("".join(json.dumps(line) + "\n" for line in rejected).encode())
-    summary = {
-        "format": 1,
-        **keys,
-        "classes": len(classes),
-        "records": counts,
-        "rejected": len(rejected),
-        "conversion": settings,
-    }
+    facts = {"classes": len(classes), "records": counts, "rejected": len(rejected)}
+    summary = {"format": 1, **keys, **facts, "conversion": settings}
     write_json(out / NOTES, summary)
-    bad = (
-        f"; {len(rejected):,} bad pictures were left out, see {out / REJECTED}" if rejected else ""
-    )
-    counted = f"{counts['train']:,} training and {counts['validation']:,} validation pictures of {len(classes):,} classes"
-    console.print(f"{out} has {counted}{bad}", soft_wrap=True)
+    found = f"{counts['train']:,} training and {counts['validation']:,} validation images"
+    bad = f"; {len(rejected):,} bad images were left out, see {out / REJECTED}" if rejected else ""
+    console.print(f"{out} has {found} of {len(classes):,} classes{bad}", soft_wrap=True)
     return summary
-
-
-def _note_of(out: Path, shard: str) -> Path:
-    return out / WORK / f"{shard}.json"
-
-
-def _lock(handle: int, out: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise UserError(
-            f"another process is converting into {out}; wait until it ends, or stop it"
-        ) from None

@@ -1,4 +1,4 @@
-"""What a conversion takes: CIFAR as its authors ship it, folders of pictures, ImageNet with its flat validation folder.
+"""The inputs of a conversion: CIFAR's own files, folders of images, ImageNet with flat validation.
 
 It finds and lists; `convert` reads and writes. No TensorFlow.
 """
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from paceline.data.sources.cifar import Layout, find_layout
 from paceline.data.sources.pictures import (
-    Picture,
+    LabelledImage,
     class_folders,
-    find_pictures,
-    list_files,
-    list_pictures,
+    find_images,
+    image_names,
+    list_images,
+    subfolders,
     test_folder,
 )
 from paceline.errors import UserError
@@ -28,46 +29,61 @@ _SYNSET = re.compile(r"n\d{8}")
 
 
 @dataclass(frozen=True)
-class Originals:
-    """Pictures by split, `train` and `validation`; of CIFAR its layout and place instead."""
+class ConversionInputs:
+    """Images by split, `train` and `validation`; for CIFAR its layout and folder instead."""
 
     classes: tuple[str, ...]
-    splits: dict[str, list[Picture]]
+    splits: dict[str, list[LabelledImage]]
     cifar: tuple[Layout, Path] | None = None
 
     @property
     def is_imagenet(self) -> bool:
-        return len(self.classes) == IMAGENET_CLASSES and all(
-            _SYNSET.fullmatch(name) for name in self.classes
-        )
+        return len(self.classes) == IMAGENET_CLASSES and all(map(_SYNSET.fullmatch, self.classes))
 
 
-def find_originals(folder: Path, split: float, labels_file: str) -> Originals:
-    """What lies in `folder`; `labels_file` has the classes of a flat validation folder."""
+def find_inputs(folder: Path, split: float, labels_file: str) -> ConversionInputs:
+    """Return what is in `folder`; `labels_file` has the classes of a flat validation folder."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     for source in ("cifar10", "cifar100"):
-        found = find_layout(source, folder)
-        if found:
+        if found := find_layout(source, folder):
             if split or labels_file:
-                raise UserError(
-                    f"{folder} holds {source}, which has its own split and labels; leave --split and --labels-file out"
-                )
-            return Originals((), {}, found)
+                advice = "do not give --split or --labels-file"
+                raise UserError(f"{folder} has {source}, with its own split and labels; {advice}")
+            return ConversionInputs((), {}, found)
     test = test_folder(folder)
-    if test and _is_flat(folder / test):
+    if test and not subfolders(folder / test):
         return _find_flat(folder, test, split, labels_file)
     if labels_file:
-        raise UserError(
-            f"--labels-file is for a flat validation folder; {folder} has none: its pictures lie in class folders"
-        )
-    folders = find_pictures(folder, split)
-    return Originals(folders.classes, {"train": folders.train, "validation": folders.test})
+        found_instead = f"the images of {folder} are in class folders"
+        raise UserError(f"--labels-file is for a flat validation folder; {found_instead}")
+    folders = find_images(folder, split)
+    return ConversionInputs(folders.classes, {"train": folders.train, "validation": folders.test})
+
+
+def _find_flat(folder: Path, test: str, split: float, labels_file: str) -> ConversionInputs:
+    names = image_names(folder / test)
+    if not names:
+        raise UserError(f"{folder / test} is empty: it has neither class folders nor images")
+    if not labels_file or split:
+        advice = "give --labels-file FILE with their classes, and no --split"
+        raise UserError(f"{folder / test} has images without class folders; {advice}")
+    classes = class_folders(folder / "train")
+    numbers = {name: label for label, name in enumerate(classes)}
+    images = []
+    for name, found in read_label_file(Path(labels_file).expanduser(), names).items():
+        if found not in numbers:
+            hint = "; numbers are not taken: their order is not that of the folders"
+            unknown = f"{labels_file} gives {name} the class {found!r}, which train/ does not have"
+            raise UserError(unknown + (hint if found.isdecimal() else ""))
+        images.append(LabelledImage(os.path.join(test, name), numbers[found]))
+    train = list_images(folder, "train", classes)
+    return ConversionInputs(classes, {"train": train, "validation": sorted(images)})
 
 
 def read_label_file(file: Path, names: list[str]) -> dict[str, str]:
-    """The class of each picture. Known forms: one class per line in the order of the sorted pictures; lines of picture and
-    class; ImageNet's CSV of ImageId and PredictionString."""
+    """Return the class of each image. Known forms: one class per line in the order of the sorted
+    images; lines of image and class; ImageNet's CSV of ImageId and PredictionString."""
     with explained("read", file):
         text = file.read_text(encoding="utf-8", errors="replace")
     rows = [row for row in csv.reader(text.splitlines()) if row and row[0].strip()]
@@ -76,47 +92,13 @@ def read_label_file(file: Path, names: list[str]) -> dict[str, str]:
     words = [" ".join(row).split() for row in rows]
     if words and all(len(row) == 1 for row in words):
         if len(words) != len(names):
-            raise UserError(
-                f"{file} has {len(words)} lines, but there are {len(names)} pictures; one class per picture is needed"
-            )
+            found = f"{file} has {len(words)} lines, but there are {len(names)} images"
+            raise UserError(f"{found}; give one class per image")
         return dict(zip(names, (row[0] for row in words), strict=True))
     pairs = {row[0]: row[1] for row in words if len(row) > 1}
-    by_stem = {name: pairs.get(name) or pairs.get(os.path.splitext(name)[0]) for name in names}
-    lost = [name for name, found in by_stem.items() if not found]
+    classes = {name: pairs.get(name) or pairs.get(os.path.splitext(name)[0]) for name in names}
+    lost = [name for name, found in classes.items() if not found]
     if lost:
-        raise UserError(
-            f"{file} has no class for {lost[0]} and {len(lost) - 1} others of {len(names)} pictures"
-        )
-    return {name: str(found) for name, found in by_stem.items()}
-
-
-def _is_flat(folder: Path) -> bool:
-    with explained("read", folder), os.scandir(folder) as entries:
-        return not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
-
-
-def _find_flat(folder: Path, test: str, split: float, labels_file: str) -> Originals:
-    names = list_files(folder / test)
-    if not names:
-        raise UserError(f"{folder / test} is empty: it has neither class folders nor pictures")
-    if not labels_file or split:
-        raise UserError(
-            f"{folder / test} has pictures without class folders; give --labels-file FILE with their classes, and no --split"
-        )
-    classes = class_folders(folder / "train")
-    numbers = {name: label for label, name in enumerate(classes)}
-    pictures = []
-    for name, found in read_label_file(Path(labels_file).expanduser(), names).items():
-        if found not in numbers:
-            hint = (
-                "; numbers are not taken, their order is not that of the folders"
-                if found.isdecimal()
-                else ""
-            )
-            raise UserError(
-                f"{labels_file} gives {name} the class {found!r}, which {folder / 'train'} has not{hint}"
-            )
-        pictures.append(Picture(os.path.join(test, name), numbers[found]))
-    return Originals(
-        classes, {"train": list_pictures(folder, "train", classes), "validation": sorted(pictures)}
-    )
+        others = f"{len(lost) - 1} others of {len(names)} images"
+        raise UserError(f"{file} has no class for {lost[0]} and {others}")
+    return {name: str(found) for name, found in classes.items()}

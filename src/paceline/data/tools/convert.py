@@ -1,7 +1,8 @@
-"""CIFAR and folders of pictures -> sharded TFRecords with ImageNet's names and keys. Pictures are stored as they are.
+"""Convert CIFAR and folders of images to sharded TFRecords with ImageNet's names and keys.
 
-The same originals give the same bytes on any number of processes: the order is that of a hash of each path. A conversion that
-was cut off goes on, shard by shard: a shard has its final name only when it is whole.
+Images are stored unchanged. The same inputs give the same bytes on any number of processes: the
+order is that of a hash of each path. An interrupted conversion continues with the next shard: a
+shard gets its final name only when it is whole.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from rich.console import Console
 from paceline.config.job import Spark
 from paceline.data.remote import put_folder
 from paceline.data.sources import example
-from paceline.data.sources.pictures import Picture
+from paceline.data.sources.cifar import Layout, check_complete, read_class_names, read_splits
+from paceline.data.sources.keys import IMAGE_KEY, LABEL_KEY
+from paceline.data.sources.pictures import LabelledImage
 from paceline.data.sources.records import framed
-from paceline.data.sources.shards import IMAGE_KEY, LABEL_KEY, NOTES, read_notes
+from paceline.data.sources.shards import NOTES, read_notes
 from paceline.data.tools.conversion_folder import (
     WORK,
+    exclusive_folder,
     finish,
     is_done,
     is_written,
     note_shard,
-    working_in,
 )
-from paceline.data.tools.conversion_inputs import Originals, find_originals
-from paceline.data.tools.image_file import examine
+from paceline.data.tools.conversion_inputs import ConversionInputs, find_inputs
+from paceline.data.tools.image_file import inspect_image
 from paceline.data.tools.pool import Tick, run_jobs
 from paceline.errors import UserError
 from paceline.run_folder.folder import explained, replacing
@@ -40,7 +43,7 @@ from paceline.run_folder.storage import Store, cached
 SHARD_BYTES = 64 << 20
 IMAGENET_SHARDS = {"train": 1024, "validation": 128}
 MOST_SHARDS, FEW_SHARDS, SMALL_SHARD = 1024, 8, 128
-"""A small data set has up to 8 shards, so that several processes have work; each of 128 pictures or more."""
+"""A small data set has up to 8 shards of at least 128 images, so that several processes have work."""
 CIFAR_KEYS = {
     "image_key": "image",
     "label_key": "label",
@@ -48,17 +51,18 @@ CIFAR_KEYS = {
     "raw_shape": [32, 32, 3],
     "raw_order": "channels_first",
 }
-"""002's records: 3072 bytes, channels first."""
+"""The records of cifar10_estimator: 3072 bytes, channels first."""
+CIFAR_RECORD_BYTES = 3100
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard to be written: all that a process needs."""
+    """A shard to write: everything that a process needs."""
 
     name: str
     root: str
     out: str
-    pictures: tuple[Picture, ...]
+    images: tuple[LabelledImage, ...]
     classes: tuple[str, ...]
     texts: tuple[str, ...]
     first_label: int
@@ -78,62 +82,36 @@ def convert(
     spark: Spark | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Convert `src` into the folder `out` and give what dataset.json says of it. 0 shards: by the size of the data, of
-    ImageNet its usual 1024 and 128; first label -1: 1 for ImageNet, else 0; `names_file` has lines of a class and what it is
-    called. With `spark`, shards of pictures are written by the tasks of a Spark cluster."""
-    folder, target, console = (
-        Path(src).expanduser(),
-        Path(out).expanduser(),
-        console or Console(stderr=True),
-    )
+    """Convert `src` into the folder `out`; return the content of its dataset.json.
+
+    0 shards: by the size of the data, 1024 and 128 for ImageNet. First label -1: 1 for ImageNet,
+    else 0. `names_file` has lines of a class and its name in words. With `spark`, the tasks of a
+    Spark cluster write the shards of images."""
+    folder, target = Path(src).expanduser(), Path(out).expanduser()
+    console = console or Console(stderr=True)
     if min(shards, validation_shards, processes) < 0 or first_label not in (-1, 0, 1):
-        raise UserError(
-            "shards, validation-shards and processes are 0 (chosen for you) or more; first-label is 0 or 1"
-        )
+        allowed = "must be 0 (chosen for you) or more; first-label must be 0 or 1"
+        raise UserError(f"shards, validation-shards and processes {allowed}")
     if spark and processes:
         raise UserError("--processes is for --on local; on Spark, executors and their cores decide")
-    originals = find_originals(folder, split, labels_file)
-    with working_in(target):
-        if originals.cifar:
-            return _convert_cifar(originals, target, shards, validation_shards, console)
-        texts = _read_names(names_file, originals.classes)
-        first = int(originals.is_imagenet) if first_label < 0 else first_label
-        jobs = _plan_jobs(
-            originals,
-            folder,
-            target,
-            {"train": shards, "validation": validation_shards},
-            texts,
-            first,
-        )
-        settings = {
-            "source": str(folder.resolve()),
-            "split": split,
-            "first_label": first,
-            "names": names_file,
-            "pictures": _digest(jobs),
-        }
-        settings |= {
-            f"{name}_shards": sum(job.name.startswith(name) for job in jobs)
-            for name in originals.splits
-        }
+    inputs = find_inputs(folder, split, labels_file)
+    wanted = {"train": shards, "validation": validation_shards}
+    first = int(inputs.is_imagenet) if first_label < 0 else first_label
+    with exclusive_folder(target):
+        if inputs.cifar:
+            return _convert_cifar(*inputs.cifar, target, wanted, console)
+        jobs = _plan_jobs(inputs, folder, target, wanted, names_file, first)
+        settings = _settings(jobs, split, names_file)
         if is_done(target, settings, console):
             return read_notes(str(target))
-        waiting = [job for job in jobs if not is_written(target, job.name)]
-        if len(waiting) < len(jobs):
-            console.print(
-                f"going on: {len(jobs) - len(waiting)} of {len(jobs)} shards are already written",
-                soft_wrap=True,
-            )
-        _write_all(waiting, processes, spark, folder, target, console)
+        _write_missing(jobs, target, processes, spark, console)
         keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
-        return finish(
-            target, [job.name for job in jobs], originals.classes, settings, keys, console
-        )
+        return finish(target, [job.name for job in jobs], inputs.classes, settings, keys, console)
 
 
 def convert_remote(src: str | Path, url: str, **settings: Any) -> dict[str, Any]:
-    """Convert into the cache and put the result to `url`, dataset.json last; a conversion that was cut off goes on."""
+    """Convert into the cache and copy the result to `url`, dataset.json last. An interrupted
+    conversion continues."""
     here = cached("converted", url)
     if not here.exists() and Store(url).files():
         raise UserError(f"{url} is not empty; give a new folder")
@@ -143,68 +121,50 @@ def convert_remote(src: str | Path, url: str, **settings: Any) -> dict[str, Any]
     return summary
 
 
-def _write_all(
-    jobs: Sequence[ShardJob],
-    processes: int,
-    spark: Spark | None,
-    folder: Path,
-    out: Path,
-    console: Console,
-) -> None:
-    what, total = "converting", sum(len(job.pictures) for job in jobs)
-    if spark:
-        from paceline.places.spark.jobs import run_jobs_on_spark
-
-        jobs = [replace(job, root=str(folder.resolve()), out=str(out.resolve())) for job in jobs]
-        folders = [folder.resolve(), out.resolve() / WORK]
-        written = run_jobs_on_spark(
-            spark, out / WORK / "spark.log", folders, _write_pictures, jobs, what, total, console
-        )
-    else:
-        written = run_jobs(_write_pictures, jobs, processes, what, total, console)
-    for _ in written:
-        pass
-
-
 def _plan_jobs(
-    originals: Originals,
+    inputs: ConversionInputs,
     root: Path,
     out: Path,
     wanted: dict[str, int],
-    texts: Sequence[str],
+    names_file: str,
     first_label: int,
 ) -> list[ShardJob]:
+    texts = _read_names(names_file, inputs.classes)
     jobs = []
-    for split, pictures in originals.splits.items():
-        mixed = sorted(
-            pictures, key=lambda picture: hashlib.sha256(os.fsencode(picture.path)).digest()
-        )
+    for split, images in inputs.splits.items():
+        mixed = sorted(images, key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
         with explained("read", root):
-            size = sum(os.stat(root / picture.path).st_size for picture in mixed)
-        count = wanted[split] or (
-            IMAGENET_SHARDS[split] if originals.is_imagenet else _shard_count(len(mixed), size)
-        )
-        for name, (start, stop) in _ranges(split, len(mixed), count):
+            size = sum(os.stat(root / image.path).st_size for image in mixed)
+        usual = IMAGENET_SHARDS[split] if inputs.is_imagenet else _shard_count(len(mixed), size)
+        for name, (start, stop) in _ranges(split, len(mixed), wanted[split] or usual):
             part = tuple(mixed[start:stop])
             jobs.append(
-                ShardJob(
-                    name, str(root), str(out), part, originals.classes, tuple(texts), first_label
-                )
+                ShardJob(name, str(root), str(out), part, inputs.classes, texts, first_label)
             )
     return jobs
 
 
+def _read_names(file: str, classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the name of each class from lines such as `n01440764 tench, Tinca tinca`. A class
+    without a line keeps its own name."""
+    if not file:
+        return tuple(classes)
+    with explained("read", Path(file)):
+        text = Path(file).expanduser().read_text(errors="replace")
+    lines = [line.split(None, 1) for line in text.splitlines()]
+    names = {line[0]: line[1].strip() for line in lines if len(line) == 2}
+    return tuple(names.get(name, name) for name in classes)
+
+
 def _shard_count(records: int, size: int) -> int:
-    return max(
-        1, min(MOST_SHARDS, max(-(-size // SHARD_BYTES), min(FEW_SHARDS, records // SMALL_SHARD)))
-    )
+    by_size, by_records = -(-size // SHARD_BYTES), min(FEW_SHARDS, records // SMALL_SHARD)
+    return max(1, min(MOST_SHARDS, max(by_size, by_records)))
 
 
 def _ranges(split: str, records: int, count: int) -> list[tuple[str, tuple[int, int]]]:
+    """Return the name of each shard, with the first record in it and the first after it."""
     if count > records:
-        raise UserError(
-            f"{count} {split} shards for {records} pictures; a shard has one or more: give fewer"
-        )
+        raise UserError(f"{count} {split} shards are too many for {records} images; give fewer")
     bounds = [records * number // count for number in range(count + 1)]
     return [
         (f"{split}-{number:05d}-of-{count:05d}", (bounds[number], bounds[number + 1]))
@@ -212,38 +172,83 @@ def _ranges(split: str, records: int, count: int) -> list[tuple[str, tuple[int, 
     ]
 
 
-def _write_pictures(job: ShardJob, tick: Tick) -> None:
-    """Write one shard. What was left out is noted before the shard gets its name, so that a whole shard always has its note."""
-    rejected: list[dict[str, str]] = []
-    with explained("write", Path(job.out, job.name)), replacing(Path(job.out, job.name)) as file:
-        for picture in job.pictures:
+def _settings(jobs: Sequence[ShardJob], split: float, names_file: str) -> dict[str, Any]:
+    """Return what identifies a conversion, with a digest of every image's path, label and size
+    and of the shard that has it."""
+    digest = hashlib.sha256()
+    for job in jobs:
+        for path, label in job.images:
+            size = os.stat(os.path.join(job.root, path)).st_size
+            digest.update(f"{job.name} {label} {size} ".encode() + os.fsencode(path) + b"\n")
+    counts = {
+        f"{name}_shards": sum(job.name.startswith(name) for job in jobs)
+        for name in ("train", "validation")
+    }
+    return {
+        "source": str(Path(jobs[0].root).resolve()),
+        "split": split,
+        "first_label": jobs[0].first_label,
+        "names": names_file,
+        "pictures": digest.hexdigest()[:32],
+        **counts,
+    }
+
+
+def _write_missing(
+    jobs: Sequence[ShardJob], out: Path, processes: int, spark: Spark | None, console: Console
+) -> None:
+    root, out = Path(jobs[0].root).resolve(), out.resolve()
+    waiting = [
+        replace(job, root=str(root), out=str(out)) for job in jobs if not is_written(out, job.name)
+    ]
+    if len(waiting) < len(jobs):
+        done = f"{len(jobs) - len(waiting)} of {len(jobs)} shards are already written"
+        console.print(f"continuing: {done}", soft_wrap=True)
+    what, total = "converting", sum(len(job.images) for job in waiting)
+    if spark:
+        from paceline.places.spark.jobs import run_jobs_on_spark
+
+        log, folders = out / WORK / "spark.log", [root, out / WORK]
+        written = run_jobs_on_spark(
+            spark, log, folders, _write_images, waiting, what, total, console
+        )
+    else:
+        written = run_jobs(_write_images, waiting, processes, what, total, console)
+    for _ in written:
+        pass
+
+
+def _write_images(job: ShardJob, tick: Tick) -> None:
+    """Write one shard of images, and the note of what was left out."""
+    out, rejected = Path(job.out, job.name), []
+    with explained("write", out), replacing(out) as file:
+        for image in job.images:
             tick(1)
             try:
-                file.write(framed(_encode_picture(job, picture)))
+                file.write(framed(_encode_image(job, image)))
             except ValueError as error:
-                rejected.append({"file": picture.path, "shard": job.name, "reason": str(error)})
-        if len(rejected) == len(job.pictures):
-            raise UserError(
-                f"all {len(rejected)} pictures for {job.name} are bad, such as {rejected[0]}; give fewer shards"
-            )
-        note_shard(Path(job.out), job.name, len(job.pictures) - len(rejected), rejected)
+                rejected.append({"file": image.path, "shard": job.name, "reason": str(error)})
+        if len(rejected) == len(job.images):
+            found = f"all {len(rejected)} images for {job.name} are bad, such as {rejected[0]}"
+            raise UserError(f"{found}; give fewer shards")
+        note_shard(out.parent, job.name, len(job.images) - len(rejected), rejected)
 
 
-def _encode_picture(job: ShardJob, picture: Picture) -> bytes:
+def _encode_image(job: ShardJob, image: LabelledImage) -> bytes:
     try:
-        data = Path(job.root, picture.path).read_bytes()
+        data = Path(job.root, image.path).read_bytes()
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
-    facts, name = examine(data), job.classes[picture.label]
+    facts = inspect_image(data)
     return example.encode(
         {
             IMAGE_KEY: data,
-            LABEL_KEY: picture.label + job.first_label,
-            "image/class/synset": os.fsencode(name),
-            "image/class/text": os.fsencode(job.texts[picture.label]),
+            LABEL_KEY: image.label + job.first_label,
+            "image/class/synset": os.fsencode(job.classes[image.label]),
+            "image/class/text": os.fsencode(job.texts[image.label]),
             "image/channels": facts.channels,
             "image/colorspace": facts.colorspace,
-            "image/filename": os.fsencode(os.path.basename(picture.path)),
+            "image/filename": os.fsencode(os.path.basename(image.path)),
             "image/format": facts.format,
             "image/height": facts.height,
             "image/width": facts.width,
@@ -252,70 +257,23 @@ def _encode_picture(job: ShardJob, picture: Picture) -> bytes:
 
 
 def _convert_cifar(
-    originals: Originals, out: Path, shards: int, validation_shards: int, console: Console
+    layout: Layout, place: Path, out: Path, wanted: dict[str, int], console: Console
 ) -> dict[str, Any]:
-    """In this process: it takes seconds. Labels and bytes are as in the files."""
-    from paceline.data.sources.cifar import _read_file, _read_names, missing_files
-
-    assert originals.cifar is not None
-    layout, place = originals.cifar
-    if missing := missing_files(layout, place):
-        raise UserError(
-            f"{place} has no {', '.join(missing)}; fetch {layout.source} again into a new folder"
-        )
-    classes, names, total = _read_names(layout, place / layout.names), [], 0
-    settings = {
-        "source": str(place.resolve()),
-        "train_shards": shards,
-        "validation_shards": validation_shards,
-    }
+    """Convert in this process, within seconds. Labels and bytes are those of the files."""
+    check_complete(layout, place, f"fetch {layout.source} again into a new folder")
+    counts = {f"{split}_shards": count for split, count in wanted.items()}
+    settings = {"source": str(place.resolve()), **counts}
     if is_done(out, settings, console):
         return read_notes(str(out))
-    for split, files, wanted in (
-        ("train", layout.train, shards),
-        ("validation", (layout.test,), validation_shards),
-    ):
-        examples = [
-            pair for file in files for pair in zip(*_read_file(layout, place / file), strict=True)
-        ]
-        total = len(examples)
-        for name, (start, stop) in _ranges(
-            split, total, wanted or _shard_count(total, total * 3100)
-        ):
+    names = []
+    for split, (images, labels) in zip(wanted, read_splits(layout, place), strict=True):
+        usual = _shard_count(len(labels), len(labels) * CIFAR_RECORD_BYTES)
+        for name, (start, stop) in _ranges(split, len(labels), wanted[split] or usual):
             with explained("write", out / name), replacing(out / name) as file:
-                for pixels, label in examples[start:stop]:
-                    file.write(
-                        framed(
-                            example.encode(
-                                {"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)}
-                            )
-                        )
-                    )
+                for pixels, label in zip(images[start:stop], labels[start:stop], strict=True):
+                    features = {"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)}
+                    file.write(framed(example.encode(features)))
             note_shard(out, name, stop - start, [])
             names.append(name)
+    classes = read_class_names(layout, place)
     return finish(out, names, classes, settings, CIFAR_KEYS, console)
-
-
-def _read_names(file: str, classes: Sequence[str]) -> tuple[str, ...]:
-    """What each class is called: lines such as `n01440764 tench, Tinca tinca`; a class without a line keeps its own name."""
-    if not file:
-        return tuple(classes)
-    with explained("read", Path(file)):
-        lines = [
-            line.split(None, 1)
-            for line in Path(file).expanduser().read_text(errors="replace").splitlines()
-        ]
-    names = {line[0]: line[1].strip() for line in lines if len(line) == 2}
-    return tuple(names.get(name, name) for name in classes)
-
-
-def _digest(jobs: Sequence[ShardJob]) -> str:
-    """Of every picture's path, label and size, and of the shard it goes to."""
-    digest = hashlib.sha256()
-    for job in jobs:
-        for picture in job.pictures:
-            size = os.stat(os.path.join(job.root, picture.path)).st_size
-            digest.update(
-                f"{job.name} {picture.label} {size} ".encode() + os.fsencode(picture.path) + b"\n"
-            )
-    return digest.hexdigest()[:32]

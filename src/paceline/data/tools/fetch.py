@@ -25,7 +25,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from paceline.data.sources.cifar import LAYOUTS, Layout, missing_files
+from paceline.data.sources.cifar import LAYOUTS, Layout, check_complete
 from paceline.errors import UserError, did_you_mean
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
@@ -62,7 +62,7 @@ def fetch(
     layout = next(layout for layout in LAYOUTS if layout.source == name and layout.label_bytes)
     parent, target = Path(folder).expanduser(), Path(folder).expanduser() / layout.folder
     if target.exists():
-        _check_complete(layout, target, "remove it and fetch again")
+        check_complete(layout, target, "remove it and fetch again")
         console.print(f"{name} is already in {target}", soft_wrap=True)
         return target
     url = base_url.rstrip("/") + "/" + archive.file
@@ -119,11 +119,5 @@ def _unpack(file: Path, layout: Layout) -> Path:
             archive.extractall(file.parent, filter="data")
     except (tarfile.TarError, EOFError) as error:
         raise UserError(f"{file.name} cannot be unpacked: {error}") from error
-    _check_complete(layout, file.parent / layout.folder, "it is not the data set that was expected")
+    check_complete(layout, file.parent / layout.folder, "it is not the data set that was expected")
     return file.parent / layout.folder
-
-
-def _check_complete(layout: Layout, place: Path, advice: str) -> None:
-    missing = missing_files(layout, place)
-    if missing:
-        raise UserError(f"{place} has no {', '.join(missing)}; {advice}")

@@ -1,7 +1,7 @@
-"""Whether bytes are a whole JPEG or PNG, and of what size: for converting and checking, without TensorFlow.
+"""Find out whether bytes are a whole JPEG or PNG, and of what size, without TensorFlow.
 
-A JPEG is decoded at an eighth of its size and without its colours. That still reads every coded byte, so a picture that is cut
-is found, and takes a fraction of the time of decoding it.
+A JPEG is decoded at an eighth of its size and without its colours. That still reads every coded
+byte, so it finds an image that is cut, in a fraction of the time of decoding it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "P": 3, "RGB": 3, "RGBA": 4, "CMYK": 4}
 
 
-class Facts(NamedTuple):
-    """What a picture says of itself; its format is that of its bytes, whatever its file is called."""
+class ImageFacts(NamedTuple):
+    """The header of an image. The format is that of its bytes, whatever the file is called."""
 
     format: str
     height: int
@@ -23,29 +23,24 @@ class Facts(NamedTuple):
     colorspace: str
 
 
-def examine(data: bytes) -> Facts:
-    """The facts of a picture that can be decoded; ValueError says why it cannot."""
+def inspect_image(data: bytes) -> ImageFacts:
+    """Return the facts of an image. Raise ValueError if it cannot be decoded, with the reason."""
     from PIL import Image
 
     if not data:
         raise ValueError("it is empty")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks on EXIF and size are no faults
-            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as picture:
-                facts = _facts(picture.format or "", picture.mode, picture.size)
-                if facts.format == "JPEG":
-                    picture.draft("L", (1, 1))
-                picture.load()
+            warnings.simplefilter("ignore")  # remarks on EXIF and size are not faults
+            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+                kind, mode, size = image.format, image.mode, image.size
+                if kind != "PNG":
+                    image.draft("L", (1, 1))
+                image.load()
     except Image.UnidentifiedImageError:
         raise ValueError("it is neither JPEG nor PNG") from None
-    except Exception as error:  # a damaged picture can raise anything
+    except Exception as error:  # a damaged image can raise anything
         raise ValueError((str(error).splitlines() or [type(error).__name__])[0]) from None
-    return facts
-
-
-def _facts(kind: str, mode: str, size: tuple[int, int]) -> Facts:
-    width, height = size
     channels = CHANNELS.get(mode, 3)
     colorspace = "CMYK" if mode == "CMYK" else "Grayscale" if channels < 3 else "RGB"
-    return Facts("PNG" if kind == "PNG" else "JPEG", height, width, channels, colorspace)
+    return ImageFacts("PNG" if kind == "PNG" else "JPEG", size[1], size[0], channels, colorspace)
