@@ -243,7 +243,7 @@ def damage_nothing_there(folder: Path) -> list[str]:
 def damage_empty(folder: Path) -> list[str]:
     for file in folder.iterdir():
         file.unlink()
-    return [f"{folder} holds no data set"]
+    return [f"{folder} has no data set"]
 
 
 def damage_cut_by_one_byte(folder: Path) -> list[str]:
