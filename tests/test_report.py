@@ -11,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,9 +26,8 @@ from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
 from paceline.results.report import write_report
 from paceline.results.report.charts import Chart, Line, draw, log_ticks, nice_ticks, thin
-from paceline.results.report.html import element, to_text
-from paceline.results.report.page import letter
-from paceline.results.report.story import read_story
+from paceline.results.report.formats import letter
+from paceline.results.report.run_data import read_run
 from paceline.run_folder.folder import RunFolder
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -119,7 +119,7 @@ def test_the_report_of_a_real_run_has_its_numbers(uninterrupted: Path, tmp_path:
     assert f"{100 * result['test_accuracy']:.2f} %" in page
     assert result["state_sha256"] in page
     right = round(131 * result["test_accuracy"])
-    assert f"{right} of 131 test pictures right, {131 - right} wrong" in page
+    assert f"{right} of 131 test images are correct, {131 - right} are wrong" in page
     assert page.count('<img src="data:image/png;base64,') == 24
     assert "1 worker" in page
     assert "schedule.rate" in page
@@ -127,14 +127,10 @@ def test_the_report_of_a_real_run_has_its_numbers(uninterrupted: Path, tmp_path:
 
 def test_a_training_keeps_what_its_model_said_of_every_test_picture(uninterrupted: Path) -> None:
     """And the worst mistakes are those of which it was most sure; their pictures are the test set's own."""
-    story = read_story(RunFolder(uninterrupted))
-    assert story.evaluation is not None
-    examples, worst = story.evaluation.examples, story.evaluation.worst
-    assert (story.evaluation.step, story.evaluation.split, len(examples.labels)) == (
-        24,
-        "test",
-        131,
-    )
+    data = read_run(RunFolder(uninterrupted))
+    assert data.evaluation is not None
+    examples, worst = data.evaluation.examples, data.evaluation.worst
+    assert (data.evaluation.step, data.evaluation.split, len(examples.labels)) == (24, "test", 131)
     assert np.mean(examples.labels == examples.predictions) == pytest.approx(
         result_of(uninterrupted)["test_accuracy"]
     )
@@ -146,7 +142,7 @@ def test_a_training_keeps_what_its_model_said_of_every_test_picture(uninterrupte
         sure[-1]
         >= np.partition(examples.probabilities[examples.labels != examples.predictions], -24)[-24]
     )
-    assert story.evaluation.pictures.shape == (24, 32, 32, 3)
+    assert data.evaluation.images.shape == (24, 32, 32, 3)
     assert ((examples.probabilities > 0) & (examples.probabilities <= 1)).all()
 
 
@@ -166,12 +162,9 @@ def test_starts_are_noted_with_their_workers(stopped_at_5: Path, tmp_path: Path)
         ).code
         == 0
     )
-    attempts = read_story(RunFolder(run)).attempts()
-    assert [(attempt.step, attempt.workers, attempt.tries) for attempt in attempts] == [
-        (0, 1, 1),
-        (5, 2, 1),
-    ]
-    assert attempts[0].minute == 0 < attempts[1].minute
+    starts = read_run(RunFolder(run)).starts()
+    assert [(start.step, start.workers, start.tries) for start in starts] == [(0, 1, 1), (5, 2, 1)]
+    assert starts[0].minute == 0 < starts[1].minute
     page = report(run, out=tmp_path / "page.html")
     assert "Started with 1 worker, again at step 5" in page
     assert "unfinished: step 6 of 24" in page
@@ -203,7 +196,9 @@ def test_runs_are_compared_and_named_by_letters(tmp_path: Path) -> None:
     ]
     page = report(*runs, out=tmp_path / "page.html")
     different = page[
-        page.index("What differs") : page.index("<details>", page.index("What differs"))
+        page.index("Settings that differ") : page.index(
+            "<details>", page.index("Settings that differ")
+        )
     ]
     assert re.findall(r'scope="row">([^<]+)', different) == [
         "schedule.name",
@@ -214,9 +209,10 @@ def test_runs_are_compared_and_named_by_letters(tmp_path: Path) -> None:
     assert "A and C ended with the same bits" in page
 
 
-def test_class_names_and_errors_are_text_and_nothing_else(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", classes=(EVIL, "dog", "bird"))
+def test_names_events_and_errors_are_text_and_nothing_else(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", classes=(EVIL, 'x" onclick="y', "bird"))
     RunFolder(run).write_result({"step": 9, "finished": False, "error": EVIL, "state_sha256": EVIL})
+    RunFolder(run).append_metrics({"step": 940, "images_per_second": 400.0, "events": [EVIL]})
     page = report(run, out=tmp_path / "page.html")
     tags = list[tuple[str, dict[str, str | None]]]()
     parser = HTMLParser()
@@ -255,12 +251,12 @@ def test_what_a_run_does_not_know_is_left_out_with_a_note(tmp_path: Path) -> Non
         json.dumps(config | {"data": {"train": 20_000, "classes": ["one"]}})
     )
     page = report(old, out=tmp_path / "page.html")
-    assert "no evaluation of single pictures" in page
-    assert "was not noted" in page
+    assert "No predictions of single images" in page
+    assert "does not say when training started" in page
     page = report(new, out=tmp_path / "page.html", force=True)
     assert "Nothing measured yet" in page
     assert "step 0 of 936" in page
-    assert "A, B: no evaluation of single pictures" in report(
+    assert "A, B: No predictions of single images" in report(
         old, new, odd, out=tmp_path / "page.html", force=True
     )
 
@@ -272,7 +268,7 @@ def test_a_damaged_evaluation_or_result_does_not_hide_the_rest(tmp_path: Path) -
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 99')
     page = report(run, out=tmp_path / "page.html")
-    assert "no evaluation of single pictures" in page
+    assert "No predictions of single images" in page
     assert "result.json is damaged" in page
 
 
@@ -398,59 +394,35 @@ def test_thinned_curves_fit_a_screen_and_end_where_they_end(values: list[float])
         )
 
 
-def test_curves_are_told_apart_without_their_colours() -> None:
-    """Each has its name at its end, and no two of the first eight the same dashes, nor of sixteen the same dashes and marks."""
-    lines = [
-        Line(letter(i, 16), [(0.0, 1.0 + i), (1.0, 2.0 + i)], i, marked=True) for i in range(16)
-    ]
-    svg = draw(Chart("Loss", lines, "epoch", str))
+def test_curves_are_told_apart_without_their_colours(tmp_path: Path) -> None:
+    """Each has its name at its end; eight have different dashes, sixteen different marks, too."""
+    runs = [make_run(tmp_path / f"run-{i}", records=2, seed=i) for i in range(16)]
+    page = report(*runs, out=tmp_path / "page.html")
+    figure = page[page.index("<figure") : page.index("</figure>") + len("</figure>")]
+    svg = ElementTree.fromstring(figure)
     names = [text.text for text in svg.iter("text") if "name" in text.get("class", "")]
     assert sorted(map(str, names)) == sorted(letter(i, 16) for i in range(16))
-    dashes = [
-        path.get("stroke-dasharray") for path in svg.iter("path") if "line" in path.get("class", "")
-    ]
+    paths = [(path, path.get("class", "")) for path in svg.iter("path")]
+    dashes = [path.get("stroke-dasharray") for path, kind in paths if "line" in kind]
     assert len(set(dashes[:8])) == 8
-    marks = [path for path in svg.iter("path") if "mark" in path.get("class", "")][::2]
-    shapes = [
-        (re.sub(r"^M\S+ \S+?(?=[a-z])", "", mark.get("d", "")), "filled" in mark.get("class", ""))
-        for mark in marks
-    ]
-    assert len(set(zip(dashes, shapes, strict=True))) == 16
+    marks = [(path.get("d"), "filled" in kind) for path, kind in paths if "mark" in kind][::2]
+    assert len(set(zip(dashes, marks, strict=True))) == 16
 
 
-def test_names_at_the_ends_do_not_lie_on_each_other() -> None:
+def test_names_at_the_ends_do_not_overlap() -> None:
     lines = [Line(letter(i, 10), [(0.0, 1.0), (1.0, 1.0 + i / 1000)], i) for i in range(10)]
-    svg = draw(Chart("Loss", lines, "epoch", str, from_zero=True))
-    heights = sorted(
-        float(text.get("y", 0)) for text in svg.iter("text") if "name" in text.get("class", "")
-    )
+    drawing = draw(Chart("Loss", lines, "epoch", str, from_zero=True))
+    heights = sorted(y for _, y, _, _ in drawing.names)
+    assert len(heights) == 10
     assert min(np.diff(heights)) > 9
 
 
 def test_a_curve_of_one_point_or_with_gaps_is_drawn() -> None:
-    text = to_text(
-        draw(
-            Chart(
-                "Loss",
-                [Line("train", [(0.0, float("nan")), (1.0, 2.0)], 0)],
-                "epoch",
-                str,
-                log=True,
-            )
-        )
-    )
-    assert "nan" not in text
-    assert "train: from 2.0 to 2.0" in text
-
-
-def test_html_is_escaped_by_construction() -> None:
-    text = to_text(
-        element("p", "a < b & ", element("b", EVIL), " c", class_='x" onclick="y', data_run="1")
-    )
-    assert text == (
-        '<p class="x&quot; onclick=&quot;y" data-run="1">a &lt; b &amp; <b>'
-        "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=\"document.title='owned'\"&gt;</b> c</p>"
-    )
+    line = Line("train", [(0.0, float("nan")), (1.0, 2.0)], 0)
+    drawing = draw(Chart("Loss", [line], "epoch", str, log=True))
+    assert "nan" not in str(drawing)
+    assert "train: from 2.0 to 2.0" in drawing.description
+    assert len(drawing.curves) == 1
 
 
 # -------------------------------------------------------------------------------------------------------- in a real browser

@@ -50,10 +50,10 @@ class Result:
         return pandas.DataFrame.from_records(records)
 
     def _repr_html_(self) -> str:
-        from paceline.results.report.page import build_fragment
-        from paceline.results.report.story import read_story
+        from paceline.results.report.page import render_fragment
+        from paceline.results.report.run_data import read_run
 
-        return build_fragment(read_story(existing_run(self.run_dir, checkpoints=False)))
+        return render_fragment(read_run(existing_run(self.run_dir, checkpoints=False)))
 
 
 def train(
