@@ -25,7 +25,7 @@ from paceline.config.experiment import Experiment, Schedule
 from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
 from paceline.results.report import write_report
-from paceline.results.report.charts import Chart, Line, draw, log_ticks, nice_ticks, thin
+from paceline.results.report.charts import Chart, Drawing, Line, log_ticks, nice_ticks, thin
 from paceline.results.report.formats import letter
 from paceline.results.report.run_data import read_run
 from paceline.run_folder.folder import RunFolder
@@ -411,18 +411,18 @@ def test_curves_are_told_apart_without_their_colours(tmp_path: Path) -> None:
 
 def test_names_at_the_ends_do_not_overlap() -> None:
     lines = [Line(letter(i, 10), [(0.0, 1.0), (1.0, 1.0 + i / 1000)], i) for i in range(10)]
-    drawing = draw(Chart("Loss", lines, "epoch", str, from_zero=True))
-    heights = sorted(y for _, y, _, _ in drawing.names)
+    drawing = Drawing(Chart("Loss", lines, "epoch", str, from_zero=True))
+    heights = sorted(y for _, y, _ in drawing.names())
     assert len(heights) == 10
     assert min(np.diff(heights)) > 9
 
 
 def test_a_curve_of_one_point_or_with_gaps_is_drawn() -> None:
     line = Line("train", [(0.0, float("nan")), (1.0, 2.0)], 0)
-    drawing = draw(Chart("Loss", [line], "epoch", str, log=True))
-    assert "nan" not in str(drawing)
-    assert "train: from 2.0 to 2.0" in drawing.description
-    assert len(drawing.curves) == 1
+    drawing = Drawing(Chart("Loss", [line], "epoch", str, log=True))
+    assert "train: from 2.0 to 2.0" in drawing.description()
+    ((_, path, _),) = drawing.lines
+    assert "nan" not in path
 
 
 # -------------------------------------------------------------------------------------------------------- in a real browser

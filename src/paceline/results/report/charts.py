@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from paceline.results.report.run_data import Points
@@ -20,7 +20,7 @@ MAX_POINTS = 240
 """Longer curves are averaged to this many points: a chart has no more pixels on any screen."""
 MAX_MARKS = 24
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "14 4", "5 2 1 2 1 2", "1 4", "10 2 4 2")
-MARKS = (
+MARK_SHAPES = (
     "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z",
     "M-3 -3h6v6h-6z",
     "M0 -4l4 4l-4 4l-4 -4z",
@@ -53,50 +53,6 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Style:
-    """How a line and its marks look."""
-
-    colour: str
-    dashes: str
-    mark: str
-    fill: str
-
-
-@dataclass(frozen=True)
-class Event:
-    """A vertical line; its text is in row 0 or 1 above the plot, or only in the tooltip (None)."""
-
-    x: float
-    text: str
-    text_x: float
-    row: int | None
-
-
-@dataclass(frozen=True)
-class Curve:
-    style: Style
-    path: str
-    marks: list[tuple[float, float, str]] = field(default_factory=list)
-    """Place, and the text of the tooltip."""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A chart with its places in SVG units; without curves, if nothing was measured."""
-
-    title: str
-    x_title: str = ""
-    description: str = ""
-    log: bool = False
-    right: float = 0.0
-    levels: list[tuple[float, str]] = field(default_factory=list)
-    columns: list[tuple[float, str]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
-    names: list[tuple[float, float, str, Style]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class _Axis:
     """Maps the values from `low` to `high` to the places from `start` to `end`."""
 
@@ -111,42 +67,82 @@ class _Axis:
         return self.start + (at - low) / ((high - low) or 1) * (self.end - self.start)
 
 
-def draw(chart: Chart) -> Drawing:
-    """Place the parts of a chart."""
-    finite = [
-        (line, [point for point in line.points if math.isfinite(point[1])]) for line in chart.lines
-    ]
-    lines = [replace(line, points=thin(points)) for line, points in finite if points]
-    if not lines:
-        return Drawing(chart.title)
-    xs = [x for line in lines for x, _ in line.points] + [x for x, _ in chart.events]
-    ys = [y for line in lines for _, y in line.points]
-    log = chart.log and 0 < 5 * min(ys) < max(ys)
-    bottom = 0.0 if chart.from_zero else min(ys)
-    ticks = log_ticks(min(ys), max(ys)) if log else nice_ticks(bottom, max(ys))
-    right = WIDTH - 14 - 7 * max(len(line.name) for line in lines)
-    top = TOP + (22 if chart.events else 0)
-    x_axis = _Axis(min(0.0, *xs), max(xs), LEFT, right)
-    y_axis = _Axis(ticks[0], ticks[-1], HEIGHT - BOTTOM, top, log)
-    columns = [x for x in nice_ticks(x_axis.low, x_axis.high) if x_axis.low <= x <= x_axis.high]
-    return Drawing(
-        title=chart.title,
-        x_title=chart.x_title,
-        description=_describe(chart, lines),
-        log=log,
-        right=right,
-        levels=[(y_axis.place(tick), chart.show(tick)) for tick in ticks],
-        columns=[(x_axis.place(tick), _short(tick)) for tick in columns],
-        events=_place_events([(x_axis.place(x), text) for x, text in chart.events], right),
-        curves=[_curve(chart, line, x_axis, y_axis) for line in lines],
-        names=_place_names(lines, x_axis, y_axis),
-    )
+class Drawing:
+    """A chart with its parts in SVG units. If nothing was measured, `lines` is empty."""
 
+    def __init__(self, chart: Chart) -> None:
+        self.chart = chart
+        finite = [
+            replace(line, points=[(x, y) for x, y in line.points if math.isfinite(y)])
+            for line in chart.lines
+        ]
+        lines = [replace(line, points=thin(line.points)) for line in finite if line.points]
+        self.lines: list[tuple[Line, str, list[tuple[float, float, str]]]] = []
+        """Each line with its path, and its marks as (x, y, tooltip)."""
+        if not lines:
+            return
+        xs = [x for line in lines for x, _ in line.points] + [x for x, _ in chart.events]
+        ys = [y for line in lines for _, y in line.points]
+        self.log = chart.log and 0 < 5 * min(ys) < max(ys)
+        bottom = 0.0 if chart.from_zero else min(ys)
+        levels = log_ticks(min(ys), max(ys)) if self.log else nice_ticks(bottom, max(ys))
+        top = TOP + (22 if chart.events else 0)
+        self.right = WIDTH - 14 - 7 * max(len(line.name) for line in lines)
+        first, last = min(0.0, *xs), max(xs)
+        self._x = _Axis(first, last, LEFT, self.right)
+        self._y = _Axis(levels[0], levels[-1], HEIGHT - BOTTOM, top, self.log)
+        columns = [tick for tick in nice_ticks(first, last) if first <= tick <= last]
+        self.levels = [(self._y.place(tick), chart.show(tick)) for tick in levels]
+        self.columns = [(self._x.place(tick), _short(tick)) for tick in columns]
+        self.lines = [(line, self._path(line), self._marks(line)) for line in lines]
 
-def style_of(index: int) -> Style:
-    """Return a style; the first eight have different dashes, and sixteen different marks, too."""
-    fill = "filled" if (index // 4 + index // 8) % 2 else "hollow"
-    return Style(f"s{index % 8}", DASHES[index % 8], MARKS[index % 4], fill)
+    def description(self) -> str:
+        """Describe in words where each line begins and ends."""
+        show, title = self.chart.show, self.chart.title
+        ends = [
+            f"{line.name or title}: from {show(line.points[0][1])} to {show(line.points[-1][1])}"
+            for line, _, _ in self.lines
+        ]
+        return f"{title} by {self.chart.x_title}. {'; '.join(ends)}."
+
+    def events(self) -> list[tuple[float, str, float, int | None]]:
+        """Return (x, text, x of the text, its row); a text without room has no row."""
+        placed, ends = [], [-math.inf] * 2
+        for x, text in sorted((self._x.place(x), text) for x, text in self.chart.events):
+            width = 6.2 * len(text)
+            start = min(x + 3, self.right - width)
+            row = next((row for row, end in enumerate(ends) if start > end), None)
+            if row is not None:
+                ends[row] = start + width + 6
+            placed.append((x, text, start, row))
+        return placed
+
+    def names(self) -> list[tuple[float, float, Line]]:
+        """Return a place for each name beside the end of its line, apart from the others."""
+        ends = [(*self._place(line)[-1], line) for line, _, _ in self.lines if line.name]
+        ends.sort(key=lambda end: end[1])
+        heights = [y for _, y, _ in ends]
+        for _ in range(40):
+            for (i, above), (j, below) in combinations(enumerate(ends), 2):
+                overlap = 12 - (heights[j] - heights[i])
+                if overlap > 0 and abs(above[0] - below[0]) < 40:
+                    heights[i], heights[j] = heights[i] - overlap / 2, heights[j] + overlap / 2
+            heights = [min(max(height, TOP), HEIGHT - BOTTOM) for height in heights]
+        return [(x, y, line) for (x, _, line), y in zip(ends, heights, strict=True)]
+
+    def _place(self, line: Line) -> Points:
+        return [(self._x.place(x), self._y.place(y)) for x, y in line.points]
+
+    def _path(self, line: Line) -> str:
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._place(line))
+
+    def _marks(self, line: Line) -> list[tuple[float, float, str]]:
+        if not line.marked:
+            return []
+        chosen = slice(None, None, -math.ceil(len(line.points) / MAX_MARKS))  # with the last
+        pairs = zip(self._place(line)[chosen], line.points[chosen], strict=True)
+        before = f"{line.name} {self.chart.x_title}".strip()
+        return [(*at, f"{before} {_short(x)}: {self.chart.show(y)}") for at, (x, y) in pairs]
 
 
 def thin(points: Points, most: int = MAX_POINTS) -> Points:
@@ -155,10 +151,8 @@ def thin(points: Points, most: int = MAX_POINTS) -> Points:
     if size <= 1:
         return points
     groups = [points[i : min(i + size, len(points) - 1)] for i in range(0, len(points) - 1, size)]
-    means = [
-        tuple(sum(values) / len(group) for values in zip(*group, strict=True)) for group in groups
-    ]
-    return [*((x, y) for x, y in means), points[-1]]
+    columns = [tuple(zip(*group, strict=True)) for group in groups]
+    return [(sum(xs) / len(xs), sum(ys) / len(ys)) for xs, ys in columns] + points[-1:]
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -185,59 +179,5 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [float(f"{tick:.3g}") for tick in ticks] if len(ticks) > 1 else [first, first * 10]
 
 
-def _describe(chart: Chart, lines: Sequence[Line]) -> str:
-    """Describe in words where each curve begins and ends."""
-    ends = [(line.name, *(chart.show(line.points[i][1]) for i in (0, -1))) for line in lines]
-    told = [f"{name or chart.title}: from {first} to {last}" for name, first, last in ends]
-    return f"{chart.title} by {chart.x_title}. {'; '.join(told)}."
-
-
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"
-
-
-def _place_events(events: Sequence[tuple[float, str]], right: float) -> list[Event]:
-    """Put each text in the first row that has room for it, else in no row."""
-    placed, ends = [], [-math.inf] * 2
-    for x, text in sorted(events):
-        width = 6.2 * len(text)
-        start = min(x + 3, right - width)
-        row = next((row for row, end in enumerate(ends) if start > end), None)
-        if row is not None:
-            ends[row] = start + width + 6
-        placed.append(Event(x, text, start, row))
-    return placed
-
-
-def _curve(chart: Chart, line: Line, x_axis: _Axis, y_axis: _Axis) -> Curve:
-    placed = [(x_axis.place(x), y_axis.place(y)) for x, y in line.points]
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
-    if not line.marked:
-        return Curve(style_of(line.style), path)
-    texts = [f"{line.name} {chart.x_title} {_short(x)}: {chart.show(y)}" for x, y in line.points]
-    marks = [(x, y, text.strip()) for (x, y), text in zip(placed, texts, strict=True)]
-    every = math.ceil(len(marks) / MAX_MARKS)
-    return Curve(style_of(line.style), path, marks[::-1][::every])  # the last one always
-
-
-def _place_names(
-    lines: Sequence[Line], x_axis: _Axis, y_axis: _Axis
-) -> list[tuple[float, float, str, Style]]:
-    """Put each name beside the end of its curve, moved apart if several end together."""
-    ends = [
-        (x_axis.place(line.points[-1][0]), y_axis.place(line.points[-1][1]), line)
-        for line in lines
-        if line.name
-    ]
-    ends.sort(key=lambda end: end[1])
-    heights = [y for _, y, _ in ends]
-    for _ in range(40):
-        for (i, above), (j, below) in combinations(enumerate(ends), 2):
-            overlap = 12 - (heights[j] - heights[i])
-            if overlap > 0 and abs(above[0] - below[0]) < 40:
-                heights[i], heights[j] = heights[i] - overlap / 2, heights[j] + overlap / 2
-        heights = [min(max(height, TOP), HEIGHT - BOTTOM) for height in heights]
-    return [
-        (x, height, line.name, style_of(line.style))
-        for (x, _, line), height in zip(ends, heights, strict=True)
-    ]

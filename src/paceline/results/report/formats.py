@@ -56,3 +56,6 @@ def setting(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return MISSING if value in ("", None) else str(value)
+
+
+FILTERS = (percent, number, thousands, pixels, shorten, duration, setting)

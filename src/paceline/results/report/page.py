@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from paceline.results.report import charts, formats, sections
-from paceline.results.report.confusion import build_confusion
+from paceline.results.report.confusion import Confusion
 from paceline.results.report.run_data import RunData
-
-MAX_IMAGES, MAX_IMAGES_OF_SEVERAL = 24, 12
-"""How many of a run's worst mistakes the page shows."""
 
 
 def render_page(runs: Sequence[RunData], left_out: Sequence[str] = ()) -> str:
@@ -25,37 +21,31 @@ def render_page(runs: Sequence[RunData], left_out: Sequence[str] = ()) -> str:
     descriptions = list(dict.fromkeys(run.description for run in runs))
     shown = descriptions[:4] + ["…"] * (len(descriptions) > 4)
     named = [(formats.letter(i, count), run) for i, run in enumerate(runs)]
-    most = MAX_IMAGES if count == 1 else MAX_IMAGES_OF_SEVERAL
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=runs[0].name if count == 1 else f"{count} runs",
-            subtitle=" · ".join([*shown, datetime.date.today().isoformat()]),
-            left_out=[f"Left out: {reason}" for reason in left_out],
-            single=count == 1,
-            runs=named,
-            run_notes=[f"{name}: {note}" for name, run in named for note in run.notes],
-            confusions=[build_confusion(run, most) for run in runs],
-            same_bits=sections.same_bits(runs),
-            learning_charts=sections.learning_charts(runs),
-            rate_charts=sections.rate_charts(runs),
-            start_notes=sections.start_notes(runs),
-            settings=sections.all_settings(runs),
-            different_settings=sections.different_settings(runs),
-            machine_facts=sections.machine_facts(runs),
-        )
+    return _template("page.html").render(
+        title=runs[0].name if count == 1 else f"{count} runs",
+        subtitle=" · ".join([*shown, datetime.date.today().isoformat()]),
+        left_out=[f"Left out: {reason}" for reason in left_out],
+        single=count == 1,
+        runs=named,
+        run_notes=[f"{name}: {note}" for name, run in named for note in run.notes],
+        same_bits=sections.same_bits(runs),
+        learning_charts=sections.learning_charts(runs),
+        rate_charts=sections.rate_charts(runs),
+        start_notes=sections.start_notes(runs),
+        settings=sections.all_settings(runs),
+        different_settings=sections.different_settings(runs),
+        machine_facts=sections.machine_facts(runs),
+        build_confusion=Confusion,
     )
 
 
 def render_fragment(run: RunData) -> str:
     """Return a run's outcome and curves, for notebooks."""
-    template = _environment().get_template("fragment.html")
-    return template.render(run=run, learning_charts=sections.learning_charts([run]))
+    drawings = sections.learning_charts([run])
+    return _template("fragment.html").render(run=run, learning_charts=drawings)
 
 
-@cache
-def _environment() -> Environment:
+def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("paceline.results.report"),
         autoescape=True,
@@ -63,21 +53,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
-        width=charts.WIDTH,
-        height=charts.HEIGHT,
-        left=charts.LEFT,
-        bottom=charts.BOTTOM,
-        style_of=charts.style_of,
-        evaluation_rows=sections.evaluation_rows,
-    )
-    environment.filters.update(
-        percent=formats.percent,
-        number=formats.number,
-        thousands=formats.thousands,
-        px=formats.pixels,
-        shorten=formats.shorten,
-        duration=formats.duration,
-        setting=formats.setting,
-    )
-    return environment
+    environment.globals["charts"] = charts
+    environment.filters |= {function.__name__: function for function in formats.FILTERS}
+    return environment.get_template(name)

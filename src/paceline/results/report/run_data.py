@@ -125,6 +125,10 @@ class RunData:
         curve = self.curve(name)
         return curve[-1][1] if curve else None
 
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return the records with an evaluation."""
+        return [record for record in self.records if f"{self.split}_loss" in record]
+
     @cached_property
     def minutes(self) -> list[tuple[int, float]]:
         """Return each step with the minutes of training until it.
@@ -204,7 +208,7 @@ def read_run(run: RunFolder) -> RunData:
 
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
     arrays = run.read_evaluation()
-    if arrays is None:
+    if arrays is None or not len(arrays.get("labels", ())):
         return None
     try:
         examples = Examples(arrays["labels"], arrays["predictions"], arrays["probabilities"])

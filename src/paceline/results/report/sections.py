@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.config.experiment import Experiment, flatten
-from paceline.results.report.charts import Chart, Drawing, Line, draw
+from paceline.results.report.charts import Chart, Drawing, Line
 from paceline.results.report.formats import (
     duration,
     letter,
@@ -46,7 +46,7 @@ def learning_charts(runs: Sequence[RunData]) -> list[Drawing]:
             lines = _lines(held_out, marked=True)
             charts.append(Chart(f"{title}, {splits}", lines, "epoch", show, log))
             charts.append(Chart(f"{title}, train", _lines(train), "epoch", show, log))
-    return [draw(chart) for chart in charts]
+    return [Drawing(chart) for chart in charts]
 
 
 def rate_charts(runs: Sequence[RunData]) -> list[Drawing]:
@@ -67,7 +67,7 @@ def rate_charts(runs: Sequence[RunData]) -> list[Drawing]:
     ]
     if any(stale):
         charts.append(Chart("Mean staleness", _lines(stale), "epoch", number, from_zero=True))
-    return [draw(chart) for chart in charts]
+    return [Drawing(chart) for chart in charts]
 
 
 def _lines(curves: Sequence[Points], marked: bool = False) -> list[Line]:
@@ -116,16 +116,8 @@ def different_settings(runs: Sequence[RunData]) -> Rows:
     if len(runs) > 1:
         return {name: values for name, values in rows.items() if values != values[:1] * len(runs)}
     defaults = flatten(Experiment().to_json())
-    return {
-        name: values
-        for name, values in rows.items()
-        if values[0] != defaults.get(name.replace("-", "_"))
-    }
-
-
-def evaluation_rows(run: RunData) -> list[dict[str, Any]]:
-    """Return the records with an evaluation: the charts' numbers, for people who cannot see them."""
-    return [record for record in run.records if f"{run.split}_loss" in record]
+    changed = [name for name in rows if rows[name][0] != defaults.get(name.replace("-", "_"))]
+    return {name: rows[name] for name in changed}
 
 
 def machine_facts(runs: Sequence[RunData]) -> Rows:
