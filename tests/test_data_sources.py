@@ -409,7 +409,7 @@ def test_saving_again_replaces_the_arrays_but_nothing_else(tmp_path):
         "train_labels.npy",
     ]
     (folder / "thesis.txt").write_text("dear to someone")
-    with pytest.raises(UserError, match=r"holds 'thesis\.txt'"):
+    with pytest.raises(UserError, match=r"has 'thesis\.txt'"):
         save_arrays(folder, examples(10))
     assert (folder / "thesis.txt").exists()
 
@@ -422,12 +422,12 @@ IMAGES, LABELS = examples(4)
     [
         ((IMAGES / 255, LABELS), None, None, "float64; give uint8 from 0 to 255"),
         ((IMAGES[0, 0], LABELS), None, None, r"shape \(6, 3\)"),
-        ((IMAGES[:0], LABELS[:0]), None, None, "one picture or more"),
+        ((IMAGES[:0], LABELS[:0]), None, None, "one image or more"),
         ((IMAGES, LABELS[:3]), None, None, "4 train images and 3 train labels"),
         ((IMAGES, LABELS[:, None]), None, None, r"labels\.reshape\(-1\)"),
         ((IMAGES, LABELS * 1.0), None, None, "labels are float64"),
         ((IMAGES, LABELS - 1), None, None, "have a -1; labels count the classes from 0"),
-        ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS), None, "make them alike"),
+        ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS), None, "make their shapes alike"),
         (
             (IMAGES, LABELS),
             None,

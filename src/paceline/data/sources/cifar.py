@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.config.experiment import Data
+from paceline.data.sources.folder import source_folder
 from paceline.errors import UserError
 from paceline.run_folder.folder import explained
 
@@ -35,17 +36,19 @@ CIFAR10_CLASSES = (
 @dataclass(frozen=True)
 class Layout:
     """Which files have what. A binary record is its labels, one byte each, and then the pixels.
-    The last label counts. In the Python layout, `label_bytes` is 0."""
+    The last label counts. In the Python layout, `label_bytes` is 0, the labels have a key."""
 
     source: str
     folder: str
     train: tuple[str, ...]
     test: str
     names: str
-    num_classes: int
     label_bytes: int = 0
     label_key: bytes = b""
-    names_key: bytes = b""
+
+    @property
+    def num_classes(self) -> int:
+        return 10 if self.source == "cifar10" else 100
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -53,45 +56,21 @@ class Layout:
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_BINARY_BATCHES = tuple(f"{name}.bin" for name in _BATCHES)
 LAYOUTS = (
     Layout(
-        source="cifar10",
-        folder="cifar-10-batches-bin",
-        train=tuple(f"{name}.bin" for name in _BATCHES),
-        test="test_batch.bin",
-        names="batches.meta.txt",
-        num_classes=10,
-        label_bytes=1,
+        "cifar10", "cifar-10-batches-bin", _BINARY_BATCHES, "test_batch.bin", "batches.meta.txt", 1
     ),
     Layout(
-        source="cifar10",
-        folder="cifar-10-batches-py",
-        train=_BATCHES,
-        test="test_batch",
-        names="batches.meta",
-        num_classes=10,
+        "cifar10",
+        "cifar-10-batches-py",
+        _BATCHES,
+        "test_batch",
+        "batches.meta",
         label_key=b"labels",
-        names_key=b"label_names",
     ),
-    Layout(
-        source="cifar100",
-        folder="cifar-100-binary",
-        train=("train.bin",),
-        test="test.bin",
-        names="fine_label_names.txt",
-        num_classes=100,
-        label_bytes=2,
-    ),
-    Layout(
-        source="cifar100",
-        folder="cifar-100-python",
-        train=("train",),
-        test="test",
-        names="meta",
-        num_classes=100,
-        label_key=b"fine_labels",
-        names_key=b"fine_label_names",
-    ),
+    Layout("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 2),
+    Layout("cifar100", "cifar-100-python", ("train",), "test", "meta", label_key=b"fine_labels"),
 )
 
 
@@ -137,11 +116,7 @@ def _build(source: str, data: Data) -> Source:
 
 def _find(source: str, given: str) -> tuple[Layout, Path]:
     advice = f"run `paceline data fetch {source} {given or 'DIR'}`"
-    if not given:
-        raise UserError(f"the source {source} needs its folder: give --data.dir DIR; {advice}")
-    folder = Path(given).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; {advice}")
+    folder = source_folder(given, advice)
     found = find_layout(source, folder)
     if found is None:
         usual = " or ".join(layout.folder for layout in LAYOUTS if layout.source == source)
@@ -205,7 +180,7 @@ def read_class_names(layout: Layout, place: Path) -> tuple[str, ...]:
         lines = file.read_text(errors="replace").splitlines()
         names = [line.strip() for line in lines if line.strip()]
     else:
-        found = _unpickle(file).get(layout.names_key)
+        found = _unpickle(file).get(layout.label_key.removesuffix(b"s") + b"_names")
         found = found if isinstance(found, list) else []
         names = [bytes(name).decode(errors="replace") for name in found]
     if len(names) != layout.num_classes:

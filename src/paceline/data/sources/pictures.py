@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.config.experiment import Data
+from paceline.data.sources.folder import source_folder, visible_entries
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 TEST_FOLDERS = ("val", "validation", "test")
-LAYOUT = "train/<class>/*.jpg and val/<class>/*.jpg"
 
 
 class LabelledImage(NamedTuple):
@@ -46,12 +45,10 @@ def build_pictures(data: Data) -> Source:
     """Return the source of a folder of images."""
     from paceline.data.source import Source
 
-    if not data.dir:
-        raise UserError(f"give --data.dir DIR, a folder with {LAYOUT}")
+    root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
     if data.skip_bad:
         advice = "`paceline data convert` leaves bad images out and lists them"
         raise UserError(f"data.skip-bad is for TFRecords; {advice}")
-    root = Path(data.dir).expanduser()
     folders = find_images(root, data.split)
     train, test = (_split(root, images) for images in (folders.train, folders.test))
     return Source(train, test, folders.classes, None)
@@ -60,8 +57,6 @@ def build_pictures(data: Data) -> Source:
 def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
     """Return the images of a folder with train/ and val/, or of one folder of classes, of which
     the share `split` becomes the test split."""
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; give one with {LAYOUT}")
     if not 0 <= split < 1:
         raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
     if not (folder / "train").is_dir():
@@ -109,20 +104,15 @@ def contains_images(folder: Path) -> bool:
 
 def subfolders(folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
-    return sorted(entry.name for entry in _visible_entries(folder) if entry.is_dir())
+    return sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
 
 
 def image_names(folder: Path) -> list[str]:
     """Return the names of the images in a folder, sorted."""
-    entries = _visible_entries(folder)
+    entries = visible_entries(folder)
     return sorted(
         entry.name for entry in entries if entry.name.lower().endswith(ENDINGS) and entry.is_file()
     )
-
-
-def _visible_entries(folder: Path) -> list[os.DirEntry[str]]:
-    with explained("read", folder), os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

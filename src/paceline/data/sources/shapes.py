@@ -1,8 +1,10 @@
-"""A built-in data set: ten classes of 32 x 32 colour pictures, drawn by the program. No download, the same bytes everywhere.
+"""A built-in data set: ten classes of 32 x 32 colour images, drawn by the program. No download.
 
-Each picture has one shape of random place, size, rotation and colour on an uneven background, with clutter beneath and above
-it and noise over all. Only raw PCG64 bits and + - x / sqrt floor are used, which have one result on every machine. Pictures
-come in chunks with a seed of their own: a picture depends on its split and number, not on how many were asked for.
+Each image has one shape of random place, size, rotation and colour on an uneven background, with
+clutter beneath and above it and noise over all. The bytes are the same everywhere: only raw PCG64
+bits and + - x / sqrt floor are used, which have one result on every machine. Images are drawn in
+chunks with a seed of their own: an image depends on its split and number, not on how many images
+are drawn.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ TRAIN_SIZE, TEST_SIZE = 20_000, 4_000
 SIDE, CHUNK = 32, 200
 SEED = 151_203_385
 
-# How hard it is: pixels from centre to edge, colour's distance from the ground, clutter, and the strongest noise.
+# How difficult it is: pixels from centre to edge, the colour's distance from the background,
+# clutter, and the strongest noise.
 RADIUS, CONTRAST = (6, 12.5), (72, 184)
 SPECKS_BELOW, SPECKS_ABOVE = 3, 2
 NOISE = (10, 50)
 
 Field = np.ndarray
-"""float32 [n, 32, 32]: a value for each pixel of n pictures."""
+"""float32 [n, 32, 32]: a value for each pixel of n images."""
 
 
 def build_shapes(data: Data) -> Source:
+    """Return the source of drawn shapes, with the sizes of `data` or its own."""
     from paceline.data.source import Source
     from paceline.data.sources.arrays import in_memory
 
@@ -44,7 +48,8 @@ def build_shapes(data: Data) -> Source:
 
 
 def draw_shapes(split: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first `size` pictures, uint8 [size, 32, 32, 3], and labels of a split (0: train, 1: test)."""
+    """Return the first `size` images, uint8 [size, 32, 32, 3], and labels of a split (0: train,
+    1: test)."""
     images = np.empty((size, SIDE, SIDE, 3), np.uint8)
     for start in range(0, size, CHUNK):
         images[start : start + CHUNK] = _draw_chunk(split, start // CHUNK)[: size - start]
@@ -52,58 +57,59 @@ def draw_shapes(split: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Bits:
-    """Random numbers from raw bits alone: NumPy keeps these streams between versions, those of its Generator not always."""
+    """Random numbers from raw bits. NumPy keeps these streams between versions, but not always
+    those of its Generator."""
 
     def __init__(self, split: int, chunk: int):
         self._raw = np.random.PCG64(np.random.SeedSequence([SEED, split, chunk]))
 
     def uniform(self, low: float, high: float, *shape: int) -> np.ndarray:
-        """float32 [CHUNK, *shape], evenly in [low, high)."""
+        """Return float32 [CHUNK, *shape], uniform in [low, high)."""
         words = self._raw.random_raw((CHUNK, *shape)) >> np.uint64(40)
         return words.astype(np.float32) * np.float32((high - low) / 2**24) + np.float32(low)
 
     def noise(self) -> np.ndarray:
-        """int8 [CHUNK, 3, 32, 32], evenly."""
+        """Return int8 [CHUNK, 3, 32, 32], uniform."""
         return self._raw.random_raw((CHUNK, 3, SIDE, SIDE // 8)).astype("<u8").view(np.int8)
 
     def direction(self) -> tuple[np.ndarray, np.ndarray]:
-        """Cosine and sine of a random angle, without either function: each machine has its own."""
-        t, sign = (
-            self.uniform(-1, 1),
-            np.where(self.uniform(0, 1) < 0.5, np.float32(1), np.float32(-1)),
-        )
+        """Return cosine and sine of a random angle, without these functions: their last bits differ
+        between machines."""
+        t = self.uniform(-1, 1)
+        sign = np.where(self.uniform(0, 1) < 0.5, np.float32(1), np.float32(-1))
         return sign * (1 - t * t) / (1 + t * t), sign * 2 * t / (1 + t * t)
 
 
 def _draw_chunk(split: int, chunk: int) -> np.ndarray:
     bits = _Bits(split, chunk)
     ground = bits.uniform(0, 256, 3)
-    picture = _background(bits, ground)
+    image = _background(bits, ground)
     for _ in range(SPECKS_BELOW):
-        _paint(picture, _speck(bits), bits.uniform(0, 256, 3))
-    # Half the range away, going round at its end: a colour that can be told from the ground and has no sign to learn.
+        _paint(image, _speck(bits), bits.uniform(0, 256, 3))
+    # Half the range away, modulo 256: the colour differs from the background, and brighter or
+    # darker says nothing about the class.
     colour = ground + bits.uniform(*CONTRAST, 3)
-    _paint(picture, _shape(bits), np.where(colour >= 256, colour - 256, colour))
+    _paint(image, _shape(bits), np.where(colour >= 256, colour - 256, colour))
     for _ in range(SPECKS_ABOVE):
-        _paint(picture, _speck(bits), bits.uniform(0, 256, 3))
-    picture += bits.noise() * (bits.uniform(*NOISE) / 128)[:, None, None, None]
-    return np.clip(picture, 0, 255, out=picture).astype(np.uint8).transpose(0, 2, 3, 1)
+        _paint(image, _speck(bits), bits.uniform(0, 256, 3))
+    image += bits.noise() * (bits.uniform(*NOISE) / 128)[:, None, None, None]
+    return np.clip(image, 0, 255, out=image).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
 def _background(bits: _Bits, ground: np.ndarray) -> np.ndarray:
-    """Two near colours in soft waves of random direction, with a coarse pattern of brightness."""
+    """Draw two similar colours in soft waves, with a coarse pattern of brightness."""
     across, down = bits.direction()
     length = bits.uniform(0.02, 0.12)
     waves = _wave(_plane(across * length, down * length, bits.uniform(0, 1)))
     coarse = bits.uniform(-24, 24, 8, 8).repeat(4, axis=1).repeat(4, axis=2)
-    picture = bits.uniform(-70, 70, 3)[..., None, None] * waves[:, None]
-    picture += coarse[:, None]
-    picture += ground[..., None, None]
-    return picture
+    image = bits.uniform(-70, 70, 3)[..., None, None] * waves[:, None]
+    image += coarse[:, None]
+    image += ground[..., None, None]
+    return image
 
 
 def _speck(bits: _Bits) -> Field:
-    """Coverage of a small bar or block at any place and angle."""
+    """Return the coverage of a small bar or block at any place and angle."""
     across, down = bits.direction()
     x, y = bits.uniform(0, SIDE), bits.uniform(0, SIDE)
     long = np.abs(_plane(across, down, -across * x - down * y)) - bits.uniform(1, 6)[:, None, None]
@@ -114,7 +120,7 @@ def _speck(bits: _Bits) -> Field:
 
 
 def _shape(bits: _Bits) -> Field:
-    """Coverage of each picture's shape: its number in the chunk, modulo ten, is its class."""
+    """Return the coverage of each shape. An image's number modulo 10 is its class."""
     across, down = bits.direction()
     radius = bits.uniform(*RADIUS)
     x, y = (radius * 0.8 + bits.uniform(0, 1) * (SIDE - 1 - radius * 1.6) for _ in range(2))
@@ -132,27 +138,26 @@ def _shape(bits: _Bits) -> Field:
 
 
 def _plane(across: np.ndarray, down: np.ndarray, offset: np.ndarray) -> Field:
-    """across * x + down * y + offset at each pixel."""
+    """Return across * x + down * y + offset at each pixel."""
     pixels = np.arange(SIDE, dtype=np.float32)
-    return (across[:, None] * pixels)[:, None, :] + (down[:, None] * pixels + offset[:, None])[
-        :, :, None
-    ]
+    columns, rows = across[:, None] * pixels, down[:, None] * pixels + offset[:, None]
+    return columns[:, None, :] + rows[:, :, None]
 
 
 def _coverage(distance: Field) -> Field:
-    """From pixels outside the edge to the share of a pixel that is inside."""
+    """Return the share of each pixel that is inside, from its distance to the edge."""
     return np.clip(np.float32(0.5) - distance, 0, 1)
 
 
-def _paint(picture: np.ndarray, coverage: Field, colour: np.ndarray) -> None:
+def _paint(image: np.ndarray, coverage: Field, colour: np.ndarray) -> None:
     """Blend a colour into float32 [n, 3, 32, 32]: channels first, where NumPy's loops are long."""
-    step = colour[..., None, None] - picture
+    step = colour[..., None, None] - image
     step *= coverage[:, None]
-    picture += step
+    image += step
 
 
 def _wave(turns: Field) -> Field:
-    """A triangle wave: 0 at whole numbers, 1 between them."""
+    """Return a triangle wave: 0 at whole numbers, 1 between them."""
     part = turns - np.floor(turns)
     return 1 - np.abs(2 * part - 1)
 
@@ -178,7 +183,7 @@ def _cross(u: Field, v: Field) -> Field:
 
 
 def _star(u: Field, v: Field) -> Field:
-    """Five points: a pixel is inside where at most one of five half-planes leaves it out."""
+    """Five points: a pixel is inside if at most one of five half-planes excludes it."""
     sides = ((0.0, 1.0), (0.951, 0.309), (0.588, -0.809), (-0.588, -0.809), (-0.951, 0.309))
     first = second = np.full_like(u, -2)
     for a, b in sides:

@@ -8,11 +8,11 @@ writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
+from paceline.data.sources.folder import visible_entries
 from paceline.data.sources.records import Shard
 from paceline.errors import UserError
 from paceline.run_folder.folder import explained
@@ -88,9 +88,9 @@ def read_labels(folder: str) -> tuple[str, ...]:
 
 def _list_files(folder: str) -> list[Shard]:
     found = []
-    with explained("read", Path(folder)), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith(".") and entry.is_file():
+    with explained("read", Path(folder)):
+        for entry in visible_entries(folder):
+            if entry.is_file():
                 stat, path = entry.stat(), str(Path(folder, entry.name))
                 found.append(Shard(path, entry.name, stat.st_size, str(stat.st_mtime_ns)))
     return sorted(found, key=lambda shard: shard.name)

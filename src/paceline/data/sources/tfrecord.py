@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from paceline.config.experiment import Data
+from paceline.data.sources.folder import source_folder
 from paceline.data.sources.index import ShardIndex, load_index
 from paceline.data.sources.keys import Keys, choose_keys, find_fault, fit_keys
 from paceline.data.sources.records import BadRecord
@@ -52,9 +53,8 @@ def _open_records(
     """Return keys, class names and the index of the train and the test split.
 
     Reads all records only if the classes have no names or bad records are skipped."""
-    if not data.dir:
-        raise UserError("give --data.dir DIR, a folder with TFRecords: train-00000-of-00008 ...")
-    folder = os.path.abspath(os.path.expanduser(data.dir))
+    advice = "it must have TFRecords: train-00000-of-00008 ..."
+    folder = os.path.abspath(source_folder(data.dir, advice))
     splits = train_and_test(folder)
     keys, classes = choose_keys(data, read_notes(folder)), read_labels(folder)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None

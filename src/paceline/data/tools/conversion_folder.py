@@ -105,7 +105,7 @@ def finish(
     keys: dict[str, Any],
     console: Console,
 ) -> dict[str, Any]:
-    """Write class names, the list of rejected images and, last, dataset.json. Return its content."""
+    """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     with explained("read", out):
         notes = [json.loads(_note_of(out, shard).read_text()) for shard in shards]
     rejected = [line for note in notes for line in note["rejected"]]

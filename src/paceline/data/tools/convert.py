@@ -43,7 +43,7 @@ from paceline.run_folder.storage import Store, cached
 SHARD_BYTES = 64 << 20
 IMAGENET_SHARDS = {"train": 1024, "validation": 128}
 MOST_SHARDS, FEW_SHARDS, SMALL_SHARD = 1024, 8, 128
-"""A small data set has up to 8 shards of at least 128 images, so that several processes have work."""
+"""A small data set has up to 8 shards, each of at least 128 images, for several processes."""
 CIFAR_KEYS = {
     "image_key": "image",
     "label_key": "label",

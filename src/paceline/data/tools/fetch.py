@@ -1,6 +1,7 @@
-"""Downloads of public data sets from their authors' address, checked and unpacked. No TensorFlow.
+"""Download public data sets from their authors' address, check and unpack them. No TensorFlow.
 
-Nothing half-written ever has its final name: all work is done in a temporary folder beside it, renamed at the end.
+Nothing half-written ever has its final name: the work is done in a temporary folder beside it,
+which is renamed at the end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -34,7 +36,7 @@ CHUNK_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Archive:
-    """A file at the official address and its published md5; it unpacks to the binary layout of its source."""
+    """A file at the official address and its published md5. It has the binary layout."""
 
     file: str
     md5: str
@@ -53,14 +55,15 @@ def fetch(
     timeout_s: float = 30,
     console: Console | None = None,
 ) -> Path:
-    """Download, check and unpack a data set into `folder`; give the folder of its files. Does nothing if it is there."""
+    """Download, check and unpack a data set into `folder`, unless it is there. Return the folder of
+    its files."""
     if name not in ARCHIVES:
-        raise UserError(
-            f"there is no data set {name!r} to fetch; {did_you_mean(name, sorted(ARCHIVES))}"
-        )
+        hint = did_you_mean(name, sorted(ARCHIVES))
+        raise UserError(f"there is no data set {name!r} to fetch; {hint}")
     console, archive = console or Console(stderr=True), ARCHIVES[name]
     layout = next(layout for layout in LAYOUTS if layout.source == name and layout.label_bytes)
-    parent, target = Path(folder).expanduser(), Path(folder).expanduser() / layout.folder
+    parent = Path(folder).expanduser()
+    target = parent / layout.folder
     if target.exists():
         check_complete(layout, target, "remove it and fetch again")
         console.print(f"{name} is already in {target}", soft_wrap=True)
@@ -71,19 +74,16 @@ def fetch(
         with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
             file = Path(temporary, archive.file)
             _download(url, file, archive.md5, timeout_s, console)
-            unpacked = _unpack(file, layout)
-            os.rename(unpacked, target)
+            os.rename(_unpack(file, layout), target)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise UserError(
-            f"cannot fetch {url}: {reason}; try again, or download it elsewhere and unpack it into {parent}"
-        ) from error
+        advice = f"try again, or download it elsewhere and unpack it into {parent}"
+        raise UserError(f"cannot fetch {url}: {reason}; {advice}") from error
     console.print(f"{name} is in {target}", soft_wrap=True)
     return target
 
 
 def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -100,17 +100,18 @@ def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console
         task, received = bar.add_task(file.name, total=total or None), 0
         while chunk := response.read(CHUNK_BYTES):
             out.write(chunk)
-            digest.update(chunk)
             received += len(chunk)
             bar.update(task, completed=received)
     if received < total:
-        raise UserError(
-            f"the connection to {url} ended after {received:,} of {total:,} bytes; try again"
-        )
-    if digest.hexdigest() != md5:
-        raise UserError(
-            f"{url} has md5 {digest.hexdigest()}, not the published {md5}; it was not kept: try again"
-        )
+        counts = f"{received:,} of {total:,} bytes"
+        raise UserError(f"the connection to {url} ended after {counts}; try again")
+    with file.open("rb") as content:
+        found = hashlib.file_digest(
+            content, partial(hashlib.md5, usedforsecurity=False)
+        ).hexdigest()
+    if found != md5:
+        advice = "it was not kept: try again"
+        raise UserError(f"{url} has md5 {found}, not the published {md5}; {advice}")
 
 
 def _unpack(file: Path, layout: Layout) -> Path:

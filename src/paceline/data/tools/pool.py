@@ -1,6 +1,7 @@
-"""A function over many jobs in several processes, with a progress bar. The processes import no TensorFlow of their own accord.
+"""Run a function over many jobs in several processes, with a progress bar.
 
-A process whose parent is gone ends itself; an interrupt from the keyboard is for the parent alone.
+The processes do not import TensorFlow unless the function does. A process ends when its parent
+does. An interrupt from the keyboard reaches the parent only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from paceline.errors import UserError
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 Tick = Callable[[int], None]
-"""Told how many more pictures are done."""
+"""To be called with the number of images or bytes that were done."""
 
 POLL_S = 0.2
 
@@ -35,7 +36,8 @@ def run_jobs(
     total: int,
     console: Console | None,
 ) -> Iterator[Result]:
-    """Results as they come. One process, or 0 for as many as there are cores; `function` is importable by its name."""
+    """Yield results as they come. `processes` 0 means one per core; 1 means this process. The
+    `function` must be importable by its name."""
     processes = min(processes or len(os.sched_getaffinity(0)), max(1, len(jobs)))
     with late_bar(what, total, console) as advance:
         if processes == 1:
@@ -49,9 +51,8 @@ def run_jobs(
             try:
                 yield from _collect(waiting, counter, advance)
             except BrokenProcessPool as error:
-                raise UserError(
-                    f"{what}: a process was ended from outside, perhaps for want of memory; the same command goes on"
-                ) from error
+                reason = "another program ended a process, or the memory was full"
+                raise UserError(f"{what}: {reason}; the same command continues") from error
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 

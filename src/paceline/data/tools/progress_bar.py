@@ -1,4 +1,4 @@
-"""A progress bar that shows itself only when the work takes longer than two seconds."""
+"""A progress bar that appears only if the work takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 2.0
 def late_bar(
     what: str, total: float, console: Console | None = None
 ) -> Iterator[Callable[[float], None]]:
-    """Gives a function that is told how much more was done."""
+    """Show a progress bar; yield a function to call with the amount of work that was done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
