@@ -1,13 +1,14 @@
-"""Paceline trains ResNets, and any Keras image classifier, data-parallel: the same experiment gives the same bits in every place.
+"""Paceline trains ResNets, and any Keras image classifier, data-parallel.
 
-Importing it loads no TensorFlow; what needs it is imported on first use.
+The same experiment gives the same bits in every place. Importing the package does not load
+TensorFlow; what needs TensorFlow is imported on first use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.api import Result, evaluate, predict, train
+from paceline.api import Result, evaluate, export, predict, report, runs, train
 from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 from paceline.config.job import Place, Run
 from paceline.config.recipes import get_recipe
@@ -33,9 +34,12 @@ __all__ = [
     "UserError",
     "Weights",
     "evaluate",
+    "export",
     "get_recipe",
     "load_predictor",
     "predict",
+    "report",
+    "runs",
     "train",
 ]
 

@@ -1,4 +1,4 @@
-"""`python -m paceline` is `paceline`."""
+"""Make `python -m paceline` the same as `paceline`."""
 
 import sys
 

@@ -1,5 +1,8 @@
-"""Paceline as a library: `paceline.train(...)`, `evaluate` and `predict`. Work happens in a worker process, as on the command line,
-because TensorFlow's settings must be made before it is loaded."""
+"""Paceline as a library: `train`, `evaluate`, `predict`, `export`, `report` and `runs`.
+
+The work happens in a worker process, as on the command line, because TensorFlow's settings must be
+made before it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from paceline import messages
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Run
 from paceline.config.recipes import get_recipe
-from paceline.messages import Block, Message, Predictions
+from paceline.errors import UserError
+from paceline.messages import Block, Message, Predictions, Send
 from paceline.places import launch
 from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.folder import default_path, existing_run
@@ -24,12 +28,13 @@ if TYPE_CHECKING:
 
     from paceline.results.evaluate import Evaluation
     from paceline.results.predict import Prediction
+    from paceline.run_folder.listing import Row
     from paceline.worker.loop import Action
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended; it draws itself in a notebook."""
+    """The result of a training. A notebook shows it with its curves."""
 
     step: int
     finished: bool
@@ -41,7 +46,7 @@ class Result:
 
     @property
     def history(self) -> Any:
-        """The records of metrics.jsonl: a DataFrame with a row for each block, or a list of dictionaries where there is no pandas."""
+        """Return metrics.jsonl: a DataFrame with a row per block, or dictionaries without pandas."""
         records = existing_run(self.run_dir, checkpoints=False).read_metrics()
         try:
             import pandas
@@ -67,11 +72,25 @@ def train(
     run: Run | None = None,
     progress: bool = True,
 ) -> Result:
-    """Train an experiment, or the recipe of that name, or go on with its unfinished run.
+    """Train an experiment, or continue its unfinished run.
 
-    `data` and `test` are (images, labels): uint8 [n, height, width(, channels)] and integers from 0. Each of `actions` is called here, in
-    this process, with (step, metrics) after every block and every evaluation; one that raises `StopIteration` stops the run as an
-    interruption would, and any other error ends it, after a checkpoint.
+    Args:
+        experiment: The experiment, or the name of a recipe.
+        data: Training images and labels instead of the experiment's data: uint8
+            [n, height, width] or [n, height, width, channels], and integers from 0.
+        test: Test images and labels, in the same form.
+        classes: Names of the classes of `data`.
+        actions: Each is called in this process with (step, metrics) after every block and every
+            evaluation. If one raises StopIteration, the run stops as after an interruption. Any
+            other error ends the run after a checkpoint.
+        place: Where the workers run. The default is one process on this machine.
+        run: The run folder and what is written to it. By default the folder is
+            runs/<name>-<hash of the experiment>.
+        progress: Whether to show progress on the terminal.
+
+    Example:
+        result = paceline.train("smoke", place=paceline.Place(workers=2))
+        print(result.test_accuracy)
     """
     name = experiment if isinstance(experiment, str) else "custom"
     chosen = get_recipe(experiment) if isinstance(experiment, str) else experiment
@@ -85,10 +104,12 @@ def train(
         chosen = replace(chosen, data=replace(chosen.data, source="arrays", dir=str(folder)))
     if not run.run_dir:
         run = replace(run, run_dir=str(default_path(name, chosen)))
-    return _run(Job(chosen, place or Place(), run), actions, progress)
+    outcome = run_job(Job(chosen, place or Place(), run), actions, progress)
+    return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
 
 
-def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
+def run_job(job: Job, actions: Sequence[Action] = (), progress: bool = True) -> dict[str, Any]:
+    """Train, show progress, call the actions, and return the result as result.json has it."""
     from contextlib import ExitStack
 
     from paceline.cli.progress import Progress
@@ -102,15 +123,26 @@ def _run(job: Job, actions: Sequence[Action], progress: bool) -> Result:
                 for action in actions:
                     action(message.step, message.metrics)
 
-        outcome = launch(job, listen)
-    return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
+        return launch(job, listen)
 
 
 def evaluate(
     run: str | Path, *, checkpoint: str = "best", data_dir: str = "", split: str = "test"
 ) -> Evaluation:
-    """Evaluate a run's best or last checkpoint, or that of a step, on its test or validation split: the numbers of the training's own
-    evaluation, bit for bit, and what the model said of each example. `data_dir` is where the data lie now."""
+    """Evaluate a checkpoint of a run, with the same bits as the evaluation during training.
+
+    Args:
+        run: Folder of the run, or its name in runs/.
+        checkpoint: "best", "last" or a step.
+        data_dir: Folder where the data is now. Empty means where the training found it.
+        split: "test" or "validation".
+
+    Returns:
+        Accuracy, loss, and the label and probabilities of each example.
+
+    Example:
+        paceline.evaluate("runs/smoke-1a2b3c4d", checkpoint="last").accuracy
+    """
     import numpy as np
 
     from paceline.results.evaluate import Evaluation
@@ -132,16 +164,27 @@ def predict(
     checkpoint: str = "best",
     top: int = 5,
 ) -> list[Prediction]:
-    """What a run's model says of pictures: files, folders or globs, of any size and usual format. One that is no picture has an error
-    instead of classes. For bytes, and for many calls, there is `load_predictor`."""
+    """Predict the classes of images. For bytes, and for many calls, use `load_predictor`.
+
+    Args:
+        run: Folder of the run, or its name in runs/.
+        pictures: Image files, folders or globs, one or several.
+        checkpoint: "best", "last" or a step.
+        top: Number of classes for each image, the most probable first.
+
+    Returns:
+        A prediction for each image. For a file that is not an image it has an error instead of
+        classes.
+
+    Example:
+        for prediction in paceline.predict("runs/smoke-1a2b3c4d", "photos/*.jpg", top=1):
+            print(prediction.file, prediction.top)
+    """
     from paceline.results.predict import Prediction, find_files
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
-    request = {
-        "files": find_files([str(pattern) for pattern in patterns]),
-        "checkpoint": checkpoint,
-        "top": top,
-    }
+    files = find_files([str(pattern) for pattern in patterns])
+    request = {"files": files, "checkpoint": checkpoint, "top": top}
     found: list[Prediction] = []
 
     def listen(message: Message) -> None:
@@ -150,3 +193,98 @@ def predict(
 
     in_a_worker("predict", existing_run(run), request, listen)
     return found
+
+
+def export(
+    run: str | Path,
+    out: str | Path,
+    *,
+    to: str,
+    serving: bool = False,
+    checkpoint: str = "best",
+    force: bool = False,
+) -> Path:
+    """Export the model of a run, with its class names, and return the path of the export.
+
+    Args:
+        run: Folder of the run, or its name in runs/.
+        out: File to write, or folder for a SavedModel.
+        to: "keras", "savedmodel", "onnx" or "safetensors".
+        serving: Whether to include the preprocessing and return probabilities.
+        checkpoint: "best", "last" or a step.
+        force: Whether to replace `out` if it exists.
+
+    Example:
+        paceline.export("runs/smoke-1a2b3c4d", "model.onnx", to="onnx", serving=True)
+    """
+    return Path(run_export(run, out, to, serving, checkpoint, force)["out"])
+
+
+def run_export(
+    run: str | Path,
+    out: str | Path,
+    to: str,
+    serving: bool,
+    checkpoint: str,
+    force: bool,
+    listen: Send = lambda message: None,
+) -> dict[str, Any]:
+    """Export in a worker process, whose messages go to `listen`; return what was written."""
+    from paceline.results.export import check_target
+
+    if serving and to == "safetensors":
+        raise UserError(
+            "safetensors contains only weights; serving is for keras, savedmodel and onnx"
+        )
+    folder = existing_run(run)
+    check_target(str(out), to, force)
+    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": checkpoint}
+    return in_a_worker("export", folder, request, listen)
+
+
+def report(
+    runs: str | Path | Sequence[str | Path], out: str | Path = "report.html", *, force: bool = False
+) -> list[str]:
+    """Write one self-contained page about one or several runs.
+
+    Args:
+        runs: Folders of runs, or their names in runs/.
+        out: The HTML file to write.
+        force: Whether to replace `out` if it exists.
+
+    Returns:
+        A line for each run that cannot be read and is left out.
+
+    Example:
+        paceline.report(["runs/smoke-1a2b3c4d", "runs/smoke-5e6f7a8b"], "both.html")
+    """
+    from paceline.results.report import write_report
+
+    names = [runs] if isinstance(runs, str | Path) else runs
+    return write_report([str(name) for name in names], Path(out), force)
+
+
+def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[Row]:
+    """List the runs in a folder.
+
+    Args:
+        folder: Folder that contains the run folders.
+        sort: "name", "state", "step", "accuracy", "loss", "speed" or "changed".
+
+    Returns:
+        A row for each run, the newest, best or fastest first. The note of an unfinished run is the
+        command that continues it.
+
+    Example:
+        for row in paceline.runs(sort="accuracy"):
+            print(row.name, row.state, row.accuracy)
+    """
+    from paceline.run_folder.listing import COLUMNS, table_of_runs
+
+    if sort not in COLUMNS:
+        raise UserError(f"sort is {sort!r}; it must be one of {', '.join(COLUMNS)}")
+    if not Path(folder).is_dir():
+        raise UserError(
+            f"there is no folder {folder}; `paceline train` makes runs, or give another folder"
+        )
+    return table_of_runs(Path(folder), sort)

@@ -1,22 +1,22 @@
-"""The exception that means: a person can put this right. It is shown as one line, with exit code 2 and no traceback."""
+"""The errors that are shown as one line without a traceback, and the hint "did you mean"."""
 
 
 class UserError(Exception):
-    """What was given, what is allowed, what to do: in one line."""
+    """A person can correct this. The message says what was given, what is allowed, what to do."""
 
 
 class AddressTaken(UserError):
-    """A worker cannot listen at its address; one that Paceline itself chose is chosen anew."""
+    """A worker cannot listen at its address. If Paceline chose the address, it tries another."""
 
 
 class Ended(Exception):
-    """A command came to an end that it was not made for; also one line, with this exit code."""
+    """A command ended before it was done, with `exit_code`."""
 
     exit_code = 1
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """A hint with the nearest known name, or the list of all of them."""
+    """Return a hint with the nearest known name, or with all of them if none is near."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)

@@ -1,4 +1,4 @@
-"""What people do with a run: `paceline eval`, `predict` and `export`. A worker process does the work."""
+"""What uses a trained run: `paceline eval`, `predict` and `export`. A worker process does the work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from paceline.cli.parse import RunName
 from paceline.errors import UserError
 from paceline.messages import Message, Predictions, Progress, Send, Warn
 
@@ -20,150 +21,140 @@ if TYPE_CHECKING:
 
     from paceline.results.predict import Prediction
 
-_RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-
 
 @dataclass(frozen=True)
 class DataFlags:
     dir: str = ""
-    """Where the data lie now; empty is where the training found them."""
+    """Folder where the data is now. Empty means where the training found it."""
 
 
 @dataclass(frozen=True)
 class Eval:
-    """Evaluate a checkpoint of a run on all test pictures: accuracy, top-5 and loss with the bits of the training's own evaluation, and
-    each class.
+    """Evaluate a checkpoint of a run on all test images: paceline eval RUN
 
-    Example: paceline eval runs/shapes-6d2c1f04 --checkpoint last --json"""
+    It prints accuracy, top-5 accuracy and loss, with the same bits as the evaluation during
+    training, and the accuracy and precision of each class.
 
-    run: _RunName
+    Example: paceline eval runs/shapes-6d2c1f04 --checkpoint last --json
+    """
+
+    run: RunName
     """Folder of the run, or its name in runs/."""
     data: DataFlags = field(default_factory=DataFlags)
     checkpoint: str = "best"
-    """best, last or a step. The best is chosen on the validation split; without one it is the last."""
+    """Checkpoint to use: best, last or a step. The best is chosen on the validation split; without
+    a validation split it is the last."""
     split: Literal["test", "validation"] = "test"
-    """What is evaluated."""
+    """Split to evaluate on."""
     json: bool = False
     """Print one line of JSON instead of tables."""
 
+    def __call__(self) -> int:
+        from rich.console import Console
 
-def evaluate(arguments: list[str]) -> int:
-    """Evaluate a run: accuracy, loss and each class: paceline eval RUN"""
-    from paceline.cli.commands import parse
-    from paceline.results.in_worker import in_a_worker
-    from paceline.run_folder.folder import existing_run
+        from paceline.results.in_worker import in_a_worker
+        from paceline.run_folder.folder import existing_run
 
-    flags = parse(Eval, "paceline eval", arguments, Eval(tyro.MISSING))
-    request = {
-        "checkpoint": flags.checkpoint,
-        "data_dir": flags.data.dir,
-        "split": flags.split,
-        "examples": "",
-    }
-    with _listening("evaluating") as listen:
-        found = in_a_worker("evaluate", existing_run(flags.run), request, listen)
-    if flags.json:
-        print(json.dumps(found))
+        request = {"checkpoint": self.checkpoint, "data_dir": self.data.dir, "split": self.split}
+        with _listening("evaluating") as listen:
+            found = in_a_worker(
+                "evaluate", existing_run(self.run), request | {"examples": ""}, listen
+            )
+        if self.json:
+            print(json.dumps(found))
+            return 0
+        count = f"{found['count']:,} {found['split']} images"
+        print(f"{found['run_dir']}, step {found['step']:,}, {count}")
+        print(
+            f"accuracy {found['accuracy']:.4f}  top-5 {found['top5']:.4f}  loss {found['loss']:.4f}"
+        )
+        Console().print(_class_table(found["classes"]))
         return 0
-    from rich.console import Console
-
-    print(
-        f"{found['run_dir']}, step {found['step']:,}, {found['count']:,} {found['split']} pictures"
-    )
-    print(f"accuracy {found['accuracy']:.4f}  top-5 {found['top5']:.4f}  loss {found['loss']:.4f}")
-    Console().print(_class_table(found["classes"]))
-    return 0
 
 
 def _class_table(scores: list[dict[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("class", "pictures", "accuracy", "precision"):
-        table.add_column(heading, justify="left" if heading == "class" else "right")
-    table.add_column("most often taken for")
+    table = Table("class", box=None, padding=(0, 2, 0, 0))
+    for heading in ("images", "accuracy", "precision"):
+        table.add_column(heading, justify="right")
+    table.add_column("most often predicted instead")
     for score in scores:
         shares = (
             "-" if score[name] is None else f"{score[name]:.4f}"
             for name in ("accuracy", "precision")
         )
-        # as Text: a class may be called [red]
-        table.add_row(
-            Text(score["name"]), f"{score['count']:,}", *shares, Text(score["mistaken_for"])
-        )
+        # Text, because the name of a class can look like rich's markup: [red]
+        name, mistaken_for = Text(score["name"]), Text(score["mistaken_for"])
+        table.add_row(name, f"{score['count']:,}", *shares, mistaken_for)
     return table
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Say what is on pictures, of any size and usual format, prepared as the training prepared its own. What is no picture is named and
-    skipped; the exit code is then 1.
+    """Predict the classes of images: paceline predict RUN IMAGE|FOLDER|GLOB ...
 
-    Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --csv"""
+    The images can have any size and any usual format; they are prepared as in the training. A file
+    that is not an image is reported and skipped, and the exit code is then 1.
 
-    run: _RunName
+    Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --csv
+    """
+
+    run: RunName
     """Folder of the run, or its name in runs/."""
-    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE")]
-    """Files, folders (searched to their bottom) and globs."""
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
+    """Files, folders (searched with all their subfolders) and globs."""
     checkpoint: str = "best"
-    """best, last or a step. The best is chosen on the validation split; without one it is the last."""
+    """Checkpoint to use: best, last or a step. The best is chosen on the validation split; without
+    a validation split it is the last."""
     top: int = 5
-    """Classes that are told of each picture, the likeliest first."""
+    """Number of classes to print for each image, the most probable first."""
     json: bool = False
-    """Print a line of JSON for each picture."""
+    """Print a line of JSON for each image."""
     csv: bool = False
     """Print comma-separated values."""
 
+    def __call__(self) -> int:
+        from paceline.results.in_worker import in_a_worker
+        from paceline.results.predict import Prediction, find_files
+        from paceline.run_folder.folder import existing_run
 
-def predict(arguments: list[str]) -> int:
-    """Say what is on pictures: paceline predict RUN PICTURE|FOLDER|GLOB ..."""
-    from paceline.cli.commands import parse
-    from paceline.results.in_worker import in_a_worker
-    from paceline.results.predict import Prediction, find_files
-    from paceline.run_folder.folder import existing_run
+        self._check()
+        run, files = existing_run(self.run), find_files(self.images)
+        top = min(self.top, len(run.data_facts().get("classes", ())) or self.top)
+        # The name of a file can contain bytes that are not UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        show = _show_json if self.json else _csv_writer(top) if self.csv else _show_line
+        with _listening("predicting") as listen:
 
-    flags = parse(Predict, "paceline predict", arguments, Predict(tyro.MISSING, tyro.MISSING))
-    if flags.json and flags.csv:
-        raise UserError("--json and --csv were given; choose one of them")
-    if flags.top < 1:
-        raise UserError(f"top is {flags.top}; it must be 1 or more")
-    if not flags.pictures:
-        raise UserError("PICTURE is missing; give files, folders or globs such as 'photos/*.jpg'")
-    run, files = existing_run(flags.run), find_files(flags.pictures)
-    top = min(flags.top, len(run.data_facts().get("classes", ())) or flags.top)
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names of files can be any bytes
-    show = _show_json if flags.json else _csv_writer(top) if flags.csv else _show_line
+            def show_and_listen(message: Message) -> None:
+                for each in message.predictions if isinstance(message, Predictions) else ():
+                    prediction = Prediction.from_json(each)
+                    show(prediction)
+                    if prediction.error:
+                        skipped = f"skipped {prediction.file}: it {prediction.error}"
+                        print(f"paceline: {skipped}", file=sys.stderr)
+                sys.stdout.flush()
+                listen(message)
 
-    with _listening("predicting") as listen:
+            request = {"files": files, "checkpoint": self.checkpoint, "top": top}
+            found = in_a_worker("predict", run, request, show_and_listen)
+        return 1 if found["faults"] else 0
 
-        def show_and_count(message: Message) -> None:
-            for each in message.predictions if isinstance(message, Predictions) else ():
-                prediction = Prediction.from_json(each)
-                show(prediction)
-                if prediction.error:
-                    print(
-                        f"paceline: skipped {prediction.file}: it {prediction.error}",
-                        file=sys.stderr,
-                    )
-            sys.stdout.flush()
-            listen(message)
-
-        found = in_a_worker(
-            "predict",
-            run,
-            {"files": files, "checkpoint": flags.checkpoint, "top": top},
-            show_and_count,
-        )
-    return 1 if found["faults"] else 0
+    def _check(self) -> None:
+        if self.json and self.csv:
+            raise UserError("--json and --csv were given; choose one of them")
+        if self.top < 1:
+            raise UserError(f"top is {self.top}; it must be 1 or more")
+        if not self.images:
+            raise UserError("IMAGE is missing; give files, folders or globs such as 'photos/*.jpg'")
 
 
 def _show_line(prediction: Prediction) -> None:
     if not prediction.error:
-        print(
-            f"{prediction.file}  "
-            + "  ".join(f"{name} {share:.4f}" for name, share in prediction.top)
-        )
+        classes = "  ".join(f"{name} {share:.4f}" for name, share in prediction.top)
+        print(f"{prediction.file}  {classes}")
 
 
 def _show_json(prediction: Prediction) -> None:
@@ -185,8 +176,7 @@ def _csv_writer(top: int) -> Callable[[Prediction], None]:
 
 @contextmanager
 def _listening(what: str) -> Iterator[Send]:
-    """Shows a worker's warnings, and its progress where it takes longer than two seconds, on standard error; what ends it is told
-    as after a training."""
+    """Yield a listener that shows a worker's warnings and, after two seconds, its progress."""
     from paceline.data.tools.progress_bar import late_bar
 
     done = 0
@@ -207,48 +197,32 @@ def _listening(what: str) -> Iterator[Send]:
 
 @dataclass(frozen=True)
 class Export:
-    """Take a run's model elsewhere, with its class names. keras, savedmodel and onnx are used without Paceline; safetensors are the
-    weights alone.
+    """Export the model of a run, with its class names: paceline export RUN OUT --to FORMAT
 
-    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx --serving"""
+    keras, savedmodel and onnx are used without Paceline. safetensors contains only the weights.
 
-    run: _RunName
+    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx --serving
+    """
+
+    run: RunName
     """Folder of the run, or its name in runs/."""
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-    """File, or folder of a SavedModel."""
+    """File to write, or folder for a SavedModel."""
     to: Literal["keras", "savedmodel", "onnx", "safetensors"]
-    """Which format."""
+    """Format to write."""
     serving: bool = False
-    """With the preprocessing inside and probabilities out: a SavedModel takes JPEG or PNG files, keras and onnx take pixels."""
+    """Include the preprocessing, and return probabilities. A SavedModel then takes JPEG or PNG
+    files; keras and onnx take pixels."""
     checkpoint: str = "best"
-    """best, last or a step. The best is chosen on the validation split; without one it is the last."""
+    """Checkpoint to use: best, last or a step. The best is chosen on the validation split; without
+    a validation split it is the last."""
     force: bool = False
     """Replace OUT if it exists."""
 
+    def __call__(self) -> int:
+        from paceline.api import run_export
 
-def export(arguments: list[str]) -> int:
-    """Take a run's model to Keras, TensorFlow, ONNX or safetensors: paceline export RUN OUT --to FORMAT"""
-    from paceline.cli.commands import parse
-    from paceline.results.export import check_target
-    from paceline.results.in_worker import in_a_worker
-    from paceline.run_folder.folder import existing_run
-
-    flags = parse(
-        Export, "paceline export", arguments, Export(tyro.MISSING, tyro.MISSING, tyro.MISSING)
-    )
-    if flags.serving and flags.to == "safetensors":
-        raise UserError(
-            "safetensors hold weights alone; --serving is for keras, savedmodel and onnx"
-        )
-    run = existing_run(flags.run)
-    check_target(flags.out, flags.to, flags.force)
-    request = {
-        "to": flags.to,
-        "out": flags.out,
-        "serving": flags.serving,
-        "checkpoint": flags.checkpoint,
-    }
-    with _listening("exporting") as listen:
-        done = in_a_worker("export", run, request, listen)
-    print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
-    return 0
+        with _listening("exporting") as listen:
+            done = run_export(**vars(self), listen=listen)
+        print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
+        return 0

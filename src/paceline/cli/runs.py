@@ -1,0 +1,147 @@
+"""What shows runs: `paceline runs`, `report` and `tensorboard`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from paceline.cli.parse import DataFolder, RunNames
+from paceline.errors import UserError
+
+
+@dataclass(frozen=True)
+class ListRuns:
+    """List runs, and the commands that continue unfinished ones: paceline runs [DIR]
+
+    Example: paceline runs --sort accuracy
+    """
+
+    dir: DataFolder = "runs"
+    """Folder that contains the run folders."""
+    sort: Literal["name", "state", "step", "accuracy", "loss", "speed", "changed"] = "changed"
+    """Column to sort by. The newest, best or fastest run comes first."""
+
+    def __call__(self) -> int:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        from paceline import api
+
+        rows = api.runs(self.dir, sort=self.sort)
+        if not rows:
+            raise UserError(f"there are no runs in {self.dir}; `paceline train` makes one")
+        table = Table("name", "state", box=None, padding=(0, 2, 0, 0))
+        for column in ("step", "accuracy", "loss", "images/s", "changed"):
+            table.add_column(column, justify="right")
+        for row in rows:
+            table.add_row(
+                Text(row.name),
+                row.state,
+                _shown(row.step, ",.0f"),
+                _shown(row.accuracy, ".4f"),
+                _shown(row.loss, ".4f"),
+                _shown(row.speed, ",.0f"),
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed)),
+            )
+        Console().print(table)
+        for row in rows:
+            if row.note:
+                label = "resume" if row.state == "unfinished" else row.state
+                print(f"{label} {row.name}: {row.note}")
+        return 0
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """Write one self-contained page about one or several runs: paceline report RUN... -o FILE
+
+    The page has the curves, the classes that the model confuses, its worst mistakes, and what
+    differs between the runs.
+
+    Example: paceline report runs/shapes-6d2c1f04 runs/shapes-41b6c3aa -o report.html
+    """
+
+    runs: RunNames = ()
+    """Run folders, or names of runs in runs/."""
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = "report.html"
+    """The file to write."""
+    force: bool = False
+    """Replace the file if it exists."""
+
+    def __call__(self) -> int:
+        from paceline import api
+
+        if not self.runs:
+            raise UserError("which run? Use: paceline report RUN... -o FILE")
+        left_out = api.report(self.runs, self.out, force=self.force)
+        for line in left_out:
+            print(f"paceline: left out: {line}", file=sys.stderr)
+        print(f"ready: {self.out}")
+        return 1 if left_out else 0
+
+
+@dataclass(frozen=True)
+class TensorBoard:
+    """Start TensorBoard on one or several runs: paceline tensorboard RUN ...
+
+    Ctrl-C ends it.
+
+    Example: paceline tensorboard runs/shapes-6d2c1f04 runs/shapes-77aa01bc --port 6007
+    """
+
+    runs: RunNames
+    """Run folders, or names of runs in runs/."""
+    port: int = 0
+    """Port to listen at. 0 takes 6006, or the next port that is free."""
+    host: str = "localhost"
+    """Address to listen at. localhost admits only this machine, 0.0.0.0 every machine."""
+
+    def __call__(self) -> int:
+        from paceline.run_folder.folder import existing_run
+
+        if not self.runs:
+            raise UserError(
+                "RUN is missing; give run folders, or names of runs in runs/ (see paceline runs)"
+            )
+        folders = [existing_run(run).path for run in self.runs]
+        with tempfile.TemporaryDirectory(prefix="paceline-tensorboard-") as together:
+            names: list[str] = []
+            for folder in folders:  # TensorBoard takes one folder, so it gets a link to each run
+                taken = folder.name in names
+                names.append(f"{folder.name}-{len(names)}" if taken else folder.name)
+                Path(together, names[-1]).symlink_to((folder / "events").resolve())
+            port = ["--port", str(self.port)] if self.port else []
+            return _run_tensorboard(["--logdir", together, "--host", self.host, *port])
+
+
+def _run_tensorboard(arguments: list[str]) -> int:
+    """Run TensorBoard, which prints its address itself, until it ends or a signal ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs `finally`
+    # In its own session, so that a Ctrl-C reaches it once, through us.
+    command = [sys.executable, "-m", "tensorboard.main", *arguments]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        return 2 if process.wait() else 0
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its data server, if that is still there

@@ -1,0 +1,119 @@
+"""`paceline train`, and the lists a person needs before it: `recipes` and `spark-script`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from paceline.config.experiment import Experiment
+from paceline.config.job import Job, Place, Run
+from paceline.config.recipes import RECIPES, get_recipe
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a recipe, or continue its unfinished run: paceline train [RECIPE] [flags]
+
+    Without a name the recipe is `shapes`. The defaults below are those of the recipe.
+
+    Example: paceline train cifar10-fast --data.dir data --workers 2
+    """
+
+    recipe: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress, tyro.conf.arg(metavar="RECIPE")]
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    place: Annotated[Place, tyro.conf.arg(name="")]
+    run: Annotated[Run, tyro.conf.arg(name="")]
+    dry_run: bool = False
+    """Print every derived number and the table of layers, and exit without training."""
+    json: bool = False
+    """Also print the result as one line of JSON, after everything else."""
+
+    @classmethod
+    def of_recipe(cls, name: str) -> Train:
+        """Return the defaults of all flags for a recipe."""
+        return cls(name, get_recipe(name), Place(), Run())
+
+    def __call__(self) -> int:
+        from paceline.api import run_job
+        from paceline.places.failures import Interrupted
+        from paceline.run_folder.folder import default_path
+
+        run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
+        run = dataclasses.replace(self.run, run_dir=run_dir)
+        job = Job(self.experiment, self.place, run, dry_run=self.dry_run)
+        try:
+            result = _describe(job) if self.dry_run else run_job(job)
+        except Interrupted as signal:
+            print(f"{signal}; the same command continues from here", file=sys.stderr)
+            return signal.exit_code
+        if self.json:
+            print(json.dumps(result))
+        return 0
+
+
+def _describe(job: Job) -> dict[str, object]:
+    """Print what a dry run finds; keep its folder only if it failed and left a log to read."""
+    from paceline.places import launch
+    from paceline.places.failures import WorkerFailed
+
+    folder = tempfile.mkdtemp(prefix="paceline-dry-run-")
+    dry = dataclasses.replace(job, run=dataclasses.replace(job.run, run_dir=folder))
+    try:
+        result = launch(dry, lambda message: None)
+    except WorkerFailed:
+        raise
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+    print(result["description"])
+    return {}
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the recipes that `paceline train` knows: paceline recipes
+
+    Example: paceline recipes
+    """
+
+    def __call__(self) -> int:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("recipe", "what it is", box=None, padding=(0, 2, 0, 0))
+        for name, recipe in RECIPES.items():
+            paragraph = inspect.cleandoc(recipe.__doc__ or "").split("\n\n")[0]
+            table.add_row(name, paragraph.replace("\n", " "))
+        Console().print(table)
+        return 0
+
+
+@dataclass(frozen=True)
+class SparkScript:
+    """Print the path of the script for spark-submit: paceline spark-script [--zip FILE]
+
+    Example: spark-submit --master URL $(paceline spark-script) train smoke --workers 2
+    """
+
+    zip: str = ""
+    """Write this package to the given zip file, for spark-submit --py-files, and print its path
+    instead."""
+
+    def __call__(self) -> int:
+        if self.zip:
+            from paceline.places.spark.session import write_package
+
+            print(write_package(Path(self.zip)))
+        else:
+            print(Path(__file__).parents[1] / "spark_script.py")
+        return 0
