@@ -78,7 +78,7 @@ def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(
     ended = paceline("eval", "mine", cwd=tmp_path)
     assert ended.code == 0, ended
     first, second, *table = ended.out.splitlines()
-    assert first == "runs/mine, step 5, 131 test pictures"
+    assert first == "runs/mine, step 5, 131 test images"
     assert second.startswith("accuracy 0.")
     assert len(table) == 1 + 10
     assert ended.err == "note: runs/mine is not finished; this is its best checkpoint so far\n"

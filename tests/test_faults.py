@@ -193,7 +193,7 @@ def test_a_sigterm_to_anyone_saves_and_ends_all(
         os.kill(victim(running), signal.SIGTERM)
         ended = running.wait(30)
     assert ended.code == 143, ended
-    assert ended.err == "stopped by SIGTERM; the same command goes on from here\n"
+    assert ended.err == "stopped by SIGTERM; the same command continues from here\n"
     result = result_of(tmp_path / "run")
     assert not result["finished"]
     assert saved_step(tmp_path / "run") == result["step"] > 0

@@ -120,7 +120,7 @@ def test_a_run_stopped_by_a_signal_saves_first(
         send(running.pid)
         ended = running.wait()
     assert ended.code == code
-    assert ended.err == f"stopped by {name}; the same command goes on from here\n"
+    assert ended.err == f"stopped by {name}; the same command continues from here\n"
     assert_stopped(run, 6)
     assert_same(run, uninterrupted)
 

@@ -216,7 +216,7 @@ def test_ctrl_c_saves_and_leaves_no_process_on_any_executor(
         ended = running.wait(SPARK_TIMEOUT_S)
         running.wait_until_gone(15.0)
     assert ended.code == 130, ended
-    assert ended.err == "stopped by SIGINT; the same command goes on from here\n"
+    assert ended.err == "stopped by SIGINT; the same command continues from here\n"
     assert result_of(tmp_path / "run")["finished"] is False
     assert (
         tmp_path / "run/checkpoints" / f"step-{result_of(tmp_path / 'run')['step']:08d}.safetensors"

@@ -16,12 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
+import paceline as library
 from helpers import paceline, program, result_of, wait_until
 from paceline.cli import commands
 from paceline.cli.completion import candidates
+from paceline.cli.parse import parse
+from paceline.cli.train import Train
 from paceline.config.experiment import Data, Experiment
-from paceline.config.job import Place, Run
 from paceline.config.recipes import RECIPES
 from paceline.machine import doctor
 from paceline.run_folder.folder import RunFolder, default_path
@@ -75,12 +78,7 @@ def test_the_table_tells_states_and_sorts_by_every_column(tmp_path: Path):
 def parsed(command: list[str]) -> tuple[Experiment, str]:
     """Experiment and run folder that `paceline train ...` would use."""
     assert command[0] == "train"
-    flags = commands.parse(
-        commands._Train,
-        "paceline train",
-        command[2:],
-        commands._Train(RECIPES[command[1]](), Place(), Run()),
-    )
+    flags = parse(Train, "paceline train", command[2:], Train.of_recipe(command[1]))
     return flags.experiment, flags.run.run_dir or str(default_path(command[1], flags.experiment))
 
 
@@ -130,6 +128,46 @@ def test_no_runs_and_no_folder_are_one_line(tmp_path: Path):
         ended = paceline("runs", *arguments, cwd=tmp_path)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert part in ended.err
+
+
+# the same verbs in Python
+
+
+def test_runs_of_the_library_are_the_rows_of_the_table(tmp_path: Path):
+    make_folder(tmp_path, "worse", RECIPES["smoke"](), True, 0.5)
+    make_folder(tmp_path, "better", RECIPES["smoke"](), False, 0.9)
+    rows = library.runs(tmp_path, sort="accuracy")
+    assert [(row.name, row.accuracy) for row in rows] == [("better", 0.9), ("worse", 0.5)]
+    assert rows[0].note == f"paceline train smoke --run-dir {tmp_path / 'better'}"
+    with pytest.raises(library.UserError, match="there is no folder"):
+        library.runs(tmp_path / "nowhere")
+    with pytest.raises(library.UserError, match="sort is 'size'; it must be one of name, state"):
+        library.runs(tmp_path, sort="size")
+
+
+def test_export_of_the_library_writes_the_model_and_replaces_nothing(
+    uninterrupted: Path, tmp_path: Path
+):
+    out = library.export(uninterrupted, tmp_path / "weights.safetensors", to="safetensors")
+    assert out == tmp_path / "weights.safetensors"
+    with safe_open(out, "numpy") as file:
+        assert file.keys()
+    with pytest.raises(library.UserError, match="exists"):
+        library.export(uninterrupted, out, to="safetensors")
+    with pytest.raises(library.UserError, match="only weights"):
+        library.export(uninterrupted, tmp_path / "new", to="safetensors", serving=True)
+
+
+def test_report_of_the_library_writes_a_page_and_returns_what_it_left_out(
+    uninterrupted: Path, tmp_path: Path
+):
+    page = tmp_path / "page.html"
+    assert library.report(uninterrupted, page) == []
+    assert uninterrupted.name in page.read_text()
+    with pytest.raises(library.UserError, match="exists"):
+        library.report(uninterrupted, page)
+    (left_out,) = library.report([uninterrupted, tmp_path / "nowhere"], page, force=True)
+    assert "nowhere" in left_out
 
 
 # tensorboard
@@ -226,7 +264,7 @@ def test_bench_measures_real_training_and_says_what_a_full_run_takes(tmp_path: P
     ended = paceline("bench", "smoke", "--seconds", "1", "--workers", "1", cwd=tmp_path)
     assert ended.code == 0, ended
     assert re.fullmatch(
-        r"smoke +one process +[\d,]+ images/s  a full run trains \d+ s\n", ended.out
+        r"smoke +one process +[\d,]+ images/s  full run: about \d+ s of training\n", ended.out
     ), ended.out
     assert not list(tmp_path.iterdir())
 
@@ -241,7 +279,8 @@ def test_bench_measures_in_every_place(place: str, told: str, tmp_path: Path):
     )
     assert ended.code == 0, ended
     assert re.fullmatch(
-        rf"smoke +{re.escape(told)} +[\d,]+ images/s  a full run trains \d+ s", ended.out.strip()
+        rf"smoke +{re.escape(told)} +[\d,]+ images/s  full run: about \d+ s of training",
+        ended.out.strip(),
     ), ended
     assert list(tmp_path.iterdir()) == []
 
@@ -271,17 +310,15 @@ def test_bench_refuses_what_needs_data_and_unknown_recipes(tmp_path: Path):
         (["train", "smoke", "--data.no-f"], ["--data.no-flip"]),
         (["train", "smoke", "--sync.method", ""], ["gradients", "weights", "async"]),
         (["train", "smoke", "--data.dir", ""], []),
+        (["data", "fetch", ""], ["cifar10", "cifar100"]),
+        (["completion", "z"], ["zsh"]),
         (["eval", "runs/x", "--data"], ["--data.dir"]),
         (["export", "x", "y", "--to", "s"], ["savedmodel", "safetensors"]),
         (["no-such-command", "x"], []),
     ],
 )
 def test_what_can_stand_where_the_cursor_is(words: list[str], expected: list[str]):
-    assert candidates(words, commands.FLAGS, commands.FIRST_WORDS) == expected
-
-
-def test_every_command_has_its_flags_in_the_table_of_completion():
-    assert {name.split()[0] for name in commands.FLAGS} == set(commands.COMMANDS)
+    assert candidates(words) == expected
 
 
 def test_bash_completes_commands_recipes_flags_and_runs(tmp_path: Path):
@@ -317,13 +354,7 @@ def test_bash_completes_commands_recipes_flags_and_runs(tmp_path: Path):
     ], done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(name for name in commands.COMMANDS if name != "data"),
-        *(n for n in commands.FLAGS if n.startswith("data")),
-    ],
-)
+@pytest.mark.parametrize("command", commands.COMMANDS)
 def test_the_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]):
     try:
         code = commands.main([*command.split(), "--help"])

@@ -71,8 +71,8 @@ class Convert:
     """
 
     src: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
-    """CIFAR as downloaded, or a folder of images: train/<class>/*.jpg and val/<class>/*.jpg, or one
-    folder of classes with --split."""
+    """CIFAR as downloaded, or a folder of images.
+    The images are in train/<class>/ and val/<class>/, or in <class>/ with --split."""
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Folder for the TFRecords. An interrupted conversion continues."""
     split: float = 0.0
@@ -84,15 +84,13 @@ class Convert:
     processes: int = 0
     """Number of processes. 0 means as many as there are cores."""
     labels_file: str = ""
-    """For the flat validation folder of ImageNet: a file with a line for each image, its file name
-    and its class."""
+    """For the flat validation folder of ImageNet: a file with lines FILE CLASS."""
     names_file: str = ""
-    """A file with a line for each class: the class and its readable name."""
+    """A file with lines CLASS NAME, where NAME is what people call the class."""
     first_label: int = -1
     """The number of the first class: 0 or 1. -1 means 1 for ImageNet and 0 for everything else."""
     on: Literal["local", "spark"] = "local"
-    """Where the shards are written: in processes of this machine, or in tasks of a Spark
-    cluster."""
+    """Who writes the shards: processes of this machine, or tasks of a Spark cluster."""
     spark: Spark = field(default_factory=Spark)
 
     def __call__(self) -> int:

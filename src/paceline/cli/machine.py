@@ -61,8 +61,8 @@ class Bench:
     seconds: float = 10.0
     """Seconds to measure each, after it was compiled."""
     on: tuple[Kind, ...] = ("local",)
-    """Places to measure: processes of this command (local), the same with a parameter server (ps),
-    and Ray or Spark started on this machine."""
+    """Places to measure. local: processes of this command.
+    ps: the same with a parameter server. ray, spark: a cluster started on this machine."""
     workers: tuple[int, ...] = (1, 2)
     """Numbers of workers to measure."""
 

@@ -42,8 +42,8 @@ class Eval:
     """Folder of the run, or its name in runs/."""
     data: DataFlags = field(default_factory=DataFlags)
     checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step. The best is chosen on the validation split; without
-    a validation split it is the last."""
+    """Checkpoint to use: best, last or a step.
+    The best is chosen on the validation split. Without a validation split it is the last."""
     split: Literal["test", "validation"] = "test"
     """Split to evaluate on."""
     json: bool = False
@@ -106,8 +106,8 @@ class Predict:
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders (searched with all their subfolders) and globs."""
     checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step. The best is chosen on the validation split; without
-    a validation split it is the last."""
+    """Checkpoint to use: best, last or a step.
+    The best is chosen on the validation split. Without a validation split it is the last."""
     top: int = 5
     """Number of classes to print for each image, the most probable first."""
     json: bool = False
@@ -211,11 +211,11 @@ class Export:
     to: Literal["keras", "savedmodel", "onnx", "safetensors"]
     """Format to write."""
     serving: bool = False
-    """Include the preprocessing, and return probabilities. A SavedModel then takes JPEG or PNG
-    files; keras and onnx take pixels."""
+    """Include the preprocessing, and return probabilities.
+    A SavedModel then takes JPEG or PNG files; keras and onnx take pixels."""
     checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step. The best is chosen on the validation split; without
-    a validation split it is the last."""
+    """Checkpoint to use: best, last or a step.
+    The best is chosen on the validation split. Without a validation split it is the last."""
     force: bool = False
     """Replace OUT if it exists."""
 

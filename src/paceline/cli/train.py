@@ -106,8 +106,7 @@ class SparkScript:
     """
 
     zip: str = ""
-    """Write this package to the given zip file, for spark-submit --py-files, and print its path
-    instead."""
+    """Write this package to a zip file for spark-submit --py-files, and print its path instead."""
 
     def __call__(self) -> int:
         if self.zip:

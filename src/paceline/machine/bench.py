@@ -33,8 +33,9 @@ class Measured:
         if not self.images_per_second:
             return f"{where}  nothing measured; give more --seconds"
         duration = _duration(self.total_images / self.images_per_second)
-        stand_in = "  (on drawn pictures)" if self.drawn else ""
-        return f"{where}  {self.images_per_second:>8,.0f} images/s  a full run trains {duration}{stand_in}"
+        stand_in = "  (on generated images)" if self.drawn else ""
+        speed = f"{self.images_per_second:>8,.0f} images/s"
+        return f"{where}  {speed}  full run: about {duration} of training{stand_in}"
 
 
 def choose_place(kind: Kind, workers: int) -> tuple[str, Place]:
