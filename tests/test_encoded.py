@@ -1,5 +1,6 @@
 """Encoded pictures: what is decoded is what PIL sees upright, crops stay inside, and choices depend on (seed, epoch, index) only."""
 
+import hashlib
 import io
 import struct
 from pathlib import Path
@@ -11,15 +12,10 @@ from PIL import Image, ImageOps
 
 from paceline.config.experiment import Data, Experiment
 from paceline.core.replica import build_targets
-from paceline.data.augment import random_bits, scale
+from paceline.data.augment import scale
 from paceline.data.batches import build_eval_batches, build_train_batches, image_shape
-from paceline.data.encoded import (
-    NUM_BITS,
-    area_box,
-    evaluation_pictures,
-    short_side,
-    short_side_box,
-)
+from paceline.data.draws import Draws
+from paceline.data.encoded import area_box, evaluation_pictures, short_side, short_side_box
 from paceline.data.headers import read_headers
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
@@ -200,8 +196,8 @@ SIDES = (
 
 
 def box_of(choose, *options):
-    bits = random_bits(3, tf.constant(1, tf.int64), tf.range(len(SIDES), dtype=tf.int64), NUM_BITS)
-    box = [part.numpy() for part in choose(*tf.constant(SIDES.T, tf.int64), bits, *options)]
+    draws = Draws(3, number(1), tf.range(len(SIDES), dtype=tf.int64))
+    box = [part.numpy() for part in choose(*tf.constant(SIDES.T, tf.int64), draws, *options)]
     assert (box[0] >= 0).all()
     assert (box[1] >= 0).all()
     assert (box[2] >= 1).all()
@@ -233,6 +229,17 @@ def test_short_side_crops_are_squares_of_the_side_asked_for():
     large = SIDES.min(axis=1) > 200
     assert 224 / 512 - 0.01 < share[large].min() < 0.45
     assert 0.86 < share[large].max() < 224 / 256 + 0.01
+
+
+# Like the golden values of test_order_augment: new ones are a change of every result with such crops.
+@pytest.mark.parametrize(
+    ("choose", "option", "golden"),
+    [(area_box, 0.08, "dcd47c5cd1f178e2"), (short_side_box, 224, "2c28316dcea77dfa")],
+)
+def test_golden_digests_pin_the_boxes_of_random_crops(choose, option, golden):
+    """Integers and square roots of doubles: the same on every kind of CPU."""
+    boxes = np.stack(box_of(choose, option), axis=1).astype("<i8")
+    assert hashlib.sha256(boxes.tobytes()).hexdigest()[:16] == golden
 
 
 def split_of(count=24):

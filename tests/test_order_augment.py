@@ -16,6 +16,7 @@ from paceline.config.experiment import Data, Experiment, Optimizer
 from paceline.core.replica import build_targets
 from paceline.data import augment
 from paceline.data.batches import build_eval_batches, build_train_batches
+from paceline.data.draws import Draws, initializer_seed, op_key
 from paceline.data.order import slice_indices
 from paceline.data.sources.arrays import in_memory
 from tiny import number
@@ -23,7 +24,19 @@ from tiny import number
 # To renew a golden value after a wanted change of the order or the augmentation (it changes every result of the program: say so
 # in CHANGELOG.md), run this file and copy the digest from the failure.
 GOLDEN_ORDER = "29f9d8dce13fcc6535feab1a058128fe17a5bf51231435d68cf7e0dc45ca0389"
-GOLDEN_PICTURES = "528e8005caac807464b50c15e09735f3f070b2e01b5f0927f22de655d9dbdad4"
+GOLDEN_FEATURES = {
+    "crop": (Data(padding=4), "26e351f3d90268b6"),
+    "flip": (Data(flip=True), "ca36930e1f142d63"),
+    "alternating flip": (Data(flip=True, alternate_flip=True), "3b26c9188f6c7a6b"),
+    "crop and flip": (Data(padding=4, flip=True), "2d0cd71e2b827619"),
+    "cutout": (Data(cutout=9), "c7f4f6354000d465"),
+    "mixup": (Data(mixup=0.4), "4b19473a05fa4ed4"),
+}
+GOLDEN_KEYS = [
+    [-2540988603501221065, 5815074143311781760],
+    [6460128525710557222, -5134544645702925600],
+]
+GOLDEN_SEEDS = [1620184202, 976189129]
 
 UNIT = Data(scaling="unit")
 
@@ -115,22 +128,20 @@ def mix(x):
     return x ^ (x >> np.uint64(31))
 
 
-def bits_by_numpy(seed, epoch, examples, count=5):
+def drawn_by_numpy(name, seed, epoch, examples):
     with np.errstate(over="ignore"):
-        key = mix(np.uint64(epoch) + mix(np.uint64(seed)))
-        lanes = examples.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(
-            count, dtype=np.uint64
-        )
-        return (mix(lanes + key) >> np.uint64(33)).astype(np.int64)
+        start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") ^ seed
+        key = mix(np.uint64(epoch) + mix(np.uint64(start)))
+        return (mix(examples.astype(np.uint64) + key) >> np.uint64(33)).astype(np.int64)
 
 
-def crop_and_flip_by_numpy(picture, pad, flip, numbers):
+def crop_and_flip_by_numpy(picture, pad, flip, row, column, mirror):
     height, width, _ = picture.shape
     padded = np.zeros((height + 2 * pad, width + 2 * pad, picture.shape[2]), np.uint8)
     padded[pad : pad + height, pad : pad + width] = picture
-    row, column = numbers[0] % (2 * pad + 1), numbers[1] % (2 * pad + 1)
-    crop = padded[row : row + height, column : column + width]
-    return crop[:, ::-1] if flip and numbers[2] % 2 else crop
+    top, left = row % (2 * pad + 1), column % (2 * pad + 1)
+    crop = padded[top : top + height, left : left + width]
+    return crop[:, ::-1] if flip and mirror % 2 else crop
 
 
 def train_batch(data, step=0, replica=0, shape=(8, 6, 3), size=40, seed=5, **changes):
@@ -154,15 +165,19 @@ def to_pixels(x):
     return pixels.astype(np.uint8)
 
 
-def test_random_numbers_are_splitmix64_of_seed_epoch_index_and_number():
+def test_random_numbers_are_splitmix64_of_name_seed_epoch_and_index():
     examples = np.array([0, 1, 7, 49_999, 2**40])
     for seed, epoch in [(0, 0), (5, 3), (2**62, 10**6)]:
-        ours = augment.random_bits(seed, number(epoch), tf.constant(examples), 5).numpy()
-        np.testing.assert_array_equal(ours, bits_by_numpy(seed, epoch, examples))
+        draws = Draws(seed, number(epoch), tf.constant(examples))
+        for name in ("flip", "some feature/2"):
+            wanted = drawn_by_numpy(name, seed, epoch, examples)
+            np.testing.assert_array_equal(draws.one(name), wanted)
+            np.testing.assert_array_equal(draws.several(["other", name])[:, 1], wanted)
 
 
 def test_random_numbers_are_roughly_uniform_and_independent():
-    bits = augment.random_bits(1, number(2), tf.range(20_000, dtype=tf.int64), 5).numpy()
+    names, examples = ["a", "b", "crop/row", "crop/column", "flip"], tf.range(20_000)
+    bits = Draws(1, number(2), examples).several(names).numpy()
     for column in bits.T:
         counts = np.bincount(column % 9, minlength=9)
         chi_square = ((counts - 20_000 / 9) ** 2 / (20_000 / 9)).sum()
@@ -170,7 +185,7 @@ def test_random_numbers_are_roughly_uniform_and_independent():
         assert abs(column.mean() / 2**31 - 0.5) < 0.01
     correlation = np.corrcoef(bits.T) - np.eye(5)
     assert np.abs(correlation).max() < 0.04
-    other_epoch = augment.random_bits(1, number(3), tf.range(20_000, dtype=tf.int64), 5).numpy()
+    other_epoch = Draws(1, number(3), examples).several(names).numpy()
     assert abs(np.corrcoef(bits[:, 0], other_epoch[:, 0])[0, 1]) < 0.04
     assert (bits == other_epoch).sum() < 10
 
@@ -179,10 +194,11 @@ def test_random_numbers_are_roughly_uniform_and_independent():
 def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
     for step, replica in [(0, 0), (3, 1)]:
         batch, raw, chosen = train_batch(replace(UNIT, padding=padding, flip=flip), step, replica)
-        numbers = bits_by_numpy(5, step // 2, chosen)
+        names = ("crop/row", "crop/column", "flip")
+        numbers = [drawn_by_numpy(name, 5, step // 2, chosen) for name in names]
         wanted = [
-            crop_and_flip_by_numpy(picture, padding, flip, own)
-            for picture, own in zip(raw, numbers, strict=True)
+            crop_and_flip_by_numpy(picture, padding, flip, *own)
+            for picture, *own in zip(raw, *numbers, strict=True)
         ]
         np.testing.assert_array_equal(to_pixels(batch.images), np.stack(wanted))
         if padding or flip:
@@ -199,26 +215,56 @@ def test_an_example_is_augmented_alike_whatever_replica_prepares_it():
     np.testing.assert_array_equal(np.concatenate(by_two), whole.images)
 
 
-def test_golden_digests_pin_order_and_augmentation():
+def test_alternating_flips_change_every_epoch_and_are_random_at_first():
+    data, examples = Data(flip=True, alternate_flip=True), tf.range(1000, dtype=tf.int64)
+    first, second, third = (
+        augment.mirrored(data, Draws(7, number(epoch), examples)).numpy() for epoch in range(3)
+    )
+    assert np.all(first != second)
+    assert np.array_equal(first, third)
+    assert 400 < first.sum() < 600
+
+
+def test_a_golden_digest_pins_the_order():
     order = global_batches([0, 389, 390, 10_000], 50_000, 2, 128, seed=7)
-    pixels, _, _ = train_batch(
-        replace(UNIT, padding=4, flip=True), step=12_345, shape=(32, 32, 3), size=50, seed=7
+    assert sha256(order.astype("<i8")) == GOLDEN_ORDER
+
+
+@pytest.mark.parametrize("feature", GOLDEN_FEATURES)
+def test_a_golden_digest_pins_each_augmentation(feature):
+    """Whole numbers only, so that the digest is the same on every kind of CPU."""
+    data, golden = GOLDEN_FEATURES[feature]
+    batch, _, _ = train_batch(
+        replace(data, scaling="unit"), step=12_345, shape=(32, 32, 3), size=50, seed=7
     )
-    assert (sha256(order.astype("<i8")), sha256(to_pixels(pixels.images))) == (
-        GOLDEN_ORDER,
-        GOLDEN_PICTURES,
-    )
+    seen = np.round(batch.targets.numpy() * 1e4).astype("<i4") if data.mixup else batch.images
+    assert sha256(seen if data.mixup else to_pixels(seen))[:16] == golden
+
+
+def test_golden_numbers_pin_the_keys_of_operations_and_initial_weights():
+    keys = [op_key(name, 7, number(3), number(1)).numpy().tolist() for name in ("mixup", "layers")]
+    assert keys == GOLDEN_KEYS
+    seeds = [initializer_seed(f"weights/{layer}", 7) for layer in ("stem_conv", "head_dense")]
+    assert seeds == GOLDEN_SEEDS
+
+
+def test_an_augmentation_leaves_the_choices_of_the_others_alone():
+    plain, _, _ = train_batch(replace(UNIT, padding=2, flip=True), shape=(16, 16, 3))
+    more, _, _ = train_batch(replace(UNIT, padding=2, flip=True, cutout=5), shape=(16, 16, 3))
+    kept = more.images.numpy() != 0
+    assert 0.8 < kept.mean() < 1
+    np.testing.assert_array_equal(more.images.numpy()[kept], plain.images.numpy()[kept])
 
 
 @pytest.mark.parametrize("side", [1, 4, 5])
 def test_cutout_blanks_one_square_around_a_random_pixel(side):
     batch, _, chosen = train_batch(replace(UNIT, cutout=side))
     plain, _, _ = train_batch(UNIT)
-    numbers = bits_by_numpy(5, 0, chosen)
-    for picture, without, own in zip(
-        batch.images.numpy(), plain.images.numpy(), numbers, strict=True
+    rows, columns = (drawn_by_numpy(f"cutout/{axis}", 5, 0, chosen) for axis in ("row", "column"))
+    for picture, without, row, column in zip(
+        batch.images.numpy(), plain.images.numpy(), rows, columns, strict=True
     ):
-        top, left = own[3] % 8 - side // 2, own[4] % 6 - side // 2
+        top, left = row % 8 - side // 2, column % 6 - side // 2
         blank = np.zeros((8, 6), bool)
         blank[max(0, top) : top + side, max(0, left) : left + side] = True
         assert 1 <= blank.sum() <= side**2

@@ -227,7 +227,7 @@ def test_two_dropout_layers_drop_different_units():
     )
     template = build_template(model)
     state = template.initial()
-    key = tf.constant([1, 2, 3], tf.int64)
+    key = tf.constant([1, 2], tf.int64)
     arguments = tf.constant(state["params"]), tf.constant(state["stats"]), tf.ones([1, 1000])
     outputs, _, _ = template.call(*arguments, training=True, key=key)
     assert 300 < (outputs.numpy() != 0).sum() < 700
@@ -342,6 +342,7 @@ def test_bfloat16_layers_keep_a_float32_state():
 def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
     losses = []
     for policy, strength in [("mixed_bfloat16", 0.1), ("mixed_bfloat16", 0.0), ("float32", 0.1)]:
+        keras.utils.set_random_seed(4)  # the layer draws its own seed when it is made
         layer = keras.layers.Dense(
             6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength)
         )

@@ -83,7 +83,7 @@ class Template:
         training: bool,
         key: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Outputs, new stats, extra losses. `key`, int64 [3], seeds random layers."""
+        """Outputs, new stats, extra losses. `key`, int64 [2], seeds random layers."""
         trainable = _unflatten(params, self.params)
         floats, seeds = iter(_unflatten(stats, self.stats)), iter(self._seeds(key))
         others = [
@@ -106,11 +106,7 @@ class Template:
         if key is None:
             return [tf.zeros([2], tf.uint32)] * self.num_seeds
         numbers = tf.random.stateless_uniform(
-            [self.num_seeds, 2],
-            seed=key[:2] + key[2] * 0x5DEECE66D,
-            minval=None,
-            maxval=None,
-            dtype=tf.uint32,
+            [self.num_seeds, 2], seed=key, minval=None, maxval=None, dtype=tf.uint32
         )
         return tf.unstack(numbers)
 

@@ -21,6 +21,7 @@ from paceline.core.state import State, StateLayout
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors, build_update, slot_names
 from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
+from paceline.data.draws import op_key
 from paceline.data.source import Source, Split
 
 
@@ -166,14 +167,11 @@ def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
-    seed = tf.constant(experiment.seed, tf.int64)
-
     def replica_step(params, stats, images, targets, labels, step, replica, signals):
         with tf.GradientTape() as tape:
             tape.watch(params)
-            outputs, new_stats, extra = template.call(
-                params, stats, images, training=True, key=tf.stack([step, replica, seed])
-            )
+            key = op_key("layers", experiment.seed, step, replica)
+            outputs, new_stats, extra = template.call(params, stats, images, True, key)
             cross_entropy = tf.reduce_mean(_cross_entropy(experiment, outputs, targets))
             loss = tf.add_n([cross_entropy, *(tf.cast(loss, tf.float32) for loss in extra)])
         gradient = tape.gradient(loss, params)

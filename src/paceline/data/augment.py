@@ -7,57 +7,34 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from paceline.config.experiment import Data
-
-NUM_BITS = 5
-"""Random numbers of an example: row, column, flip, two of cutout."""
+from paceline.config.experiment import Data, Experiment
+from paceline.data.draws import Draws, op_key
 
 
-def random_bits(seed: int, epoch: tf.Tensor, indices: tf.Tensor, count: int) -> tf.Tensor:
-    """`count` random numbers below 2**31 for each example: int64 [n, count], the splitmix64 hash of (seed, epoch, index, number).
-
-    TensorFlow's own stateless ops take one key per call, not one per example.
-    """
-    key = _mix(tf.cast(epoch, tf.uint64) + _mix(tf.constant(seed % 2**63, tf.uint64)))
-    lanes = tf.cast(indices, tf.uint64)[:, None] * tf.constant(count, tf.uint64) + tf.cast(
-        tf.range(count), tf.uint64
-    )
-    return tf.cast(tf.bitwise.right_shift(_mix(lanes + key), tf.constant(33, tf.uint64)), tf.int64)
-
-
-def alternate_flips(
-    data: Data, bits: tf.Tensor, seed: int, epoch: tf.Tensor, indices: tf.Tensor
-) -> tf.Tensor:
-    """The same numbers, but the one of the flip is odd in every second epoch: at random which, for each example."""
-    if not data.alternate_flip:
-        return bits
-    first = random_bits(seed, tf.zeros_like(epoch), indices, 1)
-    return tf.concat([bits[:, :2], first + epoch, bits[:, 3:]], axis=1)
+def mirrored(data: Data, draws: Draws) -> tf.Tensor:
+    """Return which pictures are flipped, bool [n]. With `alternate_flip` a picture is flipped in
+    every second epoch; which of the two is random."""
+    if not data.flip:
+        return tf.zeros_like(draws.indices, tf.bool)
+    if data.alternate_flip:
+        first = Draws(draws.seed, tf.zeros_like(draws.epoch), draws.indices)
+        return (first.one("flip") + draws.epoch) % 2 == 1
+    return draws.one("flip") % 2 == 1
 
 
-def _mix(x: tf.Tensor) -> tf.Tensor:
-    def xor_shift(value: tf.Tensor, bits: int) -> tf.Tensor:
-        return tf.bitwise.bitwise_xor(
-            value, tf.bitwise.right_shift(value, tf.constant(bits, tf.uint64))
-        )
-
-    x = x + tf.constant(0x9E3779B97F4A7C15, tf.uint64)
-    x = xor_shift(x, 30) * tf.constant(0xBF58476D1CE4E5B9, tf.uint64)
-    x = xor_shift(x, 27) * tf.constant(0x94D049BB133111EB, tf.uint64)
-    return xor_shift(x, 31)
-
-
-def augment(data: Data, pictures: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+def augment(data: Data, pictures: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Random crop and flip of uint8 [n, h, w, c], by one gather of pixels from the padded pictures."""
     if not data.padding and not data.flip:
         return pictures
     height, width, channels = pictures.shape[1:]
     pad = data.padding
-    rows = tf.range(height, dtype=tf.int64)[None] + bits[:, 0:1] % (2 * pad + 1)
+    rows = tf.range(height, dtype=tf.int64)[None]
     columns = tf.range(width, dtype=tf.int64)[None]
     if data.flip:
-        columns = tf.where(bits[:, 2:3] % 2 == 1, width - 1 - columns, columns)
-    columns += bits[:, 1:2] % (2 * pad + 1)
+        columns = tf.where(mirrored(data, draws)[:, None], width - 1 - columns, columns)
+    if pad:
+        rows += draws.one("crop/row")[:, None] % (2 * pad + 1)
+        columns += draws.one("crop/column")[:, None] % (2 * pad + 1)
     padded = tf.pad(pictures, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
     tall, wide = height + 2 * pad, width + 2 * pad
     first = tf.range(tf.shape(pictures, tf.int64)[0])[:, None, None] * tall
@@ -93,27 +70,31 @@ def resize(data: Data, pictures: tf.Tensor) -> tf.Tensor:
     return resized[:, top : top + size, left : left + size]
 
 
-def cutout(data: Data, x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+def cutout(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Blank a square around a random pixel; it may stick out over the edge."""
     if not data.cutout:
         return x
 
     def inside(centre: tf.Tensor, length: int) -> tf.Tensor:
-        start = centre % length - data.cutout // 2
+        start = centre[:, None] % length - data.cutout // 2
         place = tf.range(length, dtype=tf.int64)[None]
         return (place >= start) & (place < start + data.cutout)
 
-    blank = (
-        inside(bits[:, 3:4], x.shape[1])[:, :, None] & inside(bits[:, 4:5], x.shape[2])[:, None, :]
-    )
+    rows = inside(draws.one("cutout/row"), x.shape[1])
+    columns = inside(draws.one("cutout/column"), x.shape[2])
+    blank = rows[:, :, None] & columns[:, None, :]
     return tf.where(blank[..., None], 0.0, x)
 
 
-def mixup(data: Data, x: tf.Tensor, targets: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Blend each example with the one opposite in its slice; `key` is int64 [2] of (step, replica) mixed with the seed."""
-    if not data.mixup:
+def mixup(
+    experiment: Experiment, x: tf.Tensor, targets: tf.Tensor, step: tf.Tensor, replica: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Blend each example with the one opposite in its slice, by a share that is Beta distributed."""
+    alpha = experiment.data.mixup
+    if not alpha:
         return x, targets
-    gammas = tf.random.stateless_gamma([2, tf.shape(x)[0]], seed=key, alpha=data.mixup)
+    key = op_key("mixup", experiment.seed, step, replica)
+    gammas = tf.random.stateless_gamma([2, tf.shape(x)[0]], seed=key, alpha=alpha)
     share = tf.maximum(gammas[0], 1e-30) / tf.maximum(gammas[0] + gammas[1], 1e-30)
     wide = share[:, None, None, None]
     return wide * x + (1 - wide) * x[::-1], share[:, None] * targets + (

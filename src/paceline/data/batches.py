@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from paceline.config.experiment import Data, Experiment
 from paceline.data import augment, encoded, order
+from paceline.data.draws import Draws
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
 
@@ -57,16 +58,11 @@ def build_train_batches(
         with tf.device("CPU:0"):
             epoch, indices = order.slice_indices(experiment, train.size, step, replica)
             raw, labels = train.read(indices)
-            num_bits = encoded.NUM_BITS if _is_encoded(raw) else augment.NUM_BITS
-            bits = augment.random_bits(experiment.seed, epoch, indices, num_bits)
-            bits = augment.alternate_flips(data, bits, experiment.seed, epoch, indices)
-            pictures = _train_pictures(data, raw, bits, indices)
-            images = augment.cutout(data, augment.scale(data, pictures), bits)
+            draws = Draws(experiment.seed, epoch, indices)
+            pictures = _train_pictures(data, raw, draws)
+            images = augment.cutout(data, augment.scale(data, pictures), draws)
             targets = targets_of(labels)
-            key = tf.stack(
-                [step * experiment.replicas + replica, tf.constant(experiment.seed, tf.int64)]
-            )
-            images, targets = augment.mixup(data, images, targets, key)
+            images, targets = augment.mixup(experiment, images, targets, step, replica)
             return Batch(images, targets, labels, tf.ones([size]))
 
     return batch
@@ -117,10 +113,10 @@ def prepare_encoded(
         )
 
 
-def _train_pictures(data: Data, raw: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def _train_pictures(data: Data, raw: tf.Tensor, draws: Draws) -> tf.Tensor:
     if _is_encoded(raw):
-        return encoded.train_pictures(data, raw, bits, indices)
-    return augment.resize(data, augment.augment(data, raw, bits))
+        return encoded.train_pictures(data, raw, draws)
+    return augment.resize(data, augment.augment(data, raw, draws))
 
 
 def _is_encoded(raw: tf.Tensor) -> bool:

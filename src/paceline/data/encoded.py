@@ -13,11 +13,10 @@ import tensorflow as tf
 
 from paceline.config.experiment import Data
 from paceline.data import augment
+from paceline.data.draws import Draws
 from paceline.data.headers import Headers, is_known_format, read_headers
 
 TRIES = 10  # boxes drawn for a random area before the largest that fits is taken
-NUM_BITS = augment.NUM_BITS + 2 * TRIES
-"""Random numbers of an example: those of `augment`, then those of the size of its box."""
 
 _WIDEST = 4 / 3  # aspect of a random area: from its reciprocal to this
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make a picture smaller by these in less time than whole
@@ -33,18 +32,15 @@ class Box(NamedTuple):
     width: tf.Tensor
 
 
-def train_pictures(
-    data: Data, encoded: tf.Tensor, bits: tf.Tensor, indices: tf.Tensor
-) -> tf.Tensor:
-    """Random crops of strings [n], flipped where the experiment asks for it; `bits` is int64 [n, NUM_BITS]."""
-    headers = _checked(encoded, indices)
+def train_pictures(data: Data, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Return random crops of strings [n], flipped where the experiment asks for it."""
+    headers = _checked(encoded, draws.indices)
     crops = {
         "area": partial(area_box, area_min=data.crop_area_min),
         "short-side": partial(short_side_box, size=data.image_size),
     }
-    box = crops[data.crop](*_upright_size(headers), bits)
-    mirror = bits[:, 2] % 2 == 1 if data.flip else tf.zeros_like(headers.is_jpeg)
-    return _decode(encoded, headers, box, mirror, data.image_size)
+    box = crops[data.crop](*_upright_size(headers), draws)
+    return _decode(encoded, headers, box, augment.mirrored(data, draws), data.image_size)
 
 
 def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:
@@ -97,13 +93,16 @@ def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
     return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), [height, width, 3])
 
 
-def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: float) -> Box:
+def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float) -> Box:
     """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a random place.
 
     Only + - x / and the square root of doubles: these round alike on every machine, which exp and log do not.
     """
     tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
-    share, slant = (_unit(part) for part in tf.split(bits[:, augment.NUM_BITS :], 2, axis=1))
+    share, slant = (
+        _unit(draws.several([f"{name}/{k}" for k in range(TRIES)]))
+        for name in ("area/share", "area/aspect")
+    )
     area = (area_min + share * (1.0 - area_min)) * tall * wide
     stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (_WIDEST - 1.0)
     aspect = tf.where(slant < 0.5, stretch, 1.0 / stretch)  # as often wide as tall
@@ -116,16 +115,15 @@ def area_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, area_min: flo
     sides = tf.cast(
         tf.where(tf.reduce_any(fits, axis=1)[:, None], drawn, tf.maximum(largest, 1.0)), tf.int64
     )
-    return _placed(height, width, sides[:, 0], sides[:, 1], bits)
+    return _placed(height, width, sides[:, 0], sides[:, 1], draws)
 
 
-def short_side_box(height: tf.Tensor, width: tf.Tensor, bits: tf.Tensor, size: int) -> Box:
+def short_side_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, size: int) -> Box:
     """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to 512/224 times `size`."""
     shortest, longest = short_side(size), 2 * short_side(size)
-    side = _side(
-        height, width, size, shortest + bits[:, augment.NUM_BITS] % (longest - shortest + 1)
-    )
-    return _placed(height, width, side, side, bits)
+    short = shortest + draws.one("short-side") % (longest - shortest + 1)
+    side = _side(height, width, size, short)
+    return _placed(height, width, side, side, draws)
 
 
 def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
@@ -144,13 +142,14 @@ def _side(height: tf.Tensor, width: tf.Tensor, size: int, short: tf.Tensor | int
 
 
 def _placed(
-    height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, bits: tf.Tensor
+    height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, draws: Draws
 ) -> Box:
-    return Box(bits[:, 0] % (height - tall + 1), bits[:, 1] % (width - wide + 1), tall, wide)
+    top = draws.one("crop/row") % (height - tall + 1)
+    return Box(top, draws.one("crop/column") % (width - wide + 1), tall, wide)
 
 
-def _unit(bits: tf.Tensor) -> tf.Tensor:
-    return tf.cast(bits, tf.float64) / 2.0**31
+def _unit(numbers: tf.Tensor) -> tf.Tensor:
+    return tf.cast(numbers, tf.float64) / 2.0**31
 
 
 def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:

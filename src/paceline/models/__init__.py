@@ -19,7 +19,7 @@ def build_model(
         "mixed_bfloat16" if experiment.precision == "bfloat16" else "float32"
     )
     if not experiment.model.build:
-        return build_resnet(experiment.model, image_shape, num_classes)
+        return build_resnet(experiment.model, image_shape, num_classes, experiment.seed)
     model = load_function(experiment.model.build)(image_shape=image_shape, num_classes=num_classes)
     if not isinstance(model, keras.Model):
         raise UserError(

@@ -1,16 +1,13 @@
-"""Starting from earlier weights, and flips that alternate."""
+"""Warm start: weights of an earlier run or of a .keras file."""
 
 from __future__ import annotations
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from paceline.config.experiment import Data
 from paceline.core.flat import build_template
 from paceline.core.state import State
-from paceline.data import augment
 from paceline.errors import UserError
 from paceline.models.warm_start import start_from
 
@@ -51,19 +48,3 @@ def test_a_start_that_is_not_there_is_one_clear_line(tmp_path, spec):
     with pytest.raises(UserError, match=r"model\.init-from") as error:
         start_from(str(tmp_path / spec), template, State(0, template.initial()))
     assert "\n" not in str(error.value)
-
-
-def test_alternating_flips_change_every_epoch_and_leave_the_other_choices_alone():
-    data, indices = Data(flip=True, alternate_flip=True), tf.range(1000, dtype=tf.int64)
-
-    def numbers(epoch):
-        bits = augment.random_bits(7, epoch, indices, augment.NUM_BITS)
-        return bits.numpy(), augment.alternate_flips(data, bits, 7, epoch, indices).numpy()
-
-    pairs = [numbers(tf.constant(epoch, tf.int64)) for epoch in range(3)]
-    first, second, third = (alternating[:, 2] % 2 for _, alternating in pairs)
-    assert np.all(first != second)
-    assert np.array_equal(first, third)
-    assert 400 < first.sum() < 600
-    for bits, alternating in pairs:
-        assert np.array_equal(np.delete(bits, 2, axis=1), np.delete(alternating, 2, axis=1))
