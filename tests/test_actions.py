@@ -62,7 +62,7 @@ def trained(tmp_path: Path) -> Trained:
 
 def test_metrics_are_written_without_the_single_steps(tmp_path: Path) -> None:
     WriteMetrics(RunFolder(tmp_path))(7, EVALUATED)
-    (record,) = RunFolder(tmp_path).read_metrics()
+    (record,) = RunFolder(tmp_path).metrics.read()
     assert record == {"step": 7} | {
         name: value for name, value in EVALUATED.items() if name != "per_step"
     }

@@ -26,7 +26,7 @@ from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
 from paceline.run_folder import checkpoint
 from paceline.run_folder.checkpoint import Checkpoints
-from paceline.run_folder.folder import replacing
+from paceline.run_folder.files import replacing
 
 LAYOUT = StateLayout(
     {

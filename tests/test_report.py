@@ -74,7 +74,7 @@ def make_run(
     )
     worst = np.flatnonzero(labels != predictions)[:24]
     pictures = random.integers(0, 256, (len(worst), side, side, 3), dtype=np.uint8)
-    run.write_evaluation(
+    run.predictions.write(
         {
             "step": 936,
             "split": "test",
@@ -172,7 +172,7 @@ def test_starts_are_noted_with_their_workers(stopped_at_5: Path, tmp_path: Path)
 
 def test_what_an_engine_told_and_stale_gradients_are_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    RunFolder(run).append_metrics(
+    RunFolder(run).metrics.append(
         {
             "step": 940,
             "epoch": 6.1,
@@ -212,7 +212,7 @@ def test_runs_are_compared_and_named_by_letters(tmp_path: Path) -> None:
 def test_names_events_and_errors_are_text_and_nothing_else(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", classes=(EVIL, 'x" onclick="y', "bird"))
     RunFolder(run).write_result({"step": 9, "finished": False, "error": EVIL, "state_sha256": EVIL})
-    RunFolder(run).append_metrics({"step": 940, "images_per_second": 400.0, "events": [EVIL]})
+    RunFolder(run).metrics.append({"step": 940, "images_per_second": 400.0, "events": [EVIL]})
     page = report(run, out=tmp_path / "page.html")
     tags = list[tuple[str, dict[str, str | None]]]()
     parser = HTMLParser()

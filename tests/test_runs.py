@@ -14,6 +14,7 @@ from paceline.config.experiment import Data, Experiment
 from paceline.errors import UserError
 from paceline.run_folder import folder as run_folder
 from paceline.run_folder.folder import RunFolder, all_runs, default_path, existing_run
+from paceline.run_folder.versions import library_versions
 
 EXPERIMENT = Experiment(seed=3)
 FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
@@ -93,9 +94,7 @@ def test_changed_libraries_are_answered(run: RunFolder) -> None:
     config = json.loads((run.path / "config.json").read_text())
     config["versions"]["keras"] = "2.0"
     (run.path / "config.json").write_text(json.dumps(config))
-    assert run.open(EXPERIMENT, FACTS) == [
-        f"keras: '2.0' -> {run_folder.library_versions()['keras']!r}"
-    ]
+    assert run.open(EXPERIMENT, FACTS) == [f"keras: '2.0' -> {library_versions()['keras']!r}"]
 
 
 def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None:
@@ -198,29 +197,29 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(
 
 
 def test_metrics_are_read_as_appended(run: RunFolder) -> None:
-    assert run.read_metrics() == []
+    assert run.metrics.read() == []
     records = [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
     for record in records:
-        run.append_metrics(record)
-    assert run.read_metrics() == records
+        run.metrics.append(record)
+    assert run.metrics.read() == records
 
 
 def test_resuming_forgets_metrics_beyond_its_step_and_a_half_written_line(run: RunFolder) -> None:
     for step in (10, 20, 30):
-        run.append_metrics({"step": step})
+        run.metrics.append({"step": step})
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"step": 4')
-    assert [record["step"] for record in run.read_metrics()] == [10, 20, 30]
-    run.truncate_metrics(20)
-    run.append_metrics({"step": 30})
+    assert [record["step"] for record in run.metrics.read()] == [10, 20, 30]
+    run.metrics.truncate(20)
+    run.metrics.append({"step": 30})
     assert (run.path / "metrics.jsonl").read_text() == '{"step": 10}\n{"step": 20}\n{"step": 30}\n'
 
 
 def test_resuming_after_a_line_without_its_end_starts_a_new_line(run: RunFolder) -> None:
     (run.path / "metrics.jsonl").write_text('{"step": 10}')
-    run.truncate_metrics(10)
-    run.append_metrics({"step": 20})
-    assert [record["step"] for record in run.read_metrics()] == [10, 20]
+    run.metrics.truncate(10)
+    run.metrics.append({"step": 20})
+    assert [record["step"] for record in run.metrics.read()] == [10, 20]
 
 
 def test_a_run_is_found_by_path_or_by_name(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from paceline.config.experiment import Experiment
 from paceline.data import remote
 from paceline.errors import UserError
 from paceline.run_folder.folder import RunFolder, all_runs, default_path, existing_run
-from paceline.run_folder.remote import Mirror
+from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store
 
 TENSORBOARD = """
@@ -388,7 +388,7 @@ def test_a_store_without_objects_puts_under_another_name_and_renames(tmp_path: P
     assert set(store.files()) == {"lock"}
 
 
-# The mirror by itself
+# The remote side by itself
 
 
 class Recorded(Store):
@@ -408,11 +408,10 @@ class Recorded(Store):
 
 
 @pytest.fixture
-def mirror(folder: str, tmp_path: Path) -> Iterator[Mirror]:
+def remote_run(folder: str, tmp_path: Path) -> Iterator[RemoteRun]:
     local = tmp_path / "local"
     local.mkdir()
-    made = Mirror(folder, local)
-    made._store = Recorded(folder)
+    made = RemoteRun(Recorded(folder), local)
     made.lock("", lambda message: None)
     made.pull()
     yield made
@@ -426,7 +425,7 @@ def write(local: Path, *names: str) -> None:
 
 
 def test_publishing_leaves_something_to_resume_from_at_every_moment(
-    mirror: Mirror, tmp_path: Path
+    remote_run: RemoteRun, tmp_path: Path
 ) -> None:
     old, new = "checkpoints/step-00000004.safetensors", "checkpoints/step-00000008.safetensors"
     write(
@@ -438,30 +437,30 @@ def test_publishing_leaves_something_to_resume_from_at_every_moment(
         ".half.tmp",
         "events/one",
     )
-    mirror.publish()
-    assert mirror._store.done == [
+    remote_run.publish()
+    assert remote_run._store.done == [
         "put config.json",
         "put events/one",
         "put metrics.jsonl",
         f"put {old}",
         "put result.json",
     ]
-    mirror._store.done.clear()
+    remote_run._store.done.clear()
     write(tmp_path / "local", new)
     (tmp_path / "local" / old).unlink()
-    mirror.publish()
-    assert mirror._store.done == [f"put {new}", f"remove {old}"]
+    remote_run.publish()
+    assert remote_run._store.done == [f"put {new}", f"remove {old}"]
 
 
 def test_who_was_taken_over_writes_nothing_more(
-    mirror: Mirror, folder: str, tmp_path: Path
+    remote_run: RemoteRun, folder: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "local", "config.json")
     Store(folder).put("lock", json.dumps({"pid": 7, "host": "other", "token": "another"}).encode())
     with pytest.raises(UserError, match="pid 7 on host other has taken over"):
-        mirror.publish()
+        remote_run.publish()
     assert "config.json" not in Store(folder).files()
-    mirror.unlock()
+    remote_run.unlock()
     assert Store(folder).read("lock") is not None
 
 
@@ -508,14 +507,14 @@ def test_a_file_that_travels_in_several_parts_comes_back_as_it_was(
 
 
 def test_an_upload_is_tried_again_while_storage_is_away(
-    mirror: Mirror, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote_run: RemoteRun, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.run_folder import remote as module
+    from paceline.run_folder import transfer
     from paceline.run_folder.storage import StorageError
 
-    monkeypatch.setattr(module, "WAITS_S", (0.01, 0.01))
+    monkeypatch.setattr(transfer, "WAITS_S", (0.01, 0.01))
     said, failures, put = [], [1, 1], Store.put
-    mirror._send = said.append
+    remote_run._send = said.append
 
     def flaky(name: str, content: Path | bytes) -> None:
         if name == "config.json" and failures:
@@ -523,9 +522,9 @@ def test_an_upload_is_tried_again_while_storage_is_away(
             raise StorageError("it is away")
         put(Store(folder), name, content)
 
-    monkeypatch.setattr(mirror._store, "put", flaky)
+    monkeypatch.setattr(remote_run._store, "put", flaky)
     write(tmp_path / "local", "config.json")
-    mirror.publish()
+    remote_run.publish()
     assert len([message for message in said if "it is away; trying again" in message.text]) == 2
     assert "config.json" in Store(folder).files()
 
@@ -546,7 +545,7 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
         "step-00000004.safetensors",
         "step-00000005.safetensors",
     ]
-    assert run.read_metrics() == RunFolder(stopped_at_5).read_metrics()
+    assert run.metrics.read() == RunFolder(stopped_at_5).metrics.read()
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"

@@ -42,7 +42,7 @@ def make_folder(
 ) -> RunFolder:
     run = RunFolder(root / name)
     run.open(experiment, FACTS)
-    run.append_metrics(
+    run.metrics.append(
         {
             "step": 7,
             "test_accuracy": accuracy,

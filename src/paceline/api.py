@@ -47,7 +47,7 @@ class Result:
     @property
     def history(self) -> Any:
         """Return metrics.jsonl: a DataFrame with a row per block, or dictionaries without pandas."""
-        records = existing_run(self.run_dir, checkpoints=False).read_metrics()
+        records = existing_run(self.run_dir, checkpoints=False).metrics.read()
         try:
             import pandas
         except ImportError:

@@ -19,7 +19,8 @@ from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, Stru
 
 from paceline.errors import UserError
 from paceline.places.spark.session import ship_package, shipping_folder
-from paceline.run_folder.folder import RunFolder, existing_run, explained
+from paceline.run_folder.files import explained
+from paceline.run_folder.folder import RunFolder, existing_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,8 @@ from paceline.core.evaluation import num_batches, summarise
 from paceline.errors import UserError
 from paceline.messages import Send, Warn
 from paceline.results.predictor import evaluated, output_names, to_probabilities
-from paceline.run_folder.folder import RunFolder, library_versions
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.versions import library_versions
 from paceline.worker import build, devices
 
 if TYPE_CHECKING:

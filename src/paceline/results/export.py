@@ -20,7 +20,8 @@ from paceline.config.experiment import Data
 from paceline.config.job import Job
 from paceline.errors import UserError
 from paceline.messages import Send, Warn
-from paceline.run_folder.folder import RunFolder, explained
+from paceline.run_folder.files import explained
+from paceline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     import keras

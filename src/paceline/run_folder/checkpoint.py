@@ -23,7 +23,8 @@ from safetensors.numpy import save as to_safetensors
 
 from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
-from paceline.run_folder.folder import library_versions, replacing
+from paceline.run_folder.files import replacing
+from paceline.run_folder.versions import library_versions
 
 FORMAT = 1
 """Of a checkpoint file; a number above it was written by a newer Paceline."""

@@ -49,7 +49,7 @@ def table_of_runs(folder: Path, sort: str = "changed") -> list[Row]:
 def _row(run: RunFolder, folder: Path) -> Row:
     changed = max(file.stat().st_mtime for file in run.path.iterdir())
     try:
-        result, metrics, experiment = run.read_result() or {}, run.read_metrics(), run.experiment()
+        result, metrics, experiment = run.read_result() or {}, run.metrics.read(), run.experiment()
     except UserError as error:
         return Row(run.path.name, "damaged", changed=changed, note=str(error))
     last = metrics[-1] if metrics else {}

@@ -1,37 +1,36 @@
-"""Remote storage, s3:// gs:// hdfs:// and whatever else fsspec knows: a folder there whose files are listed, fetched and put whole.
+"""A folder on remote storage (s3:// gs:// hdfs:// and others that fsspec knows), file by file.
 
-It owns how a file is put so that nobody ever sees half of it, and what is said when storage refuses. What lies there belongs to
-`mirror` (run folders) and `data.remote` (data sets). No TensorFlow; fsspec is imported only when a remote folder is used.
+It owns how a file is put so that nobody ever sees half of it, and the errors if storage refuses.
+What is stored belongs to `remote` (run folders) and `data.remote` (data sets), many files at once
+to `transfer`. No TensorFlow; fsspec is imported only when a remote folder is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from paceline.errors import UserError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
-"""What to install for a protocol."""
+"""Which extra to install for a protocol."""
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az")
-"""An object appears there when its last byte has come. Elsewhere a file is put under another name first, and renamed."""
+"""An object appears there with its last byte. Elsewhere a file is put under another name first,
+and renamed."""
 STAMPS = ("etag", "ETag", "md5Hash", "mtime", "updated", "LastModified")
 """Each kind of storage has its own word for when or how a file changed."""
-
-
-TELL_EVERY_S = 5.0
+EXISTS = ("PreconditionFailed", "pre-conditions")
+"""What S3 and Google's storage answer if an object that should be new exists."""
 
 
 class StorageError(UserError):
-    """Storage refused; `passing` where it may not the next time."""
+    """Storage refused; `passing` if it may not the next time."""
 
     passing = True
 
@@ -44,50 +43,38 @@ class File(NamedTuple):
 
 
 def is_remote(path: str | Path) -> bool:
+    """Return whether a path is a URL."""
     return "://" in str(path)
 
 
 def cache_folder() -> Path:
+    """Return where this machine keeps copies and indices."""
     return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
 
 
 def cached(kind: str, url: str) -> Path:
-    """Where this machine keeps what belongs to a remote folder."""
+    """Return where this machine keeps its side of a remote folder."""
     url = url.rstrip("/")
-    return (
-        cache_folder()
-        / kind
-        / f"{url.rpartition('/')[2]}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-    )
-
-
-class Tally:
-    """Counts the bytes that were moved, by any thread, and tells of them now and then."""
-
-    def __init__(self, what: str, total: int, tell: Callable[[str], None]) -> None:
-        self._what, self._total, self._tell = what, total, tell
-        self._done, self._told, self._counting = 0, time.monotonic(), threading.Lock()
-
-    def __call__(self, size: int) -> None:
-        with self._counting:
-            self._done += size
-            if time.monotonic() - self._told > TELL_EVERY_S:
-                self._told = time.monotonic()
-                self._tell(f"{self._what}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB")
+    digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return cache_folder() / kind / f"{url.rpartition('/')[2]}-{digest}"
 
 
 class Store:
-    """A remote folder; names in it are relative and may have slashes. Building it touches neither disk nor network."""
+    """A remote folder. Names in it are relative and may have slashes.
+
+    Building one touches neither disk nor network.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._protocol = url.partition("://")[0]
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         with explained("open", self.url):
             import fsspec
 
-            # a listing that is kept hides what others write, from reading a file by its name, too
+            # A cached listing hides what others write, even from reading a file by its name.
             system, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         return system, root.rstrip("/")
 
@@ -99,34 +86,36 @@ class Store:
         return f"{self._opened[1]}/{name}"
 
     def files(self) -> dict[str, File]:
-        """All files by name, of subfolders too; empty where there is no such folder."""
+        """Return all files by name, with those of subfolders; empty if there is no such folder."""
         with explained("list", self.url):
             system, root = self._opened
-            found = {
-                path[len(root) + 1 :]: facts
-                for path, facts in sorted(system.find(root, detail=True).items())
-            }
-        if strange := [
-            name for name in found if not name or {"", ".", ".."} & set(name.split("/"))
-        ]:
-            raise UserError(
-                f"{self.url} has the file {strange[0]!r}, which no folder can have; give the URL of a folder"
-            )
-        return {name: File(int(facts["size"]), _stamp(facts)) for name, facts in found.items()}
+            listed = sorted(system.find(root, detail=True).items())
+        files = {path[len(root) + 1 :]: _file(facts) for path, facts in listed}
+        for name in files:
+            if {"", ".", ".."} & set(name.split("/")):
+                raise UserError(
+                    f"{self.url} has the file {name!r}, which no folder can have; "
+                    "give the URL of a folder"
+                )
+        return files
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None where there is none."""
+        """Return the content of a small file; None if there is none."""
         with explained("read", f"{self.url}/{name}"):
             try:
-                return self._system.cat_file(self._path(name))
+                return cast(bytes, self._system.cat_file(self._path(name)))
             except FileNotFoundError:
                 return None
 
     def get(
         self, name: str, target: Path, advance: Callable[[int], None] = lambda size: None
     ) -> bool:
-        """Copy a file to `target`, whole or not at all; False where it has gone. `advance` is told of every piece."""
-        temporary, reached = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"), 0
+        """Copy a file to `target`, whole or not at all; return False if it does not exist.
+
+        `advance` is called with the size of every piece.
+        """
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+        reached = 0
 
         def on_piece(size: int, value: int, **_: Any) -> None:
             nonlocal reached
@@ -137,10 +126,9 @@ class Store:
             from fsspec.callbacks import Callback
 
             target.parent.mkdir(parents=True, exist_ok=True)
+            callback = Callback(hooks={"": on_piece})
             try:
-                self._system.get_file(
-                    self._path(name), str(temporary), callback=Callback(hooks={"": on_piece})
-                )
+                self._system.get_file(self._path(name), str(temporary), callback=callback)
                 os.replace(temporary, target)
             except FileNotFoundError:
                 return False
@@ -149,17 +137,17 @@ class Store:
         return True
 
     def put(self, name: str, content: Path | bytes) -> None:
-        """Put a file, or the content of one; it replaces an earlier one and is never seen half."""
+        """Write a file, from a local one or from bytes; readers see the old or the new, whole."""
         with explained("put", f"{self.url}/{name}"):
-            protocol, target = self.url.partition("://")[0], self._path(name)
-            if protocol in OBJECT_STORES:
+            target = self._path(name)
+            if self._protocol in OBJECT_STORES:
                 self._put(content, target)
                 return
             folder, _, last = target.rpartition("/")
             temporary = f"{folder}/.{last}.{uuid.uuid4().hex[:8]}.tmp"
             self._system.makedirs(folder, exist_ok=True)
             self._put(content, temporary)
-            if protocol == "hdfs":  # it renames onto nothing that is there
+            if self._protocol == "hdfs":  # it does not rename onto an existing file
                 with suppress(FileNotFoundError):
                     self._system.rm_file(target)
             self._system.mv(temporary, target)
@@ -171,31 +159,32 @@ class Store:
             self._system.put_file(str(content), target)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Put a file only where there is none; S3 and Google's storage let exactly one of several win."""
+        """Write a file only if there is none; return whether it was written.
+
+        On S3 and Google's storage, exactly one of several processes succeeds.
+        """
         with explained("put", f"{self.url}/{name}"):
             target = self._path(name)
-            if self.url.partition("://")[0] not in OBJECT_STORES:
+            if self._protocol not in OBJECT_STORES:
                 self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
                 self._system.pipe_file(target, content, mode="create")
             except Exception as error:
-                if (
-                    isinstance(error, FileExistsError)
-                    or "PreconditionFailed" in str(error)
-                    or "pre-conditions" in str(error)
-                ):
+                refused = any(answer in str(error) for answer in EXISTS)
+                if refused or isinstance(error, FileExistsError):
                     return False
                 raise
         return True
 
     def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
         with explained("remove", f"{self.url}/{name}"), suppress(FileNotFoundError):
             self._system.rm_file(self._path(name))
 
 
 @contextmanager
 def explained(doing: str, url: str) -> Iterator[None]:
-    """Whatever a kind of storage raises, in one line: each has exceptions of its own, and so has what lies below it."""
+    """Turn any exception into a UserError of one line: every kind of storage has its own."""
     try:
         yield
     except UserError:
@@ -204,27 +193,29 @@ def explained(doing: str, url: str) -> Iterator[None]:
         protocol = url.partition("://")[0]
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
         if isinstance(error, ImportError):
-            extra = EXTRAS.get(protocol, "")
-            advice = (
-                f"install the extra {extra}: pip install 'paceline[{extra}]'" if extra else reason
-            )
-            raise UserError(f"{url} needs a library that is not installed; {advice}") from error
-        if isinstance(error, ValueError) and "not known" in reason:
+            extra = EXTRAS.get(protocol)
+            advice = f"install the extra {extra}: pip install 'paceline[{extra}]'"
             raise UserError(
-                f"{url}: the protocol {protocol} is not known; use {'://, '.join(EXTRAS)}://"
+                f"{url} needs a library that is not installed; {advice if extra else reason}"
             ) from error
-        known = _advice(error)
-        refused = StorageError(f"cannot {doing} {url}: {reason}{known}")
-        refused.passing = not known
+        if isinstance(error, ValueError) and "not known" in reason:
+            known = "://, ".join(EXTRAS)
+            raise UserError(
+                f"{url}: the protocol {protocol} is not known; use {known}://"
+            ) from error
+        advice = _advice(error)
+        refused = StorageError(f"cannot {doing} {url}: {reason}{advice}")
+        refused.passing = not advice
         raise refused from error
 
 
-def _stamp(facts: dict[str, Any]) -> str:
-    return next((str(facts[key]) for key in STAMPS if facts.get(key)), "")
+def _file(facts: dict[str, Any]) -> File:
+    stamps = (str(facts[key]) for key in STAMPS if facts.get(key))
+    return File(int(facts["size"]), next(stamps, ""))
 
 
 def _advice(error: Exception) -> str:
-    """What to do about errors that stay; empty for those that may pass."""
+    """Return what to do about an error that stays; empty for one that may pass."""
     name = type(error).__name__
     if isinstance(error, PermissionError) or name == "ClientError":
         return "; check the credentials and what they allow"

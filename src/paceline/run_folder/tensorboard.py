@@ -17,10 +17,10 @@ import numpy as np
 
 from paceline.config.experiment import Experiment, flatten
 from paceline.core.evaluation import EXAMPLES
+from paceline.core.metrics import Metrics
 from paceline.core.state import State, StateLayout
-from paceline.run_folder.folder import explained
+from paceline.run_folder.files import explained
 from paceline.worker.actions import evaluation, steps_of_block
-from paceline.worker.loop import Metrics
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes would be too large to read; the report has their most frequent mistakes."""

@@ -76,7 +76,7 @@ class WriteMetrics:
         self._run = run
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        self._run.append_metrics({"step": step} | scalars(metrics))
+        self._run.metrics.append({"step": step} | scalars(metrics))
 
 
 class WriteEvaluation:
@@ -96,7 +96,7 @@ class WriteEvaluation:
                     if len(worst)
                     else np.zeros([0, 1, 1, 3], np.uint8)
                 )
-                self._run.write_evaluation(
+                self._run.predictions.write(
                     {"step": step, "split": split, "worst": worst, "pictures": pictures}
                     | vars(examples)
                 )

@@ -39,7 +39,7 @@ def lead(
         warn=lambda text: send(Warn(text.replace(str(run.path), run.where))),
     )
     state = engine.load(_first_state(job, core, checkpoints, run, send))
-    run.truncate_metrics(state.step)
+    run.metrics.truncate(state.step)
     send(start_message(core, state.step, build.derived(job, core), run.where))
     run.append_start(state.step, job.place.on, job.cluster.num_workers)
     speed, board = (

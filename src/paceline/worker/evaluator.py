@@ -101,7 +101,7 @@ def _evaluate_all(
     checkpoints = Checkpoints(
         run.checkpoints, core.layout, experiment_digest=job.experiment.digest()
     )
-    done = {record["step"]: record for record in run.read_evaluations()}
+    done = {record["step"]: record for record in run.evaluations.read()}
     board = TensorBoard(run.evaluator_events, max(done, default=0))
     line = f"evaluator: {build.derived(job, core)}"
     patience.send(start_message(core, max(done, default=0), line, run.where))
@@ -114,7 +114,7 @@ def _evaluate_all(
                     done[step] = _evaluate(state, core, engine, run, board, patience.send)
             patience.wait(
                 f"a checkpoint in {run.where}",
-                lambda: (checkpoints.steps(), len(run.read_metrics())),
+                lambda: (checkpoints.steps(), len(run.metrics.read())),
             )
     finally:
         board.close()
@@ -169,7 +169,7 @@ def _evaluate(
         "seconds": time.monotonic() - began,
         "state_sha256": state.sha256(),
     }
-    run.append_evaluation(record)
+    run.evaluations.append(record)
     board(state.step, metrics)
     run.publish_evaluations()
     actions.SendMetrics(send)(state.step, metrics)

@@ -11,7 +11,7 @@ import numpy as np
 from paceline.config.experiment import differences
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.run_folder.folder import library_versions
+from paceline.run_folder.versions import library_versions
 from paceline.worker.build import facts
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 from paceline.config.experiment import Data
 from paceline.data.sources.folder import source_folder
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained
+from paceline.run_folder.files import explained
 
 if TYPE_CHECKING:
     from paceline.data.source import Source

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained
+from paceline.run_folder.files import explained
 
 
 def source_folder(given: str, advice: str) -> Path:

@@ -34,7 +34,7 @@ from paceline.data.sources.records import (
 )
 from paceline.data.tools.progress_bar import late_bar
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained, replacing
+from paceline.run_folder.files import explained, replacing
 from paceline.run_folder.storage import cache_folder
 
 FILE_NAME = ".paceline-index"

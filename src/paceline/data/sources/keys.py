@@ -16,7 +16,7 @@ from paceline.config.experiment import Data
 from paceline.data.sources import example
 from paceline.data.sources.records import BadRecord, read_record
 from paceline.errors import UserError, did_you_mean
-from paceline.run_folder.folder import explained
+from paceline.run_folder.files import explained
 
 IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
 ENCODED_IMAGE = (b"\xff\xd8\xff", b"\x89PNG\r\n")

@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.run_folder.folder import replacing
+from paceline.run_folder.files import replacing
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES

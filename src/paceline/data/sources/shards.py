@@ -15,7 +15,7 @@ from typing import Any
 from paceline.data.sources.folder import visible_entries
 from paceline.data.sources.records import Shard
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained
+from paceline.run_folder.files import explained
 
 NOTES, LABELS = "dataset.json", "labels.txt"
 TEST_NAMES = ("test", "eval", "validation", "val")

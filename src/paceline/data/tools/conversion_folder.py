@@ -8,7 +8,6 @@ While a conversion runs, `.conversion/` keeps the settings and a note of each fi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -22,7 +21,8 @@ from rich.console import Console
 from paceline.config.experiment import differences
 from paceline.data.sources.shards import LABELS, NOTES, read_notes
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained, replacing, write_json
+from paceline.run_folder.files import explained, replacing, write_json
+from paceline.run_folder.lock import FileLock
 
 WORK, REJECTED = ".conversion", "rejected.jsonl"
 
@@ -37,24 +37,16 @@ def exclusive_folder(out: Path) -> Iterator[None]:
         if out.exists() and not known and any(entry.name[0] != "." for entry in out.iterdir()):
             raise UserError(f"{out} is not empty and has no conversion; give a new folder")
         work.mkdir(parents=True, exist_ok=True)
-        handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = FileLock(work / "lock", f"converting into {out}")
+    lock.acquire()
     try:
-        _lock(handle, out)
         _remove_unfinished(out)
         yield
         # Spark may end a task because another one has written the same shard.
         _remove_unfinished(out)
         shutil.rmtree(work, ignore_errors=True)
     finally:
-        os.close(handle)
-
-
-def _lock(handle: int, out: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        advice = "wait until it ends, or stop it"
-        raise UserError(f"another process is converting into {out}; {advice}") from None
+        lock.release()
 
 
 def _remove_unfinished(out: Path) -> None:

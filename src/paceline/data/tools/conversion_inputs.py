@@ -22,7 +22,7 @@ from paceline.data.sources.pictures import (
     test_folder,
 )
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained
+from paceline.run_folder.files import explained
 
 IMAGENET_CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")

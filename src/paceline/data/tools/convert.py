@@ -37,7 +37,7 @@ from paceline.data.tools.conversion_inputs import ConversionInputs, find_inputs
 from paceline.data.tools.image_file import inspect_image
 from paceline.data.tools.pool import Tick, run_jobs
 from paceline.errors import UserError
-from paceline.run_folder.folder import explained, replacing
+from paceline.run_folder.files import explained, replacing
 from paceline.run_folder.storage import Store, cached
 
 SHARD_BYTES = 64 << 20

@@ -26,7 +26,8 @@ from paceline.messages import Crash, Exit, Log, from_line, to_line
 from paceline.places.failures import WorkerFailed
 from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Errand, hang_up, keep_alive, run_task
-from paceline.run_folder.folder import RunFolder, explained
+from paceline.run_folder.files import explained
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.run_folder.folder import existing_run, explained, replacing
+from paceline.run_folder.files import explained, replacing
+from paceline.run_folder.folder import existing_run
 
 
 def write_report(names: Sequence[str], out: Path, force: bool = False) -> list[str]:

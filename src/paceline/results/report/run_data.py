@@ -197,8 +197,8 @@ def read_run(run: RunFolder) -> RunData:
         settings=flatten(experiment.to_json()),
         data=data,
         versions=config.get("versions") or {},
-        records=run.read_metrics(),
-        start_records=run.read_starts(),
+        records=run.metrics.read(),
+        start_records=run.starts.read(),
         result=result,
         total_steps=total_steps,
         evaluation=_read_evaluation(run),
@@ -207,7 +207,7 @@ def read_run(run: RunFolder) -> RunData:
 
 
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
-    arrays = run.read_evaluation()
+    arrays = run.predictions.read()
     if arrays is None or not len(arrays.get("labels", ())):
         return None
     try:
