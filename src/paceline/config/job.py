@@ -1,4 +1,7 @@
-"""What crosses processes: the experiment, where it runs, and what to do with the run. Frozen and JSON-able, like the experiment."""
+"""A job: the experiment, the place where it runs, and the run folder.
+
+This is what crosses processes. It is frozen and converts to JSON, like the experiment.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,14 @@ class Ray:
     """Workers as actors of a Ray cluster."""
 
     address: str = ""
-    """Of a running cluster, as ray.init takes it; empty is RAY_ADDRESS, or a cluster started here."""
+    """Address of a running cluster, as ray.init takes it.
+    Empty means the value of RAY_ADDRESS, or else a cluster that is started here."""
     exchange: Literal["object-store", "collective"] = "object-store"
-    """How vectors travel: through Ray's object store, or by TensorFlow's all-reduce between workers that Ray only places."""
+    """How workers exchange vectors: through Ray's object store, or by TensorFlow's all-reduce."""
     cpus_per_worker: float = 1.0
-    """Cores that Ray reserves for a worker."""
+    """Number of cores that Ray reserves for each worker."""
     gpus_per_worker: float = -1.0
-    """GPUs that Ray reserves for a worker; -1 is one where the cluster has GPUs."""
+    """Number of GPUs that Ray reserves for each worker. -1 means one if the cluster has GPUs."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Spark:
     """Workers as tasks of a barrier stage of a Spark cluster."""
 
     master: str = ""
-    """URL of the cluster, as spark-submit takes it; empty is what Spark itself is configured for."""
+    """URL of the cluster, as spark-submit takes it. Empty means Spark's own configuration."""
     conf: tuple[str, ...] = ()
     """Further settings of Spark, each as KEY=VALUE."""
 
@@ -41,23 +45,28 @@ class Place:
     """Where workers run. It never changes the numbers."""
 
     on: Literal["auto", "local", "tf_config", "ray", "spark"] = "auto"
-    """Who starts the workers: this command (local), a platform that sets TF_CONFIG, Ray or Spark; auto looks for TF_CONFIG."""
+    """What starts the workers: this command (local), a platform that sets TF_CONFIG, Ray or Spark.
+    auto means tf_config if TF_CONFIG is set, else local."""
     workers: int = 1
-    """Processes that share the replicas: a power of two that divides them."""
+    """Number of processes that share the replicas: a power of two that divides them."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto uses the GPUs that TensorFlow sees; cpu keeps off them; gpu insists on one."""
+    """Devices to train on. auto uses the GPUs that TensorFlow finds, or else the CPU.
+    gpu fails if there is no GPU."""
     cores: int = 0
-    """Cores of each worker; 0 is a fair share of its machine's, on Spark spark.task.cpus."""
+    """Number of cores of each worker.
+    0 means an equal share of the cores of its machine; on Spark it means spark.task.cpus."""
     start_timeout: float = 300.0
-    """Seconds until all workers must have met and trained their first block."""
+    """Seconds within which all workers must be connected and have trained their first block."""
     stall_timeout: float = 60.0
     """Seconds without progress after which a worker counts as lost."""
     max_restarts: int = 3
-    """How often lost workers are started again without a new checkpoint in between (local, spark)."""
+    """How often lost workers are restarted without a new checkpoint in between (local, spark)."""
     min_workers: int = 0
-    """Go on with half as many workers, down to this number, when restarts don't help; 0 for no fewer (local)."""
+    """When restarts do not help, continue with half as many workers, down to this number (local).
+    0 means never to continue with fewer."""
     ps: int = 0
-    """Parameter servers beside the workers, over which the state is spread; 0 is none (local). A chief more leads them."""
+    """Number of parameter servers, which share the state among them (local). 0 means none.
+    With parameter servers, one extra process, the chief, coordinates the workers."""
     ray: Ray = field(default_factory=Ray)
     spark: Spark = field(default_factory=Spark)
 
@@ -67,21 +76,25 @@ class Run:
     """One training with one folder."""
 
     run_dir: str = ""
-    """Folder of the run; empty is runs/<recipe>-<hash of the experiment>, so that the same command resumes."""
+    """Folder of the run.
+    Empty means runs/<recipe>-<hash of the experiment>, so that the same command resumes."""
     stop_at: int = 0
-    """Stop after this step as an interruption would; the same command without it goes on."""
+    """Stop after this step, as after an interruption. 0 means to train to the end.
+    The same command without this flag continues."""
     keep: int = 2
-    """Newest checkpoints that are kept, beside the best."""
+    """Number of newest checkpoints to keep, beside the best one."""
     actions: tuple[str, ...] = ()
-    """Actions of your own, as package.module:function or file.py:function; each is called with (step, metrics) after a block."""
+    """Functions of your own, as package.module:function or file.py:function.
+    Each is called with (step, metrics) after every block."""
     histograms: bool = False
-    """Histograms of the weights of each layer in TensorBoard, at each checkpoint."""
+    """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
     profile: str = ""
-    """A,B: a profile of the steps from A to B, for TensorBoard's profiler."""
+    """Write a profile of the steps from A to B for TensorBoard's profiler, given as A,B.
+    Empty means none."""
 
     @property
     def profiled(self) -> tuple[int, int] | None:
-        """The steps from `profile`."""
+        """Return the first and last step of `profile`."""
         if not self.profile:
             return None
         match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", self.profile)
