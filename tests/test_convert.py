@@ -1,4 +1,4 @@
-"""Folders of pictures, their conversion to TFRecords, and the check of both."""
+"""Folders of images, their conversion to TFRecords, and the check of both."""
 
 import io
 import json
@@ -34,14 +34,14 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 
 def draw(seed, mode="RGB", kind="JPEG", size=(40, 30)):
-    """A small picture of soft noise, encoded."""
+    """A small image of soft noise, encoded."""
     pixels = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR).convert(mode).save(stream, kind)
     return stream.getvalue()
 
 
-def write_pictures(folder, per_class=6, test="val", classes=("ant", "bee", "cat")):
+def write_images(folder, per_class=6, test="val", classes=("ant", "bee", "cat")):
     for part, count in (("train", per_class), (test, 2)):
         for label, name in enumerate(classes):
             place = folder / part / name if part else folder / name
@@ -86,12 +86,12 @@ def unwrap(folder):
     (folder / "train").rmdir()
 
 
-# Pictures as a source
+# Images as a source
 
 
 @pytest.mark.parametrize("test", ["val", "validation", "test"])
-def test_pictures_are_read_as_they_are_with_the_class_of_their_folder(tmp_path, test):
-    folder = write_pictures(tmp_path / "data", test=test)
+def test_images_are_read_as_they_are_with_the_class_of_their_folder(tmp_path, test):
+    folder = write_images(tmp_path / "data", test=test)
     source = build_source(Data(source="pictures", dir=str(folder)))
     assert (source.classes, source.image_shape) == (("ant", "bee", "cat"), None)
     for split, part in ((source.train, "train"), (source.test, test)):
@@ -104,7 +104,7 @@ def test_pictures_are_read_as_they_are_with_the_class_of_their_folder(tmp_path, 
 
 
 def test_a_split_of_one_folder_is_the_same_whatever_else_lies_there(tmp_path):
-    folder = write_pictures(tmp_path / "all", per_class=30) / "train"
+    folder = write_images(tmp_path / "all", per_class=30) / "train"
     options = Data(source="pictures", dir=str(folder), split=0.2)
     before = build_source(options)
     held_out = set(read_all_of(before.test))
@@ -130,15 +130,15 @@ def test_a_split_of_one_folder_is_the_same_whatever_else_lies_there(tmp_path):
     ],
 )
 def test_a_wrong_structure_is_one_line(tmp_path, spoil, options, words):
-    folder = write_pictures(tmp_path / "data")
+    folder = write_images(tmp_path / "data")
     spoil(folder)
     with pytest.raises(UserError) as error:
         build_source(Data(**({"source": "pictures", "dir": str(folder)} | options)))
     assert_one_line(error.value, words)
 
 
-def test_a_picture_that_is_gone_is_named(tmp_path):
-    folder = write_pictures(tmp_path / "data")
+def test_a_image_that_is_gone_is_named(tmp_path):
+    folder = write_images(tmp_path / "data")
     source = build_source(Data(source="pictures", dir=str(folder)))
     (folder / "train" / "ant" / "ant-train-0.jpg").unlink()
     with pytest.raises(tf.errors.OpError) as error:
@@ -160,13 +160,13 @@ def test_a_picture_that_is_gone_is_named(tmp_path):
         ("P", "PNG", 3, "RGB"),
     ],
 )
-def test_facts_of_a_picture(mode, kind, channels, colorspace):
+def test_facts_of_a_image(mode, kind, channels, colorspace):
     assert inspect_image(draw(1, mode, kind)) == (kind, 30, 40, channels, colorspace)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.6, 0.9, 0.97])
-def test_a_picture_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
+def test_a_image_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
     whole = draw(1, kind=kind, size=(200, 160))
     cut = whole[: int(len(whole) * share)]
     tf.io.decode_image(whole)
@@ -176,7 +176,7 @@ def test_a_picture_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
         inspect_image(cut)
 
 
-def test_what_is_no_picture_is_refused():
+def test_what_is_no_image_is_refused():
     for data in (b"", b"hello", b"GIF89a" + bytes(50), b"\xff\xd8\xff" + bytes(100)):
         with pytest.raises(ValueError, match=r"."):
             inspect_image(data)
@@ -185,8 +185,8 @@ def test_what_is_no_picture_is_refused():
 # Converting
 
 
-def test_converted_pictures_are_the_same_bytes_under_imagenets_names_and_keys(tmp_path):
-    folder = write_pictures(tmp_path / "data")
+def test_converted_images_are_the_same_bytes_under_imagenets_names_and_keys(tmp_path):
+    folder = write_images(tmp_path / "data")
     (folder / "train" / "bee" / "grey.jpeg").write_bytes(draw(7, "L"))
     (folder / "train" / "bee" / "print.JPG").write_bytes(draw(8, "CMYK"))
     (folder / "train" / "cat" / "is a PNG.jpg").write_bytes(draw(9, kind="PNG"))
@@ -235,8 +235,8 @@ def test_converted_pictures_are_the_same_bytes_under_imagenets_names_and_keys(tm
 
 
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
-    folder = write_pictures(tmp_path / "data", per_class=9)
-    (folder / "train" / "bee" / "bad.jpg").write_bytes(b"no picture")
+    folder = write_images(tmp_path / "data", per_class=9)
+    (folder / "train" / "bee" / "bad.jpg").write_bytes(b"not an image")
     for processes in (1, 2):
         convert(
             folder,
@@ -252,8 +252,8 @@ def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     assert (one / "rejected.jsonl").read_bytes() == (two / "rejected.jsonl").read_bytes()
 
 
-def test_bad_pictures_are_named_and_left_out(tmp_path):
-    folder, said = write_pictures(tmp_path / "data"), io.StringIO()
+def test_bad_images_are_named_and_left_out(tmp_path):
+    folder, said = write_images(tmp_path / "data"), io.StringIO()
     bad = {"cut.jpg": draw(1, size=(300, 200))[:-900], "empty.png": b"", "text.jpeg": b"hello"}
     for name, data in bad.items():
         (folder / "train" / "ant" / name).write_bytes(data)
@@ -270,17 +270,17 @@ def test_bad_pictures_are_named_and_left_out(tmp_path):
 
 
 def test_a_conversion_that_was_cut_off_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    folder, out, written = write_pictures(tmp_path / "data"), tmp_path / "out", []
-    (folder / "train" / "bee" / "bad.jpg").write_bytes(b"no picture")
+    folder, out, written = write_images(tmp_path / "data"), tmp_path / "out", []
+    (folder / "train" / "bee" / "bad.jpg").write_bytes(b"not an image")
     options = {"shards": 6, "validation_shards": 2, "processes": 1, "console": QUIET}
     whole = convert(folder, tmp_path / "whole", **options)
     encode = conversion._encode_image
 
-    def fail_later(job, picture):
+    def fail_later(job, image):
         written.append(job.name)
         if len(written) == 11:
             raise KeyboardInterrupt
-        return encode(job, picture)
+        return encode(job, image)
 
     monkeypatch.setattr(conversion, "_encode_image", fail_later)
     with pytest.raises(KeyboardInterrupt):
@@ -303,7 +303,7 @@ def test_a_conversion_that_was_cut_off_goes_on_and_ends_with_the_same_bytes(tmp_
 
 
 def test_another_conversion_into_the_same_folder_is_refused(tmp_path, monkeypatch):
-    folder, options = write_pictures(tmp_path / "data"), {"processes": 1, "console": QUIET}
+    folder, options = write_images(tmp_path / "data"), {"processes": 1, "console": QUIET}
     first = convert(folder, tmp_path / "out", shards=2, **options)
     assert convert(folder, tmp_path / "out", shards=2, **options) == first
     with pytest.raises(UserError) as error:
@@ -325,7 +325,7 @@ def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label
     tmp_path, form
 ):
     classes = ("n01440764", "n02102040", "n02979186")
-    folder = write_pictures(tmp_path / "data", classes=classes)
+    folder = write_images(tmp_path / "data", classes=classes)
     flat = {f"ILSVRC2012_val_{number:08d}.JPEG": classes[number * 2 % 3] for number in range(1, 7)}
     for file in (folder / "val").glob("*/*"):
         file.unlink()
@@ -372,7 +372,7 @@ def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label
     [(["ant"] * 5, "5 lines"), (["7"] * 6, "numbers are not taken"), (["x y"] * 6, "no class for")],
 )
 def test_a_label_file_that_does_not_fit_is_one_line(tmp_path, lines, words):
-    folder = write_pictures(tmp_path / "data")
+    folder = write_images(tmp_path / "data")
     for place in list((folder / "val").iterdir()):
         for file in list(place.iterdir()):
             file.rename(folder / "val" / file.name)
@@ -414,16 +414,16 @@ def test_converted_cifar_reads_as_cifar_does(tmp_path):
     assert check(tmp_path / "out", processes=1).problems == ()
 
 
-def test_more_shards_than_pictures_are_refused(tmp_path):
+def test_more_shards_than_images_are_refused(tmp_path):
     with pytest.raises(UserError, match="give fewer"):
-        convert(write_pictures(tmp_path / "data"), tmp_path / "out", shards=19, console=QUIET)
+        convert(write_images(tmp_path / "data"), tmp_path / "out", shards=19, console=QUIET)
 
 
 # Checking
 
 
 def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
-    folder = write_pictures(tmp_path / "data")
+    folder = write_images(tmp_path / "data")
     convert(folder, tmp_path / "out", processes=1, console=QUIET)
     for place, splits in ((folder, ("train", "test")), (tmp_path / "out", ("train", "validation"))):
         report = check(place, processes=1, console=QUIET)
@@ -437,7 +437,7 @@ def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
 def test_every_problem_is_listed_with_its_place(tmp_path):
     from paceline.data.sources.records import framed
 
-    folder = write_pictures(tmp_path / "data")
+    folder = write_images(tmp_path / "data")
     convert(folder, tmp_path / "out", shards=2, processes=1, console=QUIET)
     file = tmp_path / "out" / "train-00000-of-00002"
     good = file.read_bytes()
@@ -475,7 +475,7 @@ def test_other_sources_are_checked_by_reading_them(tmp_path):
     assert len(check(tmp_path / "arrays").problems) == 1
 
 
-# Real pictures, where they are present
+# Real images, where they are present
 
 
 @pytest.mark.skipif(
@@ -491,15 +491,15 @@ def test_imagenette_is_converted_whole(tmp_path):
         0,
     )
     source = build_source(Data(source="tfrecord", dir=str(tmp_path / "out")))
-    picture = source.train.read(tf.constant([5], tf.int64))[0][0]
-    assert tf.io.decode_jpeg(picture, channels=3).shape[2] == 3
+    image = source.train.read(tf.constant([5], tf.int64))[0][0]
+    assert tf.io.decode_jpeg(image, channels=3).shape[2] == 3
 
 
 @pytest.mark.skipif(
     not (SHARED / "imagenet-samples").is_dir(),
     reason=f"no imagenet-samples in {SHARED}; set PACELINE_TEST_DATA",
 )
-def test_facts_of_real_pictures_are_those_that_tensorflow_decodes():
+def test_facts_of_real_images_are_those_that_tensorflow_decodes():
     for file in sorted((SHARED / "imagenet-samples").glob("*.JPEG")):
         facts, decoded = inspect_image(file.read_bytes()), tf.io.decode_jpeg(file.read_bytes())
         assert (facts.height, facts.width, facts.channels) == tuple(decoded.shape)

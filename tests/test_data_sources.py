@@ -321,7 +321,7 @@ def test_a_shape_does_not_depend_on_how_many_are_drawn():
     np.testing.assert_array_equal(labels[:250], fewer_labels)
 
 
-def test_no_test_picture_is_a_training_picture():
+def test_no_test_image_is_a_training_image():
     train, test = ({image.tobytes() for image in draw_shapes(split, 1000)[0]} for split in (0, 1))
     assert len(train) == len(test) == 1000
     assert not train & test
@@ -340,11 +340,9 @@ def test_shapes_have_the_sizes_asked_for_and_even_classes():
 def test_shapes_cannot_be_told_by_a_linear_model():
     (images, labels), (unseen, truth) = draw_shapes(0, 4000), draw_shapes(1, 1000)
 
-    def features(pictures):
-        small = (
-            pictures.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)).reshape(len(pictures), -1) / 128 - 1
-        )
-        return np.concatenate([small, np.ones((len(pictures), 1))], axis=1)
+    def features(images):
+        small = images.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)).reshape(len(images), -1) / 128 - 1
+        return np.concatenate([small, np.ones((len(images), 1))], axis=1)
 
     known = features(images)
     weights = np.linalg.solve(
@@ -477,7 +475,9 @@ import tensorflow as tf
 from paceline.data import Source, Split
 
 def split(size, change=0, kind=tf.int32, raw=tf.uint8):
-    return Split(size, lambda i: (tf.zeros((tf.shape(i)[0], 4, 4, 3), raw), tf.cast(i % 2, kind) + change))
+    return Split(
+        size, lambda i: (tf.zeros((tf.shape(i)[0], 4, 4, 3), raw), tf.cast(i % 2, kind) + change)
+    )
 
 fine = lambda data: Source(split(data.train_size), split(5), ("even", "odd"), (4, 4, 3))
 strings = Split(5, lambda i: (tf.fill(tf.shape(i), b""), tf.cast(i % 2, tf.int32)))
@@ -491,7 +491,9 @@ floats = lambda data: Source(split(5, raw=tf.float32), split(5), ("even", "odd")
 other_shape = lambda data: Source(split(5), split(5), ("even", "odd"), (5, 5, 3))
 no_classes = lambda data: Source(split(5), split(5), (), (4, 4, 3))
 flat = lambda data: Source(split(5), split(5), ("even", "odd"), (4, 4))
-python = lambda data: Source(Split(5, lambda i: (i.numpy(), i)), split(5), ("even", "odd"), (4, 4, 3))
+python = lambda data: Source(
+    Split(5, lambda i: (i.numpy(), i)), split(5), ("even", "odd"), (4, 4, 3)
+)
 """
 
 
@@ -530,7 +532,7 @@ def test_what_a_source_of_the_users_own_gives_is_checked(own, function, message)
 
 
 def counting_source(size):
-    """A source whose pictures are one pixel: their own number, in two bytes."""
+    """A source whose images are one pixel: their own number, in two bytes."""
     numbers = np.arange(size)
     images = (
         np.stack([numbers % 256, numbers // 256], axis=-1).astype(np.uint8).reshape(size, 1, 1, 2)

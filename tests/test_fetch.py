@@ -36,7 +36,7 @@ def make_archive(names=tuple(FILES), folder="cifar-10-batches-bin/"):
 
 @pytest.fixture
 def server():
-    """Serves `server.content` under every name; of it, `server.sent` bytes are sent before the connection ends."""
+    """Serve `server.content` under every name; end the connection after `server.sent` bytes."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""TFRecords: the frame, Examples, the index, reading by offset, and clear lines for what is damaged."""
+"""TFRecords: frames, Examples, the index, reading by offset, and clear errors for damage."""
 
 import dataclasses
 import gzip
@@ -141,7 +141,17 @@ def test_every_kind_of_feature_is_decoded(floats, numbers, blobs):
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xff\xff\xff garbage", b"\x0a\x7f", b"\x0a\x02\x0a\x05", b"\x07", b"\x80" * 11]
+    "data",
+    [
+        b"\xff\xff\xff garbage",
+        b"\x0a\x7f",
+        b"\x0a\x02\x0a\x05",
+        b"\x07",
+        b"\x80" * 11,
+        b"\x0b" * 100_000,
+        b"\x0a\x05\x0a\x03\x0a\x01\xff",
+    ],
+    ids=["text", "cut", "cut inside", "wire type 7", "endless number", "nested groups", "no UTF-8"],
 )
 def test_what_is_no_example_is_refused(data):
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
@@ -159,23 +169,23 @@ def test_records_are_read_by_index_in_any_order_inside_a_compiled_loop(tmp_path)
 
     @tf.function
     def read_batches(batches):
-        pictures, labels = tf.TensorArray(tf.string, 10), tf.TensorArray(tf.int32, 10)
+        images, labels = tf.TensorArray(tf.string, 10), tf.TensorArray(tf.int32, 10)
         for step in tf.range(10):
             raw, found = source.train.read(batches[step])
-            pictures, labels = pictures.write(step, raw), labels.write(step, found)
-        return pictures.stack(), labels.stack()
+            images, labels = images.write(step, raw), labels.write(step, found)
+        return images.stack(), labels.stack()
 
-    pictures, labels = read_batches(tf.constant(order, tf.int64))
+    images, labels = read_batches(tf.constant(order, tf.int64))
     assert labels.numpy().tolist() == (order % 5).tolist()
-    assert pictures.numpy().tolist() == [
+    assert images.numpy().tolist() == [
         [JPEG + bytes([i // 5]) * (i % 5 + 1) for i in row] for row in order.tolist()
     ]
 
 
 def test_shapes_are_known_while_tracing_where_the_batch_size_is(tmp_path):
     read = tf.function(build(write_imagenet(tmp_path / "data")).train.read)
-    pictures, labels = read.get_concrete_function(tf.TensorSpec([4], tf.int64)).structured_outputs
-    assert (pictures.shape, labels.shape, labels.dtype) == ([4], [4], tf.int32)
+    images, labels = read.get_concrete_function(tf.TensorSpec([4], tf.int64)).structured_outputs
+    assert (images.shape, labels.shape, labels.dtype) == ([4], [4], tf.int32)
 
 
 def test_labels_from_0_and_classes_from_the_records_where_no_file_names_them(tmp_path):

@@ -1,4 +1,7 @@
-"""Mutated records, Examples and index files: no crash, no hang, no silent wrong record. More than 100,000 inputs in all."""
+"""Mutated records, Examples and index files: no crash, no hang, no silently wrong record.
+
+More than 100,000 inputs in all.
+"""
 
 import contextlib
 import io
@@ -127,7 +130,7 @@ def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():
         try:
             theirs = parse(tf.constant(content))
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-            continue  # what TensorFlow refuses, reading refuses; its message may hold the bytes of the record
+            continue  # TensorFlow refuses it too; its message may have the bytes of the record
         compared += 1
         assert {key: value.numpy() for key, value in theirs.items()} == ours
     assert compared > EXAMPLE_INPUTS // 50
@@ -183,7 +186,7 @@ def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
         file.write_bytes(mutate(whole, chance, DAMAGES))
         chosen = [chance.randrange(len(PAYLOADS)) for _ in range(2)]
         try:
-            pictures, labels = read(tf.constant(chosen, tf.int64))
+            images, labels = read(tf.constant(chosen, tf.int64))
         except tf.errors.InvalidArgumentError as error:
             failures += 1
             found = explain(error)
@@ -192,6 +195,6 @@ def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
             assert "\n" not in str(found)
             continue
         assert labels.numpy().tolist() == chosen
-        assert pictures.numpy().tolist() == [written[number] for number in chosen]
+        assert images.numpy().tolist() == [written[number] for number in chosen]
     assert TENSORFLOW_INPUTS // 10 < failures < TENSORFLOW_INPUTS
     os.remove(file)

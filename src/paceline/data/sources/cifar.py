@@ -7,9 +7,8 @@ what rebuilds arrays.
 
 from __future__ import annotations
 
-import _codecs
 import pickle
-from collections import OrderedDict
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,29 +203,22 @@ def _unpickle(file: Path) -> dict[Any, Any]:
     return content
 
 
-def _allowed() -> dict[tuple[str, str], Any]:
-    """Return all that a pickle may use: how NumPy, old and new, rebuilds arrays, and containers."""
-    from numpy._core.multiarray import _reconstruct
-    from numpy._core.numeric import _frombuffer  # type: ignore[attr-defined]
-
-    allowed: dict[tuple[str, str], Any] = {
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): _codecs.encode,
-        ("collections", "OrderedDict"): OrderedDict,
-    }
-    for core in ("numpy.core", "numpy._core"):
-        allowed[f"{core}.multiarray", "_reconstruct"] = _reconstruct
-        allowed[f"{core}.numeric", "_frombuffer"] = _frombuffer
-    for builtins in ("builtins", "__builtin__"):
-        for kind in (list, tuple, dict, set, frozenset, bytes, bytearray):
-            allowed[builtins, kind.__name__] = kind
-    return allowed
+_ALLOWED = {
+    "numpy": {"ndarray", "dtype"},
+    "numpy._core.multiarray": {"_reconstruct"},
+    "numpy._core.numeric": {"_frombuffer"},
+    "builtins": {"list", "tuple", "dict", "set", "frozenset", "bytes", "bytearray"},
+    "_codecs": {"encode"},
+    "collections": {"OrderedDict"},
+}
+"""All that a pickle may use: how NumPy rebuilds arrays, and plain containers."""
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _allowed()[module, name]
-        except KeyError:
-            raise UserError(f"it asks for {module}.{name}, which is refused") from None
+        # Older names of NumPy's modules, and Python 2's of the built-in functions.
+        known = re.sub(r"^numpy\.core\.", "numpy._core.", module)
+        known = "builtins" if known == "__builtin__" else known
+        if name not in _ALLOWED.get(known, ()):
+            raise UserError(f"it asks for {module}.{name}, which is refused")
+        return super().find_class(known, name)

@@ -7,11 +7,14 @@ as training reads them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -46,31 +49,11 @@ class CheckReport:
         return [*class_table((*self.classes, "all"), totals), *self.problems, count]
 
 
-@dataclass(frozen=True)
-class ShardJob:
-    """A shard to check. With 0 classes, any label is right."""
+class JobResult(NamedTuple):
+    """The labels of the good examples of a split, and one line per problem."""
 
     split: str
-    shard: Shard
-    keys: Keys
-    num_classes: int
-
-
-@dataclass(frozen=True)
-class ImagesJob:
-    """Some images to check."""
-
-    split: str
-    root: str
-    images: Sequence[LabelledImage]
-
-
-@dataclass(frozen=True)
-class JobResult:
-    """The labels of the good examples, and one line per problem."""
-
-    split: str
-    labels: Counter
+    labels: Counter[int]
     problems: list[str]
 
 
@@ -93,12 +76,13 @@ def _check_pictures(
     folders = find_images(Path(folder), data.split)
     splits = {"train": folders.train, "test": folders.test}
     jobs = [
-        ImagesJob(split, folder, images[start : start + IMAGES_AT_ONCE])
+        (split, images[start : start + IMAGES_AT_ONCE])
         for split, images in splits.items()
         for start in range(0, len(images), IMAGES_AT_ONCE)
     ]
     total = sum(map(len, splits.values()))
-    found = run_jobs(_check_images, jobs, processes, "checking", total, console)
+    check_images = partial(_check_images, folder)
+    found = run_jobs(check_images, jobs, processes, "checking", total, console)
     return _summarise(folder, "pictures", folders.classes, list(splits), found)
 
 
@@ -112,11 +96,10 @@ def _check_tfrecord(
     shards = [shard for found in splits.values() for shard in found]
     keys = _fit_to_first(choose_keys(data, read_notes(folder)), shards)
     classes = read_labels(folder)
-    jobs = [
-        ShardJob(split, shard, keys, len(classes)) for split in splits for shard in splits[split]
-    ]
+    jobs = [(split, shard) for split, found in splits.items() for shard in found]
     total = sum(shard.size for shard in shards)
-    found = run_jobs(_check_shard, jobs, processes, "checking", total, console)
+    check_shard = partial(_check_shard, keys, len(classes))
+    found = run_jobs(check_shard, jobs, processes, "checking", total, console)
     return _summarise(folder, "tfrecord", classes, list(splits), found, keys.first_label)
 
 
@@ -140,7 +123,7 @@ def _summarise(
     results: Iterable[JobResult],
     first_label: int = 0,
 ) -> CheckReport:
-    labels: dict[str, Counter] = {split: Counter() for split in splits}
+    labels: dict[str, Counter[int]] = {split: Counter() for split in splits}
     problems = []
     for result in results:
         labels[result.split] += result.labels
@@ -157,50 +140,46 @@ def _summarise(
     return CheckReport(folder, source, names, counts, (*sorted(problems), *empty))
 
 
-def _check_shard(job: ShardJob, tick: Tick) -> JobResult:
-    found = JobResult(job.split, Counter(), [])
-    with open(job.shard.path, "rb") as file:
-        for offset, data in read_all(file, job.shard.path, job.shard.size, tick):
+def _check_shard(keys: Keys, num_classes: int, job: tuple[str, Shard], tick: Tick) -> JobResult:
+    split, shard = job
+    found = JobResult(split, Counter(), [])
+    with open(shard.path, "rb") as file:
+        for offset, data in read_all(file, shard.path, shard.size, tick):
             try:
                 if isinstance(data, BadRecord):
-                    raise data
-                found.labels[_check_record(data, job)] += 1
-            except BadRecord as bad:
-                found.problems.append(str(bad))
+                    raise ValueError(data.reason)
+                image, label = check_example(data, keys, num_classes)
+                if not keys.raw_shape:
+                    _check_image(image)
+                found.labels[label] += 1
             except ValueError as error:
-                found.problems.append(str(BadRecord(job.shard.path, offset, str(error))))
+                found.problems.append(str(BadRecord(shard.path, offset, str(error))))
     return found
 
 
-def _check_record(data: bytes, job: ShardJob) -> int:
-    """Return the label of a good record. Raise ValueError with what is wrong with it."""
-    image, label = check_example(data, job.keys, job.num_classes)
-    if not job.keys.raw_shape:
-        try:
-            inspect_image(image)
-        except ValueError as error:
-            raise ValueError(f"an image cannot be decoded ({error})") from None
-    return label
-
-
-def _check_images(job: ImagesJob, tick: Tick) -> JobResult:
-    found = JobResult(job.split, Counter(), [])
-    for path, label in job.images:
+def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]], tick: Tick) -> JobResult:
+    split, images = job
+    found = JobResult(split, Counter(), [])
+    for path, label in images:
         tick(1)
-        file = Path(job.root, path)
         try:
-            inspect_image(file.read_bytes())
+            _check_image(Path(root, path).read_bytes())
             found.labels[label] += 1
         except (ValueError, OSError) as error:
-            found.problems.append(f"{file}: the image cannot be decoded ({error})")
+            found.problems.append(f"{Path(root, path)}: {error}")
     return found
+
+
+def _check_image(data: bytes) -> None:
+    try:
+        inspect_image(data)
+    except ValueError as error:
+        raise ValueError(f"the image cannot be decoded ({error})") from None
 
 
 def _fit_to_first(keys: Keys, shards: Sequence[Shard]) -> Keys:
     """Fit the keys to the first record that can be read. Without one, each record is reported."""
     for shard in shards:
-        try:
+        with contextlib.suppress(BadRecord):
             return fit_keys(keys, shard.path, 0, shard.size)
-        except BadRecord:
-            continue
     return keys
