@@ -26,8 +26,8 @@ def make_run(
     folder: Path, experiment: Experiment, metrics: tuple[float | None, ...] = (None,)
 ) -> tuple[RunFolder, Core]:
     """A run with a checkpoint for each of `metrics`, of steps 1, 2, ..., each with other weights."""
-    core, run = build.build(Job(experiment)), RunFolder(folder)
-    run.open(experiment, build.facts(core))
+    core, run = build.build_core_for(Job(experiment)), RunFolder(folder)
+    run.open(experiment, build.data_facts(core))
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
     for step, metric in enumerate(metrics, 1):
         checkpoints.save(_state(core, step), metric)

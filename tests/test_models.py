@@ -359,4 +359,4 @@ def test_widths_at_which_onednn_writes_beyond_its_memory_are_refused(own):
         UserError,
         match=f"model.width is {own.width}; with projection shortcuts it must be 8 or more",
     ):
-        build.build(Job(Experiment(model=own)))
+        build.build_core_for(Job(Experiment(model=own)))

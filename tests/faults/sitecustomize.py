@@ -152,7 +152,7 @@ def divide_the_cpu(count: int) -> None:
     build_strategy = devices.build_strategy
 
     def build(job):
-        devices.set_environment(job)
+        devices.import_tensorflow(job)
         import tensorflow as tf
         from tensorflow.python.distribute.collective_all_reduce_strategy import (
             CollectiveAllReduceExtended,

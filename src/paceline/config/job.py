@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.config.cluster import Cluster
 from paceline.config.experiment import Experiment, from_json
+from paceline.config.places import PLACES, PlaceKind, PlaceName
 from paceline.errors import UserError
 
 
@@ -44,7 +45,7 @@ class Spark:
 class Place:
     """Where workers run. It never changes the numbers."""
 
-    on: Literal["auto", "local", "tf_config", "ray", "spark"] = "auto"
+    on: PlaceName = "auto"
     """What starts the workers: this command (local), a platform that sets TF_CONFIG, Ray or Spark.
     auto means tf_config if TF_CONFIG is set, else local."""
     workers: int = 1
@@ -69,6 +70,11 @@ class Place:
     With parameter servers, one extra process, the chief, coordinates the workers."""
     ray: Ray = field(default_factory=Ray)
     spark: Spark = field(default_factory=Spark)
+
+    @property
+    def kind(self) -> PlaceKind:
+        """What is special about this place; `auto` is local until a place is chosen."""
+        return PLACES["local" if self.on == "auto" else self.on]
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class Job:
     run: Run = field(default_factory=Run)
     cluster: Cluster = field(default_factory=Cluster)
     dry_run: bool = False
-    kind: Literal["train", "evaluate", "predict", "export"] = "train"
+    kind: Literal["train", "relay", "evaluate", "predict", "export"] = "train"
     """What a worker does; all but train use a run that is there already, and `request` says how."""
     request: dict[str, Any] = field(default_factory=dict)
 
@@ -133,7 +139,7 @@ class Job:
                 f"min-workers is {self.place.min_workers} and max-restarts {self.place.max_restarts}; "
                 f"both are 0 or more, min-workers at most the {workers} workers"
             )
-        if self.place.ps < 0 or (self.place.ps and self.place.on in ("ray", "spark")):
+        if self.place.ps < 0 or (self.place.ps and not self.place.kind.parameter_servers):
             raise UserError(
                 f"ps is {self.place.ps} on {self.place.on}; it is 0 or more, and parameter servers run on local and tf_config"
             )
@@ -162,9 +168,7 @@ class Job:
             raise UserError(
                 "sync.method async needs parameter servers; give --ps M on local, or ps tasks in the TF_CONFIG of tf_config"
             )
-        if self.place.on == "ray" and self.place.ray.exchange == "object-store":
-            return "object_store"
-        return "collective"
+        return self.place.kind.engine(self.place)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -1,4 +1,7 @@
-"""Where workers run: a name for each system, and the module that starts workers on it, imported only when asked for."""
+"""Where workers run: a module for each place, imported only when it is used.
+
+`config.places` has the table of places.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,14 @@ from importlib import import_module
 from typing import Any
 
 from paceline.config.job import Job
+from paceline.config.places import PLACES
 from paceline.messages import Send
-
-PLACES = {
-    "local": "paceline.places.local",
-    "tf_config": "paceline.places.tf_config",
-    "ray": "paceline.places.ray",
-    "spark": "paceline.places.spark.place",
-}
 
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
-    """Run a job in its place; every message of its workers goes to `listen`. Returns the result."""
-    name = job.place.on
+    """Run a job in its place, pass its messages to `listen`, and return its result."""
+    name: str = job.place.on
     if name == "auto":
         name = "tf_config" if os.environ.get("TF_CONFIG") else "local"
-    return import_module(PLACES[name]).launch(job, listen)
+    result: dict[str, Any] = import_module(PLACES[name].module).launch(job, listen)
+    return result

@@ -48,10 +48,16 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
 
 
 def _driver(job: Job, workers: int) -> list[Job]:
+    """Return the job of the driver: with the exchange `collective` it only relays messages."""
     place = replace(
-        job.place, on="ray", workers=workers, min_workers=min(job.place.min_workers, workers)
+        job.place,
+        on="ray",
+        workers=workers,
+        min_workers=min(job.place.min_workers, workers),
+        cores=job.place.cores or int(job.place.ray.cpus_per_worker),
     )
-    return [replace(job, place=place)]
+    relays = job.place.ray.exchange == "collective"
+    return [replace(job, place=place, kind="relay" if relays else "train")]
 
 
 def relay(job: Job, send: Send, stop: threading.Event) -> None:
@@ -68,7 +74,7 @@ def relay(job: Job, send: Send, stop: threading.Event) -> None:
     )
     run = replace(job.run, run_dir=str(Path(job.run.run_dir).resolve()))
     jobs = [
-        replace(job, place=place, run=run, cluster=Cluster(addresses, index))
+        replace(job, kind="train", place=place, run=run, cluster=Cluster(addresses, index))
         for index in range(len(hosts))
     ]
     running = {

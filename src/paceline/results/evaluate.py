@@ -103,8 +103,8 @@ def evaluate_run(
     experiment = run.experiment()
     if data_dir:
         experiment = replace(experiment, data=replace(experiment.data, dir=data_dir))
-    lanes = devices.prepare(experiment)
-    core = build.build(Job(experiment))
+    lanes = devices.configure_inference(experiment)
+    core = build.build_core_for(Job(experiment))
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare_data(run, core, split, send)

@@ -84,7 +84,7 @@ def serve(job: Job, send: Send) -> dict[str, Any]:
         return _predict_files(predictor, files[start : start + size], top)
 
     starts = range(0, len(files), size)
-    with ThreadPoolExecutor(devices.prepare(job.experiment)) as pool:
+    with ThreadPoolExecutor(devices.configure_inference(job.experiment)) as pool:
         for predictions in pool.map(predict, starts):
             faults += sum(bool(prediction.error) for prediction in predictions)
             send(Predictions([vars(prediction) for prediction in predictions]))

@@ -174,7 +174,7 @@ def load_trained(
         raise UserError(
             f"{run.path} is damaged: its config.json names no classes; restore it from a copy"
         )
-    devices.prepare(experiment)
+    devices.configure_inference(experiment)
     from paceline.core.flat import build_template
     from paceline.core.replica import build_layout
     from paceline.data.batches import model_shape

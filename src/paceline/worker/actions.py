@@ -1,10 +1,12 @@
-"""Actions: what happens between two blocks of training. An action is a callable `(step, metrics) -> None`.
+"""Actions: callables `(step, metrics) -> None` that the loop calls between two blocks of training.
 
-`step` is the number of steps done. `metrics` has scalars of the block (`loss`, `accuracy`, `learning_rate`, `epoch`,
-`images_per_second`), after an evaluation also `test_*` and `validation_*` (among them `test_examples`, what the model said of each
-one: `evaluate.Examples`), and `per_step`: a value for each step of the block.
-Whether a worker writes at all is decided by who builds the list of actions, and so is their order:
-`StopOnNonFiniteLoss` before `SaveCheckpoint`, what raises `StopRequested` last.
+`step` is the number of steps done. `metrics` has scalars of the block (`loss`, `accuracy`,
+`learning_rate`, `epoch`, `images_per_second`), after an evaluation also `test_*` and `validation_*`
+(among them `test_examples`: the prediction for each example, `core.evaluation.Examples`), and
+`per_step`: a value for each step of the block.
+
+Whoever builds the list of actions decides whether a worker writes at all, and their order:
+`StopOnNonFiniteLoss` comes before `SaveCheckpoint`, what raises `StopRequested` is last.
 """
 
 from __future__ import annotations
@@ -17,23 +19,28 @@ from typing import Any
 import numpy as np
 
 from paceline.core.evaluation import EXAMPLES
+from paceline.core.metrics import Metrics
 from paceline.core.state import State
 from paceline.errors import UserError
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
-from paceline.worker.loop import Action, Metrics
+from paceline.worker.images import thumbnails
+from paceline.worker.loop import Action
+
+ReadImages = Callable[[str, np.ndarray], np.ndarray]
+"""Split and indices of examples -> their images."""
 
 NUM_WORST = 24
-"""Mistakes of which the run keeps the pictures."""
+"""Mistakes of which the run keeps the images."""
 
 
 class TrainingFailed(UserError):
-    """Training cannot go on with these settings."""
+    """Training cannot continue with these settings."""
 
 
 class StopRequested(Exception):
-    """Not an error: someone wants training to stop after `step`. The one who catches it saves, with `SaveCheckpoint.save`."""
+    """Not an error: someone wants training to stop after `step`."""
 
     def __init__(self, step: int, metrics: Metrics | None = None) -> None:
         super().__init__(f"stop requested after step {step}")
@@ -42,7 +49,7 @@ class StopRequested(Exception):
 
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
-    """What is logged: everything but the lists of single steps and examples."""
+    """Return what is logged: all metrics but the lists of single steps and examples."""
     return {
         name: value
         for name, value in metrics.items()
@@ -50,8 +57,8 @@ def scalars(metrics: Metrics) -> dict[str, Any]:
     }
 
 
-def evaluation(metrics: Metrics) -> dict[str, Any]:
-    """The part that an evaluation measured; empty where there was none."""
+def measures(metrics: Metrics) -> dict[str, Any]:
+    """Return what an evaluation measured; empty if there was none."""
     return {
         name: value
         for name, value in scalars(metrics).items()
@@ -60,7 +67,7 @@ def evaluation(metrics: Metrics) -> dict[str, Any]:
 
 
 def steps_of_block(step: int, metrics: Metrics) -> list[tuple[int, dict[str, float]]]:
-    """The values of each single step of the block that ended at `step`; the last of them belongs to `step` itself."""
+    """Return (step, values) for each step of the block that ended at `step`."""
     per_step: dict[str, Any] = metrics.get("per_step", {})
     length = max((len(values) for values in per_step.values()), default=0)
     return [
@@ -70,7 +77,7 @@ def steps_of_block(step: int, metrics: Metrics) -> list[tuple[int, dict[str, flo
 
 
 class WriteMetrics:
-    """A line of metrics.jsonl for each block."""
+    """Writes a line of metrics.jsonl for each block."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
@@ -80,31 +87,26 @@ class WriteMetrics:
 
 
 class WriteEvaluation:
-    """What the model said of every example in the last evaluation, and its worst mistakes as pictures, for the report."""
+    """Writes the predictions of the last evaluation, and the images of its worst mistakes."""
 
-    def __init__(
-        self, run: RunFolder, pictures_of: Callable[[str, np.ndarray], np.ndarray]
-    ) -> None:
-        self._run, self._pictures_of = run, pictures_of
+    def __init__(self, run: RunFolder, read_images: ReadImages) -> None:
+        self._run = run
+        self._read_images = read_images
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         for split in ("test", "validation"):
             if examples := metrics.get(f"{split}{EXAMPLES}"):
                 worst = examples.worst(NUM_WORST)
-                pictures = (
-                    thumbnails(self._pictures_of(split, worst))
-                    if len(worst)
-                    else np.zeros([0, 1, 1, 3], np.uint8)
-                )
-                self._run.predictions.write(
-                    {"step": step, "split": split, "worst": worst, "pictures": pictures}
-                    | vars(examples)
-                )
+                images = np.zeros([0, 1, 1, 3], np.uint8)
+                if len(worst):
+                    images = thumbnails(self._read_images(split, worst))
+                record = {"step": step, "split": split, "worst": worst, "pictures": images}
+                self._run.predictions.write(record | vars(examples))
                 return
 
 
 class SaveCheckpoint:
-    """Saves where the plan says so; `save` is also for who catches a `StopRequested`, and saves no step twice."""
+    """Saves at the steps of the plan; `save` saves at any other step, and no step twice."""
 
     def __init__(
         self,
@@ -114,8 +116,11 @@ class SaveCheckpoint:
         send: Send = lambda message: None,
         publish: Callable[[], None] = lambda: None,
     ) -> None:
-        self._get_state, self._checkpoints, self._saves_at = get_state, checkpoints, saves_at
-        self._send, self._publish = send, publish
+        self._get_state = get_state
+        self._checkpoints = checkpoints
+        self._saves_at = saves_at
+        self._send = send
+        self._publish = publish
         self._saved_step: int | None = None
 
     def __call__(self, step: int, metrics: Metrics) -> None:
@@ -128,30 +133,13 @@ class SaveCheckpoint:
         state = self._get_state()
         assert state.step == step, f"the state is of step {state.step}, the loop at {step}"
         path = self._checkpoints.save(state, metrics.get("validation_accuracy"))
-        self._publish()  # on remote storage it is saved only now
+        self._publish()  # remote storage has it only now
         self._saved_step = step
         self._send(Saved(step, str(path)))
 
 
-def thumbnails(pictures: np.ndarray, side: int = 96) -> np.ndarray:
-    """Pictures, no larger than needed to recognise what they show."""
-    from PIL import Image
-
-    height, width, channels = pictures.shape[1:]
-    scale = side / max(height, width)
-    if scale >= 1:
-        return pictures
-    small = [
-        Image.fromarray(picture.squeeze()).resize((round(width * scale), round(height * scale)))
-        for picture in pictures
-    ]
-    return np.stack(
-        [np.asarray(picture).reshape(*reversed(picture.size), channels) for picture in small]
-    )
-
-
 class StopOnNonFiniteLoss:
-    """Ends training at the first loss that is no number, before anything of it is saved."""
+    """Ends training at the first loss that is NaN or infinite, before anything of it is saved."""
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         losses = [
@@ -161,13 +149,14 @@ class StopOnNonFiniteLoss:
         for at, loss in losses:
             if not math.isfinite(loss):
                 raise TrainingFailed(
-                    f"the loss of step {at} is {loss}: training has diverged; lower --schedule.rate, raise --schedule.warmup "
-                    "or set --optimizer.clip-norm (nothing of this was saved)"
+                    f"the loss of step {at} is {loss}: training has diverged; lower "
+                    "--schedule.rate, raise --schedule.warmup or set --optimizer.clip-norm "
+                    "(nothing of this was saved)"
                 )
 
 
 class UserAction:
-    """A person's own action; its error is told with its name and place. `StopRequested` passes."""
+    """A user's own action. Its error is reported with its name and line; it may raise `StopRequested`."""
 
     def __init__(self, spec: str, function: Action) -> None:
         self._spec, self._function = spec, function
@@ -181,7 +170,8 @@ class UserAction:
             place = traceback.extract_tb(error.__traceback__)[-1]
             reason = (str(error).splitlines() or [""])[0]
             raise TrainingFailed(
-                f"the action {self._spec} failed at step {step}: {type(error).__name__}: {reason} ({place.filename}:{place.lineno})"
+                f"the action {self._spec} failed at step {step}: "
+                f"{type(error).__name__}: {reason} ({place.filename}:{place.lineno})"
             ) from error
 
 
@@ -197,7 +187,7 @@ class StopAt:
 
 
 class StopOnRequest:
-    """Stops where all workers agreed to, because one of them was asked. A worker that is alone need not ask the others: `asked`."""
+    """Stops where all workers agreed to, or where `asked` says so in a worker that is alone."""
 
     def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
         self._asked = asked
@@ -216,7 +206,7 @@ class SendMetrics:
     def __call__(self, step: int, metrics: Metrics) -> None:
         for event in metrics.get("events", ()):
             self._send(Warn(event))
-        measured = evaluation(metrics)
+        measured = measures(metrics)
         block = {name: value for name, value in scalars(metrics).items() if name not in measured}
         self._send(Block(step, _python_numbers(block)))
         if measured:

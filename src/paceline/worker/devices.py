@@ -1,13 +1,22 @@
-"""A job's devices: TensorFlow's settings, and the `tf.distribute` strategy in which replicas meet."""
+"""TensorFlow's settings for a job, and the `tf.distribute` strategy in which its replicas meet.
+
+The order in a process, because TensorFlow reads some settings when it is imported and others when
+it first touches a device:
+
+1. `import_tensorflow(job)`: before any module that imports TensorFlow;
+2. `configure(job)`, or `build_strategy(job)`, which calls it: before any tensor is made.
+
+A process that uses a trained model calls `configure_inference(experiment)` instead of both.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,91 +28,92 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def set_environment(job: Job) -> None:
-    """What TensorFlow reads when it is imported, and so comes before."""
-    os.environ["TF_ENABLE_ONEDNN_OPTS"] = (
-        "1"  # off by default on many CPUs, and two to three times faster
-    )
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    adds_only = job.cluster.ps and (job.cluster.is_chief or job.cluster.role == "ps")
-    if job.place.devices == "cpu" or adds_only:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
-
 def import_tensorflow(job: Job) -> None:
-    """With its environment. An import makes objects and no garbage; looking for it takes a fifth of the time, and would again at
-    each later collection."""
-    set_environment(job)
+    """Set the environment variables that TensorFlow reads, and import it.
+
+    An import makes objects and no garbage. Without garbage collection it takes a fifth less time,
+    and later collections do not look at its objects.
+    """
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # off on many CPUs, and two to three times faster
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    computes_nothing = job.cluster.ps and (job.cluster.is_chief or job.cluster.role == "ps")
+    if job.place.devices == "cpu" or computes_nothing:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if "tensorflow" in sys.modules:
         return
     collecting = gc.isenabled()
     gc.disable()
     try:
-        import_module("keras")  # which brings TensorFlow
+        import_module("keras")  # which imports TensorFlow
         gc.freeze()
     finally:
         if collecting:
             gc.enable()
 
 
+def configure(job: Job, check_threads: bool = True) -> list[str]:
+    """Set TensorFlow's threads and memory; return the names of the GPUs to use."""
+    import_tensorflow(job)
+    found = gpus(job)
+    threads, replicas = job.experiment.threads_per_replica, job.experiment.replicas
+    shares_threads = threads > 1 and replicas > job.cluster.num_workers and not found
+    if check_threads and shares_threads and job.cluster.role == "worker":
+        raise UserError(
+            f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per "
+            f"process; give --workers {replicas} (one replica each) or --threads-per-replica 1"
+        )
+    # with parameter servers, the workers have the GPUs
+    if job.place.devices == "gpu" and not found and not job.cluster.ps:
+        raise UserError(
+            "devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, "
+            "or give --devices cpu"
+        )
+    _set_threads_and_memory(threads, side_by_side(job))
+    return found
+
+
+def configure_inference(experiment: Experiment) -> int:
+    """Configure this process to use a trained model; return how many batches to compute at a time.
+
+    The settings are those of the training. If TensorFlow was used here before, they stay as they
+    are.
+    """
+    if "tensorflow" not in sys.modules:
+        import_tensorflow(Job(experiment))
+    import tensorflow as tf
+
+    lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
+    with suppress(RuntimeError):
+        _set_threads_and_memory(experiment.threads_per_replica, lanes)
+    return 1 if tf.config.list_physical_devices("GPU") else lanes
+
+
+def _set_threads_and_memory(threads: int, lanes: int) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, lanes))
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
 def build_strategy(job: Job) -> tf.distribute.Strategy:
-    """TensorFlow's settings, made before it touches a device, and the `tf.distribute` strategy of the job's devices and workers."""
+    """Configure TensorFlow; return the strategy of the job's devices and workers."""
     found = configure(job)
     import tensorflow as tf
 
     workers = job.cluster.num_workers
-    count = max(
-        (
-            n
-            for n in (1, 2, 4, 8, 16, 32, 64)
-            if n <= min(len(found), job.experiment.replicas // workers)
-        ),
-        default=0,
-    )
+    most = min(len(found), job.experiment.replicas // workers)
+    count = 1 << (most.bit_length() - 1) if most else 0  # a power of two
     if workers > 1:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
-        return _several_workers(job)
+        return _build_multi_worker_strategy(job)
     if count > 1:
         return tf.distribute.MirroredStrategy(found[:count])
     return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
 
 
-def configure(job: Job) -> list[str]:
-    """Make TensorFlow's settings, before it touches a device; the names of the GPUs to use."""
-    set_environment(job)
-    found = gpus(job)
-    threads, workers = job.experiment.threads_per_replica, job.cluster.num_workers
-    if (
-        threads > 1
-        and job.experiment.replicas > workers
-        and not found
-        and job.cluster.role == "worker"
-    ):
-        raise UserError(
-            f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per process; "
-            f"give --workers {job.experiment.replicas} (one replica each) or --threads-per-replica 1"
-        )
-    set_up(job)
-    return found
-
-
-def set_up(job: Job) -> None:
-    """TensorFlow's pools of threads, and memory of GPUs as it is needed; before it touches a device."""
-    import tensorflow as tf
-
-    if (
-        job.place.devices == "gpu" and not gpus(job) and not job.cluster.ps
-    ):  # there, the workers have them
-        raise UserError(
-            "devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, or give --devices cpu"
-        )
-    tf.config.threading.set_intra_op_parallelism_threads(job.experiment.threads_per_replica)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, side_by_side(job)))
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
-
-
-def _several_workers(job: Job) -> tf.distribute.Strategy:
+def _build_multi_worker_strategy(job: Job) -> tf.distribute.Strategy:
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -113,7 +123,7 @@ def _several_workers(job: Job) -> tf.distribute.Strategy:
         rpc_layer="grpc",
     )
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    _be_patient(job)
+    _raise_heartbeat_timeout(job)
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except tf.errors.UnknownError as error:
@@ -124,15 +134,17 @@ def _several_workers(job: Job) -> tf.distribute.Strategy:
             f"cannot listen at {own}: another program has its port; end that, or give another"
         ) from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGTERM, on_sigterm
-        )  # which TensorFlow's coordination service has taken for itself
+        # TensorFlow's coordination service has set its own handler
+        signal.signal(signal.SIGTERM, on_sigterm)
     return strategy
 
 
-def _be_patient(job: Job) -> None:
-    """TensorFlow's coordination service gives a worker up after 10 s without a heartbeat, which a slow link full of vectors can delay
-    for longer. Who counts as lost is the supervisor's to say, and it names who; the service only comes after it."""
+def _raise_heartbeat_timeout(job: Job) -> None:
+    """Let TensorFlow's coordination service wait longer than our own watchdog.
+
+    By default it gives a worker up after 10 s without a heartbeat, and a slow link full of vectors
+    can delay one for longer. `places.watchdog` decides who is lost, and names that worker.
+    """
     from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
     from tensorflow.python.eager import context
 
@@ -145,43 +157,22 @@ def _be_patient(job: Job) -> None:
 
 
 def gpus(job: Job) -> list[str]:
+    """Return the names of the GPUs that the job may use."""
     import tensorflow as tf
 
-    return (
-        []
-        if job.place.devices == "cpu"
-        else [f"/gpu:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
-    )
+    if job.place.devices == "cpu":
+        return []
+    return [f"/gpu:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
 
 
 def side_by_side(job: Job) -> int:
-    """How many replicas run at a time on a device: one on a GPU, else as many as this worker has cores for. The workers of one
-    command share the cores of their machine; Ray reserves some for each."""
+    """Return how many replicas run at a time on a device: one on a GPU, else by the cores.
+
+    The workers of a place on one machine share its cores.
+    """
     if gpus(job):
         return 1
-    share = int(job.place.ray.cpus_per_worker) if job.place.on == "ray" else 0
-    neighbours = job.place.workers if job.place.on == "local" else 1
-    cores = job.place.cores or share or len(os.sched_getaffinity(0)) // neighbours
-    return max(
-        1,
-        min(
-            cores // job.experiment.threads_per_replica,
-            job.experiment.replicas // job.place.workers,
-        ),
-    )
-
-
-def prepare(experiment: Experiment) -> int:
-    """TensorFlow's settings for using a trained model in this process, as its training had them; where TensorFlow was used here
-    before, they stay as they are. Answers how many batches to compute side by side."""
-    if "tensorflow" not in sys.modules:
-        import_tensorflow(Job(experiment))
-    import tensorflow as tf
-
-    lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
-    with contextlib.suppress(RuntimeError):
-        tf.config.threading.set_intra_op_parallelism_threads(experiment.threads_per_replica)
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, lanes))
-        for gpu in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(gpu, True)
-    return 1 if tf.config.list_physical_devices("GPU") else lanes
+    sharing = job.place.workers if job.place.kind.one_machine else 1
+    cores = job.place.cores or len(os.sched_getaffinity(0)) // sharing
+    replicas = job.experiment.replicas // job.place.workers
+    return max(1, min(cores // job.experiment.threads_per_replica, replicas))

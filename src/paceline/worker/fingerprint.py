@@ -1,4 +1,4 @@
-"""What the workers of one run tell each other before they train: that all of them would compute the same bits."""
+"""Whether all workers of a run would compute the same bits: they compare it before they train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.config.experiment import differences
 from paceline.config.job import Job
 from paceline.errors import UserError
 from paceline.run_folder.versions import library_versions
-from paceline.worker.build import facts
+from paceline.worker.build import data_facts
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
-    """The bits depend on libraries and on the kind of CPU; every worker must have the chief's."""
+    """Raise UserError if the bits of a worker would differ from the chief's."""
     if job.cluster.num_workers == 1:
         return
     text = json.dumps(fingerprint(job, core), sort_keys=True).encode()
@@ -30,23 +30,27 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
     for index, other in enumerate(everyone):
         if different := differences(everyone[0], other):
             raise UserError(
-                f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: {', '.join(different[:4])}; "
+                f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: "
+                f"{', '.join(different[:4])}; "
                 "all workers need the same experiment, data, libraries and kind of CPU"
             )
 
 
 def fingerprint(job: Job, core: Core) -> dict[str, Any]:
-    """What decides the bits that a worker computes."""
+    """Return what decides the bits that a worker computes."""
     return {
         "experiment": job.experiment.digest(),
-        "data": facts(core),
+        "data": data_facts(core),
         "libraries": library_versions(),
         "cpu": cpu_features(),
     }
 
 
 def cpu_features(text: str = "") -> str:
-    """The instruction sets by which oneDNN and Eigen choose their kernels, of this machine or of one whose /proc/cpuinfo this is."""
+    """Return the instruction sets by which oneDNN and Eigen choose their kernels.
+
+    `text` is a /proc/cpuinfo; this machine's if it is empty.
+    """
     try:
         lines = (text or Path("/proc/cpuinfo").read_text()).splitlines()
     except OSError:
@@ -55,8 +59,5 @@ def cpu_features(text: str = "") -> str:
         (line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))),
         [],
     )
-    return " ".join(
-        sorted(
-            flag for flag in flags if flag.startswith(("avx", "fma", "amx", "asimd", "sve", "sse4"))
-        )
-    )
+    chosen = ("avx", "fma", "amx", "asimd", "sve", "sse4")
+    return " ".join(sorted(flag for flag in flags if flag.startswith(chosen)))

@@ -1,6 +1,7 @@
-"""A worker or a parameter server of a cluster with parameter servers: a TensorFlow server that does what the chief sends it.
+"""The TensorFlow server that a worker, or a parameter server, of such a cluster is.
 
-It builds neither data nor model, and ends with its chief: told by it (`ParameterServerEngine.close`), or because it is gone.
+It does what the chief sends it, and builds neither data nor model. It ends when the chief says so
+(`ParameterServerEngine.close`) or is gone.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from paceline.config.job import Job
 from paceline.worker.devices import side_by_side
 
 ASK_EVERY_S = 1.0
-GONE_AFTER = 5  # times that the chief did not answer
+GONE_AFTER = 5
+"""Times that the chief did not answer."""
 
 
 def serve(job: Job) -> None:
-    """Serve until the process ends. Raises ConnectionError when the chief never came or is gone."""
+    """Serve until the process ends. Raises ConnectionError if the chief never came or is gone."""
     cluster = job.cluster
     config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=job.experiment.threads_per_replica,  # as in every worker: it decides the order of sums
+        # as in every worker: it decides the order of sums
+        intra_op_parallelism_threads=job.experiment.threads_per_replica,
         inter_op_parallelism_threads=max(2, side_by_side(job)),
     )
     config.gpu_options.allow_growth = True
@@ -33,8 +36,8 @@ def serve(job: Job) -> None:
         protocol="grpc",
         config=config,
     )
-    if job.place.on == "local":
-        server.join()  # the parent of all ends it
+    if job.place.kind.one_machine:
+        server.join()  # the parent ends it
     _wait_for_chief(cluster.addresses[0], job.place.start_timeout)
     silences = 0
     while silences < GONE_AFTER:

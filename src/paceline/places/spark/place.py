@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.messages import Result, Send, Warn
+from paceline.messages import Send, Warn
 from paceline.places.process_group import Group, forwarded_signals
 from paceline.places.restarts import run_with_restarts
 from paceline.places.spark.session import spark_context
 from paceline.places.spark.slots import SETTLED_S, wait_for_slots
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
-from paceline.worker import chief
+from paceline.worker.training import find_finished
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,10 +38,9 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
     if not is_remote(job.run.run_dir):  # absolute, because an executor has a folder of its own
         job = replace(job, run=replace(job.run, run_dir=str(Path(job.run.run_dir).absolute())))
     run = RunFolder(job.run.run_dir)
-    if not job.dry_run and (result := chief.finished(run, job)):
-        answer = Result(result | {"run_dir": run.where, "already": True})
-        listen(answer)
-        return answer.values
+    if not job.dry_run and (finished := find_finished(run, job.experiment)):
+        listen(finished)
+        return finished.values
     with run.begun(), spark_context(job.place.spark, run.log("spark")) as context:
         return _run(context, job, run, listen)
 

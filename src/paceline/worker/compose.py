@@ -1,0 +1,71 @@
+"""The composition root: chooses what a worker does for its job, and puts the parts together.
+
+TensorFlow is imported late, because its settings must be made before (`devices`).
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from importlib import import_module
+
+from paceline.config.job import Job
+from paceline.data.remote import bring_data
+from paceline.engines import engine_module
+from paceline.messages import Result, Send, Working
+from paceline.results.in_worker import KINDS, use_run
+from paceline.run_folder.folder import RunFolder
+from paceline.worker import chief, devices, evaluator, follower
+from paceline.worker.build import build_core_for, describe
+from paceline.worker.training import Training, find_finished
+
+
+def run_job(job: Job, send: Send, stop: threading.Event) -> bool:
+    """Do the work of a job; return whether a SIGTERM to any of the workers stopped it."""
+    if job.kind in KINDS or job.dry_run:
+        bring_data(job.experiment.data.dir, send)
+        values = {"description": describe(job)} if job.dry_run else use_run(job, send)
+        send(Result(values))
+    elif job.kind == "relay":
+        import_module("paceline.places.ray").relay(job, send, stop)
+    elif job.cluster.role == "evaluator":
+        return evaluator.watch(job, send, stop)
+    elif job.cluster.serves:
+        devices.import_tensorflow(job)
+        import_module("paceline.worker.parameter_server").serve(job)
+    else:
+        run = RunFolder(job.run.run_dir)
+        try:
+            return _train(job, run, send, stop)
+        finally:
+            run.unlock()
+    return False
+
+
+def _train(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
+    """Train together with the other workers of the cluster."""
+    if job.cluster.is_chief:
+        run.lock(send=send)
+        # a platform restarts all tasks, and the others wait for their chief
+        awaited = job.place.kind.platform_restarts and len(job.cluster.everyone) > 1
+        if not awaited and (finished := find_finished(run, job.experiment)):
+            run.unlock()  # the parent may end this process as soon as it gets the message
+            send(finished)
+            return False
+    bring_data(job.experiment.data.dir, send)
+    training = _open_training(job, send, stop)
+    stopped = chief.lead(training, run) if job.cluster.is_chief else follower.follow(training)
+    training.engine.close()
+    return stopped
+
+
+def _open_training(job: Job, send: Send, stop: threading.Event) -> Training:
+    def wants_stop() -> bool:
+        """Called by the engine before every block and every turn of an evaluation."""
+        send(Working())
+        return stop.is_set()
+
+    devices.import_tensorflow(job)  # before the engine's module does
+    open_engine = engine_module(job.engine).open_engine
+    core, engine = open_engine(job, partial(build_core_for, job), wants_stop)
+    return Training(job, core, engine, send, stop)

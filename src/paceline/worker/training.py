@@ -1,0 +1,102 @@
+"""What every worker of a training does, chief or not: the loop until its end or a stop, its result.
+
+`chief` adds what is written and shown, `follower` what the others report.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.experiment import Experiment, differences
+from paceline.config.job import Job
+from paceline.core.metrics import Metrics
+from paceline.core.state import State
+from paceline.messages import Result, Send, Start
+from paceline.run_folder.folder import RunFolder
+from paceline.worker import loop
+from paceline.worker.actions import Action, StopAt, StopOnRequest, StopRequested
+from paceline.worker.build import summary_line
+
+if TYPE_CHECKING:
+    from paceline.core.replica import Core
+    from paceline.engines.base import Engine
+
+
+@dataclass(frozen=True)
+class Training:
+    """The parts of a training in one worker."""
+
+    job: Job
+    core: Core
+    engine: Engine
+    send: Send
+    stop: threading.Event
+    """Set by a SIGTERM to this worker."""
+
+    def start_message(self, first_step: int, who: str = "", run_dir: str = "") -> Start:
+        plan, line = self.core.plan, who + summary_line(self.job, self.core)
+        return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
+
+    def run(self, actions: Sequence[Action], first_step: int) -> Metrics:
+        """Train to the end of the plan, or until someone stops it; return the last metrics."""
+        plan = self.core.plan
+        if plan.stops_at(first_step) and first_step < plan.total_steps:
+            return {}  # an earlier command stopped here
+        stops = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at)]
+        try:
+            metrics = loop.train(self.engine, plan, [*actions, *stops], first_step)
+        except StopRequested as request:
+            return request.metrics
+        if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
+            metrics |= self.engine.evaluate(final=True)
+        return metrics
+
+    def _asked_alone(self) -> bool:
+        """One worker alone stops at once; several agree in `Engine.advance`."""
+        return self.job.cluster.num_workers == 1 and self.stop.is_set()
+
+    def was_stopped(self, metrics: Metrics) -> bool:
+        """Return whether a SIGTERM to any of the workers stopped the training."""
+        return self.stop.is_set() or bool(metrics.get("stop_requested"))
+
+    def result(self, state: State, metrics: Metrics, speed: Speed) -> dict[str, Any]:
+        """Return the fields of result.json."""
+        return {
+            "step": state.step,
+            "finished": state.step == self.core.plan.total_steps,
+            "test_accuracy": metrics.get("test_accuracy"),
+            "test_loss": metrics.get("test_loss"),
+            "images_per_second": speed.images_per_second(),
+            "state_sha256": state.sha256(),
+        }
+
+
+class Speed:
+    """An action that measures training alone, without the first block, which compiles."""
+
+    def __init__(self, global_batch_size: int) -> None:
+        self._global_batch_size = global_batch_size
+        self._blocks: list[tuple[int, float]] = []
+        """Of each block: images and seconds."""
+
+    def __call__(self, step: int, metrics: Metrics) -> None:
+        images = len(metrics["per_step"]["loss"]) * self._global_batch_size
+        self._blocks.append((images, images / metrics["images_per_second"]))
+
+    def images_per_second(self) -> float | None:
+        blocks = self._blocks[1:] or self._blocks
+        seconds = sum(seconds for _, seconds in blocks)
+        return round(sum(images for images, _ in blocks) / seconds, 1) if seconds else None
+
+
+def find_finished(run: RunFolder, experiment: Experiment) -> Result | None:
+    """Return the result of a run that has nothing left to do. Needs no TensorFlow."""
+    result = run.read_result() if run.exists() else None
+    if not result or not result["finished"]:
+        return None
+    if differences(run.experiment().to_json(), experiment.to_json()):
+        return None
+    return Result(result | {"run_dir": run.where, "already": True})
