@@ -1,4 +1,4 @@
-"""The messages of a worker to its parent: one frozen dataclass for each kind, one line of JSON each.
+"""The messages of a worker to its parent: a frozen dataclass per kind, a line of JSON each.
 
 Owns the kinds, their fields and their form on the pipe. What a parent does about a message is the
 business of `places` (restarts, limits) and of the listener (`cli.progress`, `api`).

@@ -1,7 +1,8 @@
-"""Predict the pictures of a Spark DataFrame with the model of a run: `paceline.spark.predict`.
+"""Predict the images of a Spark DataFrame with the model of a run: `paceline.spark.predict`.
 
-Run and package travel with the query, so executors need neither the run folder nor Paceline, only the packages it needs. Nothing is
-computed before somebody asks for the result. The driver imports no TensorFlow.
+Run and package are shipped with the query: executors need neither the run folder nor Paceline, only
+the packages that it needs. Nothing is computed before the result is used. The driver imports no
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ ADDED = (
 def predict(
     dataframe: DataFrame, run: str | Path, input: str = "content", checkpoint: str = "best"
 ) -> DataFrame:
-    """The same rows with three more columns: `label`, the likeliest class; `probabilities`, of all classes in the order of the run's;
-    `error`, which says why the column `input` holds no picture where the other two are null, and is null where it does."""
+    """Return the same rows with three more columns.
+
+    `label` is the class with the highest probability; `probabilities` are those of all classes in
+    the run's order. If the column `input` has no image, both are null, and `error` says why.
+    """
     fields = {field.name: field.dataType for field in dataframe.schema.fields}
     if not isinstance(fields.get(input), BinaryType):
         found = (
@@ -48,7 +52,7 @@ def predict(
             else f"is not among {', '.join(fields)}"
         )
         raise UserError(
-            f"the column {input!r} {found}; it must hold the bytes of picture files (binary)"
+            f"the column {input!r} {found}; it must contain the bytes of image files (binary)"
         )
     if taken := [field.name for field in ADDED if field.name in fields]:
         raise UserError(f"the DataFrame already has a column {taken[0]!r}; rename it first")
@@ -56,7 +60,8 @@ def predict(
         context = dataframe.sparkSession.sparkContext
     except PySparkException as error:
         raise UserError(
-            "Spark Connect cannot ship a model; use a classic session (spark-submit, or SparkSession.builder.master)"
+            "Spark Connect cannot ship a model; "
+            "use a classic session (spark-submit, or SparkSession.builder.master)"
         ) from error
     archive = _write_run(existing_run(run), shipping_folder() / f"run-{uuid4().hex}.zip")
     ship_package(context)
@@ -66,7 +71,7 @@ def predict(
 
 
 def _write_run(run: RunFolder, file: Path) -> Path:
-    """What a prediction needs of a run folder. Weights do not become smaller by compression."""
+    """Write what a prediction needs of a run folder, uncompressed: weights hardly get smaller."""
     with explained("read", run.path), zipfile.ZipFile(file, "w") as archive:
         for path in (run.path / "config.json", *sorted(run.checkpoints.glob("step-*.safetensors"))):
             archive.write(path, path.relative_to(run.path))
@@ -76,24 +81,24 @@ def _write_run(run: RunFolder, file: Path) -> Path:
 def _add_predictions(
     archive: str, column: str, checkpoint: str, frames: Iterator[pd.DataFrame]
 ) -> Iterator[pd.DataFrame]:
-    """On an executor, with one part of the rows."""
+    """Add the columns to one part of the rows, on an executor."""
     for frame in frames:
         predictor = _load(archive, checkpoint)
-        pictures = [b"" if data is None else bytes(data) for data in frame[column]]
-        probabilities, faults = predictor.predict_whole(pictures)
+        images = [b"" if data is None else bytes(data) for data in frame[column]]
+        probabilities, faults = predictor.predict_whole(images)
         labels = [predictor.classes[best] for best in probabilities.argmax(axis=1)]
         yield frame.assign(
             label=[None if row in faults else label for row, label in enumerate(labels)],
             probabilities=[
                 None if row in faults else shares for row, shares in enumerate(probabilities)
             ],
-            error=[faults.get(row) for row in range(len(pictures))],
+            error=[faults.get(row) for row in range(len(images))],
         )
 
 
 @cache
 def _load(archive: str, checkpoint: str) -> Predictor:
-    """Once per process: Spark gives a Python that has done its part the next one."""
+    """Load the model once per process: Spark gives one Python process several parts."""
     from paceline.results.predictor import load_predictor
 
     return load_predictor(SparkFiles.get(archive), checkpoint)

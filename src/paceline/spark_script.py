@@ -1,10 +1,12 @@
-"""For spark-submit: `spark-submit --master ... $(paceline spark-script) train RECIPE ...` is `paceline train RECIPE --on spark ...` with
-the Spark that spark-submit set up; `data convert` likewise."""
+"""The script for spark-submit: `spark-submit ... $(paceline spark-script) train RECIPE ...`.
+
+It is `paceline train RECIPE --on spark ...` with the Spark of spark-submit; `data convert` likewise.
+"""
 
 import os
 import sys
 
-# spark-submit makes the folder of a script importable, and the names of the files in this one are not meant for that
+# spark-submit makes the script's folder importable; its files must not be imported by these names
 _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 
@@ -13,8 +15,6 @@ if __name__ == "__main__":
 
     arguments = sys.argv[1:]
     runs_on_spark = arguments[:1] == ["train"] or arguments[:2] == ["data", "convert"]
-    sys.exit(
-        main(
-            [*arguments, *(["--on", "spark"] if runs_on_spark and "--on" not in arguments else [])]
-        )
-    )
+    if runs_on_spark and "--on" not in arguments:
+        arguments += ["--on", "spark"]
+    sys.exit(main(arguments))

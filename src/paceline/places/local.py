@@ -24,7 +24,7 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
 def run_processes(
     job: Job, listen: Send, build_jobs: Callable[[Job, int], list[Job]]
 ) -> dict[str, Any]:
-    """Run one process for each job of `build_jobs(job, workers)`, with restarts; return the result."""
+    """Run a process for each job of `build_jobs(job, workers)`, with restarts."""
     run = RunFolder(job.run.run_dir)
 
     def attempt(workers: int) -> dict[str, Any]:

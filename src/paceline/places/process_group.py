@@ -41,7 +41,7 @@ from paceline.places.watchdog import Watchdog, stopped
 WAITING_EVERY_S = 10.0
 EXIT_S = 30.0
 EXPLAIN_S = 3.0
-"""Time to find the first cause: a worker that lost another one often reports before that one does."""
+"""Time to find the first cause: a worker that lost another one often reports first."""
 ASKED = 128 + signal.SIGTERM
 """The exit code of workers that saved and ended because one of them got a SIGTERM."""
 

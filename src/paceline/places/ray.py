@@ -1,7 +1,8 @@
-"""Workers on a Ray cluster. One process here is the driver: it alone talks to Ray, and with the object store it is the chief, too.
+"""Workers on a Ray cluster. One process here is the driver: it alone talks to Ray.
 
-With the exchange `collective`, actors only place TensorFlow workers in the cluster, fresh processes as everywhere, and the driver
-relays what they tell. Either way the driver is started again from the last checkpoint when it cannot go on.
+With the exchange `object-store` the driver is also the chief. With `collective`, actors only place
+TensorFlow workers in the cluster, and the driver relays their messages. The driver is started again
+from the last checkpoint if it fails.
 """
 
 from __future__ import annotations
@@ -32,22 +33,19 @@ METHODS = ("gradients", "weights")
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run the driver to its end. Raises UserError, WorkerFailed or Interrupted."""
+    method, cpus = job.experiment.sync.method, job.place.ray.cpus_per_worker
     if not find_spec("ray"):
         raise UserError(
             "--on ray needs the package ray; install it with pip install 'paceline[ray]'"
         )
-    if job.experiment.sync.method not in METHODS:
-        raise UserError(
-            f"sync.method is {job.experiment.sync.method!r}; on Ray it is one of {', '.join(METHODS)}"
-        )
-    if job.place.ray.cpus_per_worker < 0:
-        raise UserError(
-            f"ray.cpus-per-worker is {job.place.ray.cpus_per_worker:g}; it must be 0 or more"
-        )
-    return run_processes(job, listen, _driver)
+    if method not in METHODS:
+        raise UserError(f"sync.method is {method!r}; on Ray it is one of {', '.join(METHODS)}")
+    if cpus < 0:
+        raise UserError(f"ray.cpus-per-worker is {cpus:g}; it must be 0 or more")
+    return run_processes(job, listen, _build_driver)
 
 
-def _driver(job: Job, workers: int) -> list[Job]:
+def _build_driver(job: Job, workers: int) -> list[Job]:
     """Return the job of the driver: with the exchange `collective` it only relays messages."""
     place = replace(
         job.place,
@@ -61,61 +59,80 @@ def _driver(job: Job, workers: int) -> list[Job]:
 
 
 def relay(job: Job, send: Send, stop: threading.Event) -> None:
-    """The driver's part with the exchange `collective`: place the workers, pass on what they tell, ask them to stop."""
+    """Place the workers, pass their messages to `send`, and stop them when `stop` is set."""
     import ray
 
     from paceline.engines.object_store.engine import connect
 
     connect(job)
-    hosts = _place(job)
-    addresses = tuple(ray.get([host.address.remote() for host in hosts]))
-    place = replace(
-        job.place, workers=len(hosts), min_workers=min(job.place.min_workers, len(hosts))
-    )
-    run = replace(job.run, run_dir=str(Path(job.run.run_dir).resolve()))
-    jobs = [
-        replace(job, kind="train", place=place, run=run, cluster=Cluster(addresses, index))
-        for index in range(len(hosts))
-    ]
-    running = {
-        host.run.remote(each.to_json()): index
-        for index, (host, each) in enumerate(zip(hosts, jobs, strict=True))
-    }
+    hosts = _place_hosts(job)
+    addresses = ray.get([host.address.remote() for host in hosts])
+    jobs = _build_worker_jobs(job, tuple(addresses))
+    runs = [host.run.remote(each.to_json()) for host, each in zip(hosts, jobs, strict=True)]
     asked = False
-    while running:
+    while True:
         if stop.is_set() and not asked:
-            asked = bool(
-                ray.get(
-                    [host.interrupt.options(concurrency_group="control").remote() for host in hosts]
-                )
-            )
-        done, _ = ray.wait(list(running), num_returns=len(running), timeout=0.2)
+            asked = all(_call(host, "interrupt") for host in hosts)
+        done, running = ray.wait(runs, num_returns=len(runs), timeout=0.2)
         try:
-            for index, host in enumerate(hosts):
-                for message in ray.get(host.messages.options(concurrency_group="control").remote()):
-                    if index == 0 or isinstance(message, Warn):
-                        send(message)
-                    if isinstance(message, Result) and message.already:
-                        return
-            outcomes = {running[reference]: ray.get(reference) for reference in done}
+            if _pass_on_messages(hosts, send):
+                return
+            failed = any(ray.get(done))
         except ray.exceptions.RayActorError as error:
-            raise RuntimeError(
-                f"a worker's node or actor is gone: {str(error).splitlines()[0]}"
-            ) from error
-        if any(outcomes.values()):
-            late, _ = ray.wait(
-                list(running), num_returns=len(running), timeout=1.0
-            )  # the error that explains another's end
-            outcomes |= {running[reference]: ray.get(reference) for reference in late}
-            _raise(outcomes, addresses)
-        running = {
-            reference: index for reference, index in running.items() if index not in outcomes
-        }
+            reason = str(error).splitlines()[0]
+            raise RuntimeError(f"a worker's node or actor is gone: {reason}") from error
+        if failed:
+            # for a moment, because the error of another worker may explain this one
+            done, _ = ray.wait(runs, num_returns=len(runs), timeout=1.0)
+            outcomes = ((addresses[runs.index(each)], ray.get(each)) for each in done)
+            _raise_first(dict(outcomes))
+        if not running:
+            return
 
 
-def _place(job: Job) -> list[Any]:
-    """One actor for each worker, the chief's beside the driver where there is room, because it writes the run folder. Where fewer find
-    a place, as many as can share the replicas."""
+def _build_worker_jobs(job: Job, addresses: tuple[str, ...]) -> list[Job]:
+    count = len(addresses)
+    place = replace(job.place, workers=count, min_workers=min(job.place.min_workers, count))
+    run = replace(job.run, run_dir=str(Path(job.run.run_dir).resolve()))
+    return [
+        replace(job, kind="train", place=place, run=run, cluster=Cluster(addresses, index))
+        for index in range(count)
+    ]
+
+
+def _call(host: Any, method: str) -> Any:
+    """Call a method of a host that answers while `run` is under way."""
+    import ray
+
+    return ray.get(getattr(host, method).options(concurrency_group="control").remote())
+
+
+def _pass_on_messages(hosts: list[Any], send: Send) -> bool:
+    """Send the chief's messages and all warnings; return whether the run was finished before."""
+    for host in hosts:
+        for message in _call(host, "messages"):
+            if host is hosts[0] or isinstance(message, Warn):
+                send(message)
+            if isinstance(message, Result) and message.already:
+                return True
+    return False
+
+
+def _raise_first(outcomes: dict[str, Error | Crash | None]) -> None:
+    """Raise an error that a person can correct, or else the first other one."""
+    for outcome in outcomes.values():
+        if isinstance(outcome, Error):
+            raise UserError(outcome.text)
+    for address, outcome in outcomes.items():
+        if outcome:
+            raise RuntimeError(f"the worker at {address} failed: {outcome.text}")
+
+
+def _place_hosts(job: Job) -> list[Any]:
+    """Return an actor for each worker, or fewer if fewer find a place: a power of two.
+
+    The chief's is beside the driver where there is room, because it writes the run folder.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -124,10 +141,8 @@ def _place(job: Job) -> list[Any]:
     resources = resources_of(job)
     kind = ray.remote(**resources, max_restarts=0, concurrency_groups={"control": 1})(Host)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    hosts = [
-        kind.options(**({} if index else {"scheduling_strategy": here})).remote(os.getcwd())
-        for index in range(job.place.workers)
-    ]
+    chief = kind.options(scheduling_strategy=here).remote(os.getcwd())
+    hosts = [chief, *(kind.remote(os.getcwd()) for _ in range(1, job.place.workers))]
     proof = RunFolder(job.run.run_dir).path / ".driver"
     proof.touch()
     sees = {host.sees.remote(str(proof.resolve())): host for host in hosts}
@@ -136,39 +151,36 @@ def _place(job: Job) -> list[Any]:
         PLACED_S if placed else 0.9 * job.place.start_timeout
     ):
         placed, _ = ray.wait(list(sees), num_returns=len(sees), timeout=0.5)
-    chief = next(iter(sees))
-    if chief not in placed:
+    usable = [host for reference, host in sees.items() if reference in placed]
+    if chief not in usable:
         raise UserError(
             f"the chief got no {needs(resources)} from the Ray cluster; free some, or ask for less"
         )
-    if not is_remote(job.run.run_dir) and not ray.get(chief):
-        raise UserError(
-            f"the chief found no place beside the driver, and its node does not see {proof.parent.resolve()}; give a --run-dir that all "
-            "nodes see, or --ray.exchange object-store"
-        )
-    proof.unlink()
-    usable = [sees[reference] for reference in sees if reference in placed]
+    _check_run_folder(job, proof, next(iter(sees)))
     for host in set(hosts) - set(usable):
         ray.kill(host)
     return usable[: 1 << (len(usable).bit_length() - 1)]
 
 
-def _raise(outcomes: dict[int, Error | Crash | None], addresses: tuple[str, ...]) -> None:
-    """Raise the first failure; an error that a person can correct comes first."""
-    for index, outcome in sorted(outcomes.items(), key=lambda item: not isinstance(item[1], Error)):
-        if isinstance(outcome, Error):
-            raise UserError(outcome.text)
-        if outcome:
-            raise RuntimeError(f"the worker at {addresses[index]} failed: {outcome.text}")
+def _check_run_folder(job: Job, proof: Path, chief_sees_it: Any) -> None:
+    """Raise UserError if the chief's node does not see the file `proof` of the run folder."""
+    import ray
+
+    if not is_remote(job.run.run_dir) and not ray.get(chief_sees_it):
+        raise UserError(
+            "the chief found no place beside the driver, and its node does not see "
+            f"{proof.parent.resolve()}; give a --run-dir that all nodes see, "
+            "or --ray.exchange object-store"
+        )
+    proof.unlink()
 
 
 class Host:
     """An actor that runs one TensorFlow worker on its node. The worker ends with it."""
 
     def __init__(self, folder: str) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # relative paths mean the same as for the driver, where its folder can be seen
+        # relative paths mean the same as for the driver, if its folder can be seen
+        with contextlib.suppress(OSError):
             os.chdir(folder)
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._interrupt: Callable[[int], None] = lambda number: None
@@ -184,25 +196,23 @@ class Host:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def run(self, values: dict[str, Any]) -> Error | Crash | None:
-        """The worker's whole life; how it ended."""
+        """Run the worker to its end; return its failure."""
         from paceline.places.failures import Interrupted, WorkerFailed
         from paceline.places.process_group import Group
 
         group = Group([Job.from_json(values)], [None])
         self._interrupt = group.interrupt
         try:
-            with group:
+            with group, contextlib.suppress(Interrupted):
                 group.run(self._messages.put)
         except UserError as error:
             return Error(str(error))
         except WorkerFailed as failure:
             return Crash(failure.reason)
-        except Interrupted:
-            pass
         return None
 
     def messages(self) -> list[Message]:
-        """What the worker has told since the last call; answered while `run` is under way."""
+        """Return the worker's messages since the last call."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def interrupt(self) -> bool:

@@ -1,4 +1,4 @@
-"""One task of a cluster that somebody else started: TF_CONFIG says who takes part and who this process is."""
+"""One task of a cluster that a platform started: TF_CONFIG has the cluster and this task's role."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from paceline.places.process_group import Group, forwarded_signals
 
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
-    """Run this task's worker to its end. The platform restarts tasks; this one says who is missing and exits non-zero."""
+    """Run this task's worker to its end; a failure names the tasks that do not answer.
+
+    The platform restarts tasks.
+    """
     text = os.environ.get("TF_CONFIG")
     if not text:
         raise UserError(
-            "--on tf_config needs the environment variable TF_CONFIG, which is not set; use --workers N on one machine"
+            "--on tf_config needs the environment variable TF_CONFIG, which is not set; "
+            "use --workers N on one machine"
         )
     cluster, model_dir = parse_tf_config(text)
     place = replace(job.place, on="tf_config", workers=cluster.num_workers, ps=len(cluster.ps))
-    job = replace(job, place=place, cluster=cluster)
-    if model_dir:
-        job = replace(job, run=replace(job.run, run_dir=model_dir))
-    group = Group([job], [None])
-
+    run = replace(job.run, run_dir=model_dir or job.run.run_dir)
+    group = Group([replace(job, place=place, cluster=cluster, run=run)], [None])
     others = [address for address in cluster.everyone if address != cluster.address]
 
     def while_waiting() -> None:
@@ -40,18 +41,12 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
             return group.run(listen, while_waiting)
     except WorkerFailed as failure:
         gone = _silent(others)
-        raise WorkerFailed(
-            cluster.name,
-            failure.reason + (f"; no answer from {', '.join(gone)}" if gone else ""),
-            None,
-        ) from failure
+        reason = failure.reason + (f"; no answer from {', '.join(gone)}" if gone else "")
+        raise WorkerFailed(cluster.name, reason, None) from failure
 
 
 def _silent(addresses: list[str]) -> list[str]:
-    """Those that do not answer; asked all at once."""
+    """Return those that do not answer; all are asked at the same time."""
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
-        return [
-            address
-            for address, there in zip(addresses, pool.map(answers, addresses), strict=True)
-            if not there
-        ]
+        found = pool.map(answers, addresses)
+        return [address for address, there in zip(addresses, found, strict=True) if not there]

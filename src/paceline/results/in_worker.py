@@ -1,6 +1,6 @@
-"""Using a run (evaluate, predict, export) in a fresh worker process: what the parent starts, and what the worker then calls.
+"""Using a run (evaluate, predict, export) in a fresh worker process: the parent's and its side.
 
-It imports no TensorFlow: its settings must be made before, in a process of its own.
+Imports no TensorFlow: its settings must be made before, in a process of its own.
 """
 
 from __future__ import annotations
@@ -22,40 +22,43 @@ KINDS = {
     "predict": "paceline.results.predict",
     "export": "paceline.results.export",
 }
-"""Kind of a job -> the module whose `serve(job, send)` does it and gives the result."""
+"""Kind of a job -> the module whose `serve(job, send)` does it and returns the result."""
 
 
 def in_a_worker(
     kind: Any, run: RunFolder, request: dict[str, Any], listen: Send = lambda message: None
 ) -> dict[str, Any]:
-    """Do it in a worker process; its messages go to `listen`. Its log is kept, and named, only where it fails unforeseen."""
+    """Use a run in a worker process, pass its messages to `listen`, and return the result.
+
+    The worker's log is kept only if it fails unexpectedly; the error then names it.
+    """
     from paceline.places.failures import WorkerFailed
     from paceline.places.process_group import Group, forwarded_signals
 
-    result = run.read_result()
-    if not (result and result.get("finished")) and request.get("checkpoint") in ("best", "last"):
-        checkpoint = request["checkpoint"]
+    result, checkpoint = run.read_result(), request.get("checkpoint")
+    if not (result and result.get("finished")) and checkpoint in ("best", "last"):
         listen(Warn(f"{run.path} is not finished; this is its {checkpoint} checkpoint so far"))
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
     os.close(handle)
-    group, objections = Group([job], [Path(log)]), list[Exception]()
+    group = Group([job], [Path(log)])
+    errors: list[Exception] = []
 
-    def listen_or_object(message: Message) -> None:
+    def listen_and_note_errors(message: Message) -> None:
         try:
             listen(message)
-        except Exception as error:  # such as a reader of our output that has gone
-            objections.append(error)
+        except Exception as error:  # such as a closed standard output
+            errors.append(error)
             raise
 
     try:
         with forwarded_signals(group), group:
-            outcome = group.run(listen_or_object)
+            outcome = group.run(listen_and_note_errors)
     except WorkerFailed:
-        if not objections:
+        if not errors:
             raise
         os.unlink(log)
-        raise objections[0] from None
+        raise errors[0] from None
     except BaseException:
         os.unlink(log)
         raise
@@ -64,5 +67,6 @@ def in_a_worker(
 
 
 def use_run(job: Job, send: Send) -> dict[str, Any]:
-    """The worker's side."""
-    return import_module(KINDS[job.kind]).serve(job, send)
+    """Do the work of such a job in this worker; return the result."""
+    result: dict[str, Any] = import_module(KINDS[job.kind]).serve(job, send)
+    return result

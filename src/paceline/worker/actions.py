@@ -156,7 +156,7 @@ class StopOnNonFiniteLoss:
 
 
 class UserAction:
-    """A user's own action. Its error is reported with its name and line; it may raise `StopRequested`."""
+    """A user's own action. It may raise `StopRequested`; an error names the action and its line."""
 
     def __init__(self, spec: str, function: Action) -> None:
         self._spec, self._function = spec, function

@@ -37,9 +37,7 @@ def main() -> int:
     # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     has_nothing_to_save = job.kind in KINDS
-    signal.signal(
-        signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set()
-    )
+    signal.signal(signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set())
     try:
         if run_job(job, send, stop):
             return 128 + signal.SIGTERM

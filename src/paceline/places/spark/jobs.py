@@ -1,7 +1,7 @@
-"""Many small jobs, each writing a file of its own, as tasks of an ordinary Spark stage: `data.pool.run_jobs` on a cluster.
+"""Many small jobs as tasks of an ordinary Spark stage: `data.tools.pool.run_jobs` on a cluster.
 
-Spark may run a task again after a failure, or twice at a time (speculation). A job must therefore write its file whole, under its
-name last, and the same bytes every time; then it does not matter who wins.
+Spark may run a task again after a failure, or twice at a time (speculation). So a job must write
+the same bytes every time and rename its complete file last; then any of its runs may win.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 START_TIMEOUT_S = 300.0
-"""As in a training: the longest wait for executors."""
+"""The longest wait for executors, as in a training."""
 
 
 def run_jobs_on_spark(
@@ -42,22 +42,15 @@ def run_jobs_on_spark(
     total: int,
     console: Console | None,
 ) -> Iterator[Any]:
-    """Results when all are there. Every executor must see all of `folders`."""
+    """Yield the results when all jobs are done. Every executor must see all of `folders`."""
     if not jobs:
         return
     console = console or Console(stderr=True)
     with spark_context(spark, log) as context, late_bar(what, total, console) as advance:
-        wait_for_slots(
-            context, what, 1, START_TIMEOUT_S, lambda text: console.print(text, soft_wrap=True)
-        )
-        yield from _collect(
-            context,
-            partial(_run, function, [str(folder) for folder in folders]),
-            jobs,
-            what,
-            total,
-            advance,
-        )
+        warn = partial(console.print, soft_wrap=True)
+        wait_for_slots(context, what, 1, START_TIMEOUT_S, warn)
+        run = partial(_run, function, [str(folder) for folder in folders])
+        yield from _collect(context, run, jobs, what, total, advance)
 
 
 def _collect(
@@ -68,10 +61,12 @@ def _collect(
     total: int,
     advance: Callable[[float], None],
 ) -> list[Any]:
-    """In a thread, so that this one can show how far it is, and be interrupted."""
+    """Run the jobs in a thread, so that this one can show the progress and be interrupted."""
     from pyspark import InheritableThread
 
-    name, results, errors = f"paceline-{secrets.token_hex(4)}", list[Any](), list[Exception]()
+    name = f"paceline-{secrets.token_hex(4)}"
+    results: list[Any] = []
+    errors: list[Exception] = []
 
     def submit() -> None:
         try:
@@ -80,13 +75,16 @@ def _collect(
         except Exception as error:
             errors.append(error)
 
-    thread, seen, had_slots = InheritableThread(target=submit, daemon=True), 0, time.monotonic()
+    thread = InheritableThread(target=submit, daemon=True)
     thread.start()
+    seen, had_slots = 0, time.monotonic()
     while thread.is_alive():
         thread.join(POLL_S)
         had_slots = time.monotonic() if count_slots(context)[0] else had_slots
         if time.monotonic() - had_slots > START_TIMEOUT_S:
-            raise UserError(f"{what}: Spark has no executors any more; the same command goes on")
+            raise UserError(
+                f"{what}: Spark has no executors any more; run the command again to continue"
+            )
         done = _tasks_done(context, name)
         advance(total * (done - seen) / len(jobs))
         seen = done
@@ -103,10 +101,11 @@ def _tasks_done(context: SparkContext, group: str) -> int:
 
 
 def _run(function: Callable[[Any, Tick], Any], folders: Sequence[str], job: Any) -> Any:
-    """On an executor."""
+    """Run one job on an executor."""
     for folder in folders:
         if not os.access(folder, os.R_OK | os.X_OK):
             raise UserError(
-                f"host {socket.gethostname()} cannot read {folder}; every executor must see it under this path"
+                f"host {socket.gethostname()} cannot read {folder}; "
+                "every executor must see it under this path"
             )
     return function(job, lambda amount: None)

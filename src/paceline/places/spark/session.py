@@ -1,6 +1,7 @@
-"""Spark for a command: the context that already runs, that of spark-submit, or a new one; it is told of this package, too.
+"""Spark for a command: the context that already runs, that of spark-submit, or a new one.
 
-What is done with it belongs to `spark` (training) and `spark_jobs` (many small jobs). No TensorFlow.
+It also ships this package to the executors. `place` uses it for training, `jobs` for many small
+jobs. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -32,24 +33,28 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 LIGHT_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java that starts quickly and stays small: it only passes work on to Python."""
+"""Java that starts quickly and stays small: it only passes work to Python."""
 DEFAULTS = {
     "spark.app.name": "paceline",
     "spark.driver.defaultJavaOptions": LIGHT_JAVA,
     "spark.executor.defaultJavaOptions": LIGHT_JAVA,
     "spark.driver.memory": "512m",  # it only schedules
     "spark.dynamicAllocation.enabled": "false",  # a barrier stage cannot have it
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",  # we have counted ourselves; Spark's own wait is ten minutes
+    # `slots` has counted before; Spark itself would wait for ten minutes
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
-    "spark.stage.maxConsecutiveAttempts": "1",  # a training that failed starts again from its checkpoint, which is our business
+    "spark.stage.maxConsecutiveAttempts": "1",  # `restarts` starts it again from its checkpoint
     "spark.ui.showConsoleProgress": "false",
 }
-"""Of a session that is started here, unless --spark.conf says otherwise."""
+"""Settings of a session that is started here, unless --spark.conf has others."""
 
 
 @contextmanager
 def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
-    """The context to work with, stopped afterwards if it was started here; what its Java process has to say goes to `log`."""
+    """Yield a context, and stop it afterwards if it was started here.
+
+    The output of its Java process goes to `log`.
+    """
     try:
         from pyspark import SparkContext
     except ImportError:
@@ -57,7 +62,8 @@ def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
     running = SparkContext._active_spark_context
     if running is not None and (spark.master or spark.conf):
         raise UserError(
-            "Spark already runs in this process, so --spark.master and --spark.conf come too late; leave them out"
+            "Spark already runs in this process, so --spark.master and --spark.conf come too late; "
+            "leave them out"
         )
     context = running or _start(spark, log)
     try:
@@ -69,14 +75,14 @@ def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
 
 
 def ship_package(context: SparkContext) -> None:
-    """Executors get the driver's own version of this package, whether or not they have one."""
+    """Give the executors the driver's own version of this package, even if they have one."""
     file = shipping_folder() / "paceline-of-the-driver.zip"  # a person may ship a paceline.zip
     context.addPyFile(str(file) if file.exists() else write_package(file))
 
 
 @cache
 def shipping_folder() -> Path:
-    """Executors fetch files when they need them, new ones later than others: there until this process ends."""
+    """Return a folder for files that executors fetch; it exists until this process ends."""
     folder = tempfile.mkdtemp(prefix="paceline-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -89,14 +95,12 @@ def _start(spark: Spark, log: Path) -> SparkContext:
     from pyspark.java_gateway import launch_gateway
 
     _check_master(spark.master)
-    # it asks for an older pandas than it works with, in the middle of the progress bar
+    # it asks for an older pandas than it needs, in the middle of the progress bar
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
-        os.environ.setdefault(
-            "PYSPARK_PYTHON", sys.executable
-        )  # Spark's own default is whatever python3 is
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's own default is python3
     try:
         gateway = SparkContext._gateway
         if not gateway and not submitted:
@@ -127,7 +131,7 @@ def _settings(spark: Spark, conf: SparkConf) -> SparkConf:
 
 
 def _check_master(master: str) -> None:
-    """Spark itself tries for a minute."""
+    """Fail at once if no master listens; Spark itself tries for a minute."""
     if not master.startswith("spark://") or "," in master:
         return
     try:
@@ -135,19 +139,23 @@ def _check_master(master: str) -> None:
         socket.create_connection((url.hostname or "", url.port or 7077), timeout=10.0).close()
     except (OSError, ValueError) as error:
         raise UserError(
-            f"--spark.master is {master}, and nobody answers there ({error}); start the master, or correct the URL"
+            f"--spark.master is {master}, and nobody answers there ({error}); "
+            "start the master, or correct the URL"
         ) from None
 
 
 def check_java() -> None:
-    """Java as Spark's own scripts look for it."""
+    """Raise UserError if there is no Java, or an old one, where Spark's own scripts look for it."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(str(Path(home, "bin", "java")) if home else "java")
-    advice = f"Spark needs Java {OLDEST_JAVA} or newer: install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    advice = (
+        f"Spark needs Java {OLDEST_JAVA} or newer: install it "
+        "(Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    )
     if not program:
         raise UserError(f"there is no Java{f' in JAVA_HOME ({home})' if home else ''}; {advice}")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
+    version = re.search(r'version "(?:1\.)?(\d+)', output.stderr)
     if not version or int(version[1]) < OLDEST_JAVA:
         raise UserError(
             f"{program} is Java {version[1] if version else 'of an unknown version'}; {advice}"
@@ -155,17 +163,19 @@ def check_java() -> None:
 
 
 def explain_failure(error: Exception) -> Exception:
-    """Of Spark's pages of traces the line that a person needs."""
+    """Return Spark's pages of traces as the one line that a person needs."""
     text = str(getattr(error, "java_exception", None) or error)
     if known := re.search(r"paceline\.errors\.UserError: (.*)", text):
         return UserError(known[1])
     if missing := re.search(r"ModuleNotFoundError: (No module named .*)", text):
         return UserError(
-            f"the executors' Python has {missing[1][0].lower()}{missing[1][1:]}; give it the same packages, see docs/spark.md"
+            f"the executors' Python has {missing[1][0].lower()}{missing[1][1:]}; "
+            "give it the same packages, see docs/spark.md"
         )
     if lacking := re.search(r'Cannot run program "([^"]+)"', text):
         return UserError(
-            f"the executors have no Python {lacking[1]}; name theirs in PYSPARK_PYTHON, see docs/spark.md"
+            f"the executors have no Python {lacking[1]}; "
+            "name theirs in PYSPARK_PYTHON, see docs/spark.md"
         )
     if clash := re.search(r"\[PYTHON_VERSION_MISMATCH\] (.*)", text):
         return UserError(f"{clash[1]}; name the executors' Python in PYSPARK_PYTHON")
@@ -177,7 +187,7 @@ def explain_failure(error: Exception) -> Exception:
 
 
 def write_package(file: Path) -> str:
-    """This package as a zip, as --py-files takes it."""
+    """Write this package as a zip file for --py-files; return its path."""
     package = Path(__file__).parents[2]
     files = {
         path: Path("paceline", path.relative_to(package)) for path in sorted(package.rglob("*.py"))

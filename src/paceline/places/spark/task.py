@@ -1,7 +1,8 @@
-"""What one task of the barrier stage does on its executor: it looks around, gathers addresses, starts a fresh worker process, and
-passes on what that says to the driver and what the driver says to it. It decides nothing: the driver watches all workers.
+"""One task of the barrier stage, on its executor: it starts a worker process.
 
-A worker ends when its task does, and a task when its driver is gone; so nothing is left on any executor, whoever was killed.
+It checks the host, exchanges addresses with the other tasks, and passes messages and log to the
+driver and signals to the worker. It decides nothing: the driver watches all workers. A worker ends
+when its task does, and a task when its driver is gone, so nothing is left on any executor.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,108 +25,72 @@ from paceline.config.cluster import Cluster
 from paceline.config.experiment import Data
 from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.messages import Error, Exit, Log, Message, to_line
+from paceline.messages import Error, Exit, Log
 from paceline.places.process import start_worker
+from paceline.places.spark.connection import DriverConnection, shut_down
 
 CONNECT_TIMEOUT_S = 30.0
-LAST_WORDS_S = 10.0
+LAST_MESSAGES_S = 10.0
 
 
 @dataclass(frozen=True)
-class Errand:
-    """What every task is told."""
+class Assignment:
+    """What every task gets from the driver."""
 
     job: dict[str, Any]
     driver: tuple[str, int]
     secret: str
     folder: str
-    """Of the command; relative paths and modules of the user's own are found from there, where an executor has it."""
+    """The command's working folder: the start of relative paths, if the executor has it."""
     proof: str
-    """A new file of a random name in the run folder, which only a host that shares the folder can see; empty: no need."""
+    """A new file in the run folder, which only a host that shares the folder sees; or empty."""
 
 
-class Line:
-    """The connection to the driver: JSON lines both ways. One that is broken takes everything and keeps nothing."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        keep_alive(connection)
-        self._lines, self._lock = connection.makefile("rwb"), threading.Lock()
-
-    def send(self, message: Message) -> None:
-        self.pass_on(to_line(message).encode())
-
-    def pass_on(self, line: bytes) -> None:
-        with self._lock:
-            try:
-                self._lines.write(line)
-                self._lines.flush()
-            except (OSError, ValueError):
-                return  # whoever listens for commands notices, and ends the worker
-
-    def commands(self) -> Iterator[dict[str, Any]]:
-        try:
-            for line in self._lines:
-                yield json.loads(line)
-        except (OSError, ValueError):
-            return
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """A peer whose host has vanished is noticed within half a minute."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def hang_up(connection: socket.socket) -> None:
-    """Both sides are told, and every thread that waits for it, here too; closing it alone would not do that."""
-    with suppress(OSError):  # it is gone already
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def run_task(errand: Errand, _: Iterator[int]) -> Iterator[int]:
-    """One worker from its start to its end."""
+def run_task(assignment: Assignment, _: Iterator[int]) -> Iterator[int]:
+    """Run one worker from its start to its end."""
     context = BarrierTaskContext.get()
     index = context.partitionId()
     host = context.getTaskInfos()[index].address.rsplit(":", 1)[0]
     try:
-        connection = socket.create_connection(errand.driver, timeout=CONNECT_TIMEOUT_S)
+        connection = socket.create_connection(assignment.driver, timeout=CONNECT_TIMEOUT_S)
     except OSError as error:
-        driver = f"{errand.driver[0]}:{errand.driver[1]}"
+        address = f"{assignment.driver[0]}:{assignment.driver[1]}"
         raise UserError(
-            f"host {host} cannot reach the driver at {driver} ({error}); see spark.driver.host"
+            f"host {host} cannot reach the driver at {address} ({error}); see spark.driver.host"
         ) from None
     with connection:
-        line = Line(connection)
-        hello = {"secret": errand.secret, "worker": index, "host": host}
-        line.pass_on(json.dumps(hello).encode() + b"\n")
-        folder = errand.folder if os.path.isdir(errand.folder) else os.getcwd()
-        job = _meet(errand, context, index, host, folder, line)
-        line.send(Exit(_run_worker(job, line, folder, context) if job else 0))
-        hang_up(connection)  # the thread that listens for commands holds it, too
+        driver = DriverConnection(connection)
+        hello = {"secret": assignment.secret, "worker": index, "host": host}
+        driver.send_line(json.dumps(hello).encode() + b"\n")
+        folder = assignment.folder if os.path.isdir(assignment.folder) else os.getcwd()
+        job = _exchange_addresses(assignment, context, index, host, folder, driver)
+        driver.send(Exit(_run_worker(job, driver, folder, context) if job else 0))
+        shut_down(connection)  # the thread that reads commands holds it, too
     return iter(())
 
 
-def _meet(
-    errand: Errand, context: BarrierTaskContext, index: int, host: str, folder: str, line: Line
+def _exchange_addresses(
+    assignment: Assignment,
+    context: BarrierTaskContext,
+    index: int,
+    host: str,
+    folder: str,
+    driver: DriverConnection,
 ) -> Job | None:
-    """The job of this worker, or None where one of the hosts lacks something; everyone then tells the same."""
-    job = Job.from_json(errand.job)
-    with (
-        socket.socket() as port
-    ):  # held until everyone has one, lest neighbours get the same; TensorFlow then takes it
+    """Return the job of this worker, or None if a host lacks something; all report the same."""
+    job = Job.from_json(assignment.job)
+    # the port is held until every task has one, so that no two of a host get the same
+    with socket.socket() as port:
         port.bind(("", 0))
         own = {
             "address": f"{host}:{port.getsockname()[1]}",
             "problem": _problem(job.experiment.data, folder, host)
-            or (proof_problem(errand.proof, host) if index == 0 else ""),
+            or (proof_problem(assignment.proof, host) if index == 0 else ""),
         }
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
     problems = [other["problem"] for other in everyone if other["problem"]]
     if problems:
-        line.send(Error(problems[0]))
+        driver.send(Error(problems[0]))
         return None
     addresses = tuple(other["address"] for other in everyone) if len(everyone) > 1 else ()
     return replace(
@@ -141,56 +105,64 @@ def _problem(data: Data, folder: str, host: str) -> str:
     where = Path(folder, data.dir).expanduser()
     if not reads_files or os.access(where, os.R_OK | os.X_OK):
         return ""
-    return f"host {host} cannot read the data folder {where}; put the data where every executor sees them, under one path"
+    return (
+        f"host {host} cannot read the data folder {where}; "
+        "put the data where every executor sees them, under one path"
+    )
 
 
 def proof_problem(proof: str, host: str) -> str:
     if not proof or os.path.exists(proof):
         return ""
-    return f"host {host}, which has the chief, does not share {Path(proof).parent} with the driver; give a --run-dir that both see"
+    return (
+        f"host {host}, which has the chief, does not share {Path(proof).parent} with the driver; "
+        "give a --run-dir that both see"
+    )
 
 
-def _run_worker(job: Job, line: Line, folder: str, context: BarrierTaskContext) -> int:
-    """Start the worker and pass everything on until it has ended; its exit code."""
+def _run_worker(
+    job: Job, driver: DriverConnection, folder: str, context: BarrierTaskContext
+) -> int:
+    """Start the worker and pass everything on until it has ended; return its exit code."""
     log, log_writer = os.pipe()
     process, messages = start_worker(job, log_writer, folder, _environment(context))
     assert process.stdin
-    threading.Thread(target=_obey, args=(line, process), daemon=True).start()
+    threading.Thread(target=_forward_signals, args=(driver, process), daemon=True).start()
     readers = ((_pass_messages, messages), (_pass_log, log))
     passing = [
-        threading.Thread(target=target, args=(reader, line), daemon=True)
+        threading.Thread(target=target, args=(reader, driver), daemon=True)
         for target, reader in readers
     ]
     for thread in passing:
         thread.start()
     code = process.wait()
     for thread in passing:
-        thread.join(LAST_WORDS_S)
+        thread.join(LAST_MESSAGES_S)
     process.stdin.close()
     return code
 
 
-def _obey(line: Line, process: subprocess.Popen[bytes]) -> None:
-    """The driver's signals; without a driver there is nobody to work for."""
-    for command in line.commands():
+def _forward_signals(driver: DriverConnection, process: subprocess.Popen[bytes]) -> None:
+    """Pass the driver's signals on; end the worker when the driver is gone."""
+    for command in driver.commands():
         process.send_signal(command["signal"])
     process.send_signal(signal.SIGKILL)
 
 
-def _pass_messages(reader: int, line: Line) -> None:
+def _pass_messages(reader: int, driver: DriverConnection) -> None:
     with os.fdopen(reader, "rb") as messages:
         for message in messages:
-            line.pass_on(message)
+            driver.send_line(message)
 
 
-def _pass_log(reader: int, line: Line) -> None:
+def _pass_log(reader: int, driver: DriverConnection) -> None:
     with os.fdopen(reader, "rb", buffering=0) as log:
         while text := log.read(65536):
-            line.send(Log(text.decode(errors="replace")))
+            driver.send(Log(text.decode(errors="replace")))
 
 
 def _environment(context: BarrierTaskContext) -> dict[str, str]:
-    """What a worker inherits: whatever Spark shipped (its paths are relative to the executor's folder), and its GPUs."""
+    """Return the environment of a worker: what Spark shipped, with absolute paths, and its GPUs."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     }
