@@ -20,7 +20,7 @@ from paceline.core.evaluation import EXAMPLES
 from paceline.core.metrics import Metrics
 from paceline.core.state import State, StateLayout
 from paceline.run_folder.files import explained
-from paceline.worker.actions import evaluation, steps_of_block
+from paceline.worker.actions import measures, steps_of_block
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes would be too large to read; the report has their most frequent mistakes."""
@@ -42,7 +42,7 @@ class TensorBoard:
         single = steps_of_block(step, metrics)
         shown = ["images_per_second", "epoch", "staleness_mean", "staleness_max"]
         shown += [] if single else ["loss", "accuracy", "learning_rate"]
-        whole = {name: metrics[name] for name in shown if name in metrics} | evaluation(metrics)
+        whole = {name: metrics[name] for name in shown if name in metrics} | measures(metrics)
         blocks = [(at, [_scalar(*item) for item in values.items()]) for at, values in single]
         self._write(*blocks, (step, [_scalar(*item) for item in whole.items()]))
         for name in metrics:

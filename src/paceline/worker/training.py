@@ -22,7 +22,7 @@ from paceline.worker.build import summary_line
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
-    from paceline.engines.base import Engine
+    from paceline.worker.loop import Engine
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Training:
         plan = self.core.plan
         if plan.stops_at(first_step) and first_step < plan.total_steps:
             return {}  # an earlier command stopped here
-        stops = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at)]
+        stops: list[Action] = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at)]
         try:
             metrics = loop.train(self.engine, plan, [*actions, *stops], first_step)
         except StopRequested as request:
