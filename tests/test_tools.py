@@ -239,9 +239,9 @@ def test_doctor_says_what_does_not_answer_and_what_cannot_be_written(
         there.listen()
         gone.bind(("127.0.0.1", 0))
         good, bad = (f"127.0.0.1:{each.getsockname()[1]}" for each in (there, gone))
-        (ray,) = doctor._ray(bad)
+        ray = doctor._ray(bad)
         assert (ray.state, "does not answer" in ray.text) == ("broken", True)
-        assert [finding.state for finding in doctor._ray(good)] == ["good"]
+        assert doctor._ray(good).state == "good"
         assert (
             next(f for f in doctor._spark(f"spark://{bad}") if f.what == "Spark").state == "broken"
         )

@@ -46,7 +46,7 @@ class Result:
 
     @property
     def history(self) -> Any:
-        """Return metrics.jsonl: a DataFrame with a row per block, or dictionaries without pandas."""
+        """Return metrics.jsonl as a DataFrame, or as dictionaries if pandas is not installed."""
         records = existing_run(self.run_dir, checkpoints=False).metrics.read()
         try:
             import pandas

@@ -1,4 +1,4 @@
-"""What uses a trained run: `paceline eval`, `predict` and `export`. A worker process does the work."""
+"""What uses a trained run: `paceline eval`, `predict` and `export`, in a worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How fast a recipe trains on this machine: the real training, in its own worker processes, for some seconds."""
+"""Measures how fast a recipe trains on this machine.
+
+It runs the real training in worker processes for some seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.experiment import Experiment
+from paceline.config.experiment import Data, Experiment
 from paceline.config.job import Job, Place, Run, Spark
 from paceline.config.plan import build_plan
 from paceline.errors import UserError
@@ -20,53 +23,51 @@ Kind = Literal["local", "ps", "ray", "spark"]
 
 @dataclass(frozen=True)
 class Measured:
+    """The speed of a recipe in a place, and the size of a full run."""
+
     recipe: str
     where: str
     images_per_second: float | None
     total_images: int
-    """Of a full run."""
-    drawn: bool
-    """Whether drawn pictures stood in for the recipe's own."""
+    """Number of images in a full run."""
+    generated: bool
+    """Whether generated images replaced those of the recipe."""
 
     def line(self) -> str:
         where = f"{self.recipe:<18} {self.where:<19}"
         if not self.images_per_second:
             return f"{where}  nothing measured; give more --seconds"
         duration = _duration(self.total_images / self.images_per_second)
-        stand_in = "  (on generated images)" if self.drawn else ""
+        stand_in = "  (on generated images)" if self.generated else ""
         speed = f"{self.images_per_second:>8,.0f} images/s"
         return f"{where}  {speed}  full run: about {duration} of training{stand_in}"
 
 
 def choose_place(kind: Kind, workers: int) -> tuple[str, Place]:
-    """What a person would call it, and the place: Ray and Spark on this machine, one worker per task and actor."""
+    """Return a readable name and the place. Ray and Spark are started on this machine."""
     base = Place(on="local", workers=workers, max_restarts=0)
     if kind == "ps":
         return f"{workers} + 1 ps", replace(base, ps=1)
     if kind == "ray":
         return f"Ray, {workers} actor{'s' * (workers > 1)}", replace(base, on="ray")
     if kind == "spark":
-        return f"Spark, {workers} task{'s' * (workers > 1)}", replace(
-            base, on="spark", spark=Spark(master=f"local-cluster[{workers},1,1024]")
-        )
+        master = Spark(master=f"local-cluster[{workers},1,1024]")
+        on_spark = replace(base, on="spark", spark=master)
+        return f"Spark, {workers} task{'s' * (workers > 1)}", on_spark
     return "one process" if workers == 1 else f"{workers} processes", base
 
 
 def measure_recipe(
     name: str, experiment: Experiment, kind: Kind, workers: int, seconds: float, data_dir: str = ""
 ) -> Measured:
-    """Train for `seconds` after the first block, which compiles; nothing is evaluated, and the run folder is gone afterwards."""
+    """Train for `seconds` after the first block, which compiles, and return the speed.
+
+    It evaluates nothing, and removes the run folder afterwards.
+    """
     from paceline.places import launch
 
-    drawn = experiment.data.source == "cifar10" and not data_dir
-    if drawn:  # the same shapes and numbers of pictures and classes
-        data = replace(
-            experiment.data, source="shapes", train_size=5_000, test_size=10, validation=0
-        )
-    elif experiment.data.source != "shapes" and not data_dir:
-        raise UserError(f"the recipe {name} needs its data: give --data.dir DIR")
-    else:
-        data = replace(experiment.data, dir=data_dir if experiment.data.source != "shapes" else "")
+    data = _choose_data(name, experiment.data, data_dir)
+    generated = data.source != experiment.data.source
     quick = replace(
         experiment, data=data, epochs=10_000.0, steps=0, evaluate_every=0.0, save_every=0.0
     )
@@ -75,7 +76,8 @@ def measure_recipe(
     def listen(message: Message) -> None:
         nonlocal deadline, total_steps
         if isinstance(message, Start):
-            total_steps = _full_steps(experiment, message.steps_per_epoch)
+            epoch = message.steps_per_epoch
+            total_steps = experiment.steps or round(experiment.epochs * epoch)
         if isinstance(message, Block):
             deadline = min(deadline, time.monotonic() + seconds)
             if time.monotonic() >= deadline:
@@ -84,14 +86,21 @@ def measure_recipe(
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
         where, place = choose_place(kind, workers)
         result = launch(Job(quick, place, Run(run_dir=str(Path(folder, "run")))), listen)
-    if drawn:
+    if generated:
         total_steps = build_plan(experiment, CIFAR_SIZE - experiment.data.validation).total_steps
     images = total_steps * experiment.global_batch_size
-    return Measured(name, where, result.get("images_per_second"), images, drawn)
+    return Measured(name, where, result.get("images_per_second"), images, generated)
 
 
-def _full_steps(experiment: Experiment, steps_per_epoch: int) -> int:
-    return experiment.steps or round(experiment.epochs * steps_per_epoch)
+def _choose_data(name: str, data: Data, data_dir: str) -> Data:
+    """Return the data to train on: in `data_dir`, or generated instead of CIFAR-10."""
+    if data.source == "shapes":
+        return replace(data, dir="")
+    if data_dir:
+        return replace(data, dir=data_dir)
+    if data.source == "cifar10":  # images of the same shape, with as many classes
+        return replace(data, source="shapes", train_size=5_000, test_size=10, validation=0)
+    raise UserError(f"the recipe {name} needs its data: give --data.dir DIR")
 
 
 def _duration(seconds: float) -> str:

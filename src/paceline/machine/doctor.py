@@ -1,5 +1,8 @@
-"""What is good, slow or broken on this machine. Each check is a function that gives findings; TensorFlow is looked at in processes of
-its own, because its settings can be made only once in each."""
+"""Checks of this machine: what is good, slow or broken, and what to do about it.
+
+Each check returns or yields findings. TensorFlow is checked in processes of its own, because its
+settings can be made only once in each process.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 SLOW_MB_PER_S = 30
-LITTLE_MEMORY_GB, LITTLE_DISK_GB = 2.0, 1.0
+LITTLE_MEMORY_GB = 2.0
+LITTLE_DISK_GB = 1.0
 TIMEOUT_S = 60
+TEST_FILE_MB = 32
 
 
 class Finding(NamedTuple):
@@ -27,25 +33,30 @@ class Finding(NamedTuple):
     text: str
 
 
+good = partial(Finding, "good")
+slow = partial(Finding, "slow")
+broken = partial(Finding, "broken")
+absent = partial(Finding, "absent")
+
+
 def examine_machine(
     run_dir: str, ray_address: str = "", spark_master: str = ""
 ) -> Iterator[Finding]:
+    """Yield the findings of all checks, each as soon as it is known."""
     yield _python()
     yield from _tensorflow()
     yield _cores()
     yield _memory()
     yield _ports()
-    yield from _ray(ray_address or os.environ.get("RAY_ADDRESS", ""))
+    yield _ray(ray_address or os.environ.get("RAY_ADDRESS", ""))
     yield from _spark(spark_master)
     yield _run_folder(Path(run_dir))
 
 
 def _python() -> Finding:
-    names = ("paceline", "keras", "numpy")
-    text = ", ".join(
-        [f"Python {sys.version.split()[0]}", *(f"{name} {_version(name)}" for name in names)]
-    )
-    return Finding("good" if _version("keras") else "broken", "versions", text)
+    packages = [f"{name} {_version(name)}" for name in ("paceline", "keras", "numpy")]
+    text = ", ".join([f"Python {sys.version.split()[0]}", *packages])
+    return (good if _version("keras") else broken)("versions", text)
 
 
 def _version(package: str) -> str:
@@ -55,7 +66,8 @@ def _version(package: str) -> str:
         return ""
 
 
-# A forward and backward pass of a 3x3 convolution as in the first stage of a CIFAR ResNet, one thread, best of several.
+# A forward and backward pass of a 3x3 convolution, as in the first stage of a CIFAR ResNet, on one
+# thread; the best of several.
 _PROBE = """
 import json, time
 began = time.perf_counter()
@@ -87,29 +99,23 @@ print(json.dumps({
 def _tensorflow() -> Iterator[Finding]:
     found = _probe("1")
     if isinstance(found, str):
-        yield Finding(
-            "broken",
-            "TensorFlow",
-            f"{found}; install it with pip install 'paceline[cpu]' or 'paceline[gpu]'",
-        )
+        install = "pip install 'paceline[cpu]' or 'paceline[gpu]'"
+        yield broken("TensorFlow", f"{found}; install it with {install}")
         return
-    known = found["tensorflow"].startswith("2.21.")
-    advice = (
-        "" if known else "; Paceline is tested with 2.21: pip install 'tensorflow-cpu>=2.21,<2.22'"
-    )
-    yield Finding(
-        "good" if known else "slow",
-        "TensorFlow",
-        f"{found['tensorflow']}, imported in {found['import_s']:.1f} s{advice}",
-    )
+    text = f"{found['tensorflow']}, imported in {found['import_s']:.1f} s"
+    if found["tensorflow"].startswith("2.21."):
+        yield good("TensorFlow", text)
+    else:
+        install = "pip install 'tensorflow-cpu>=2.21,<2.22'"
+        yield slow("TensorFlow", f"{text}; Paceline is tested with 2.21: {install}")
     if found["backend"] != "tensorflow":
-        yield Finding("broken", "Keras", f"its backend is {found['backend']}; unset KERAS_BACKEND")
+        yield broken("Keras", f"its backend is {found['backend']}; unset KERAS_BACKEND")
     yield _devices(found["gpus"])
     yield _onednn(found["step_s"])
 
 
 def _probe(onednn: str) -> dict[str, Any] | str:
-    """What TensorFlow says and how fast it is, or why it says nothing."""
+    """Return the version and speed of TensorFlow, or a line that says why it does not run."""
     environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": onednn, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", _PROBE]
     try:
@@ -125,51 +131,39 @@ def _probe(onednn: str) -> dict[str, Any] | str:
 
 def _devices(gpus: int) -> Finding:
     if gpus:
-        return Finding(
-            "good", "devices", f"{gpus} GPU{'s' * (gpus > 1)}; --devices cpu keeps off them"
-        )
+        return good("devices", f"{gpus} GPU{'s' * (gpus > 1)}; --devices cpu trains without them")
     if Path("/proc/driver/nvidia").exists():
-        return Finding(
-            "broken",
+        return broken(
             "devices",
-            "there is an NVIDIA driver, but TensorFlow sees no GPU: pip install 'paceline[gpu]'",
+            "there is an NVIDIA driver, but TensorFlow finds no GPU: pip install 'paceline[gpu]'",
         )
-    return Finding("good", "devices", "CPU only")
+    return good("devices", "CPU only")
 
 
 def _onednn(with_s: float) -> Finding:
-    """Paceline's workers switch it on, whatever the environment says."""
+    """Compare the speed with and without oneDNN, which workers always switch on."""
     without = _probe("0")
     if isinstance(without, str):
-        return Finding("broken", "oneDNN", without)
+        return broken("oneDNN", without)
     ratio = without["step_s"] / with_s
-    text = f"on in Paceline's workers; a convolution step takes {1000 * with_s:.0f} ms with it, {1000 * without['step_s']:.0f} without"
+    times = f"{1000 * with_s:.0f} ms with it, {1000 * without['step_s']:.0f} without"
+    text = f"on in Paceline's workers; a convolution step takes {times}"
     if ratio < 0.9:
-        return Finding(
-            "slow",
-            "oneDNN",
-            f"{text}: this machine is faster without, which Paceline does not offer",
-        )
-    return Finding("good", "oneDNN", f"{text}, {ratio:.1f} times as long")
+        return slow("oneDNN", f"{text}: it slows down this machine, but cannot be switched off")
+    return good("oneDNN", f"{text}, {ratio:.1f} times as long")
 
 
 def _cores() -> Finding:
-    cores, quota = len(os.sched_getaffinity(0)), _cpu_quota()
-    text = f"{cores} for Paceline: as many --replicas are fastest, each on one thread"
+    cores, quota, load = len(os.sched_getaffinity(0)), _cpu_quota(), os.getloadavg()[0]
+    text = f"{cores} for Paceline; training is fastest with as many --replicas"
     if quota and quota < cores:
-        return Finding(
-            "slow",
-            "cores",
-            f"{text}; but this container may use {quota:.1f} at a time: start it with taskset or a cpuset",
-        )
-    load = os.getloadavg()[0]
+        limit = f"this container may use only {quota:.1f} at a time"
+        return slow("cores", f"{text}. But {limit}: start it with taskset or a cpuset")
     if load > 0.5 * cores:
-        return Finding(
-            "slow",
-            "cores",
-            f"{text}; other programs keep {load:.1f} of them busy: wait, or stop them",
+        return slow(
+            "cores", f"{text}. But other programs use {load:.1f} of them: wait, or end them"
         )
-    return Finding("good", "cores", text)
+    return good("cores", text)
 
 
 def _cpu_quota() -> float | None:
@@ -188,13 +182,10 @@ def _memory() -> Finding:
         free = min(free, (limit - int(Path("/sys/fs/cgroup/memory.current").read_text())) / 1e9)
     except (OSError, ValueError):  # no limit
         pass
+    text = f"{free:.1f} GB free; a worker needs 1 to 2 GB"
     if free < LITTLE_MEMORY_GB:
-        return Finding(
-            "slow",
-            "memory",
-            f"{free:.1f} GB free; a worker needs 1 to 2: free some, or use fewer --workers",
-        )
-    return Finding("good", "memory", f"{free:.1f} GB free; a worker needs 1 to 2")
+        return slow("memory", f"{text}: free some, or use fewer --workers")
+    return good("memory", text)
 
 
 def _ports() -> Finding:
@@ -205,73 +196,56 @@ def _ports() -> Finding:
             one.listen()
             socket.create_connection(one.getsockname(), timeout=2.0).close()
     except OSError as error:
-        return Finding(
-            "broken",
-            "ports",
-            f"workers of this machine cannot reach each other ({error}); --workers 1 works",
-        )
+        text = f"processes on this machine cannot connect to each other ({error})"
+        return broken("ports", f"{text}; only --workers 1 works")
+    name = socket.gethostname()
     try:
-        address = socket.gethostbyname(socket.gethostname())
+        address = socket.gethostbyname(name)
     except OSError:
-        text = f"the name of this machine, {socket.gethostname()}, has no address: several machines need one, in DNS or /etc/hosts"
-        return Finding("slow", "ports", text)
-    text = "free ones are found, and workers of this machine can reach each other"
+        text = f"the host name of this machine, {name}, does not resolve"
+        return slow("ports", f"{text}: training on several machines needs it in DNS or /etc/hosts")
+    text = "processes on this machine can connect to each other"
+    resolves = f"the host name {name} resolves to {address}"
     if address.startswith("127."):
-        return Finding(
-            "good",
-            "ports",
-            f"{text}; for several machines its name must not lead to {address}: see /etc/hosts",
-        )
-    return Finding("good", "ports", f"{text}; its name leads to {address}")
+        other = "other machines cannot connect to that; to train on several machines"
+        return good("ports", f"{text}; {resolves}, and {other}, change /etc/hosts")
+    return good("ports", f"{text}; {resolves}")
 
 
-def _ray(address: str) -> Iterator[Finding]:
+def _ray(address: str) -> Finding:
     if not (own := _version("ray")):
-        yield Finding("absent", "Ray", "pip install 'paceline[ray]' for --on ray")
-    elif not address or address in ("auto", "local"):
-        yield Finding(
-            "good",
-            "Ray",
-            f"{own}; a cluster is started here when it is needed, or give --ray.address",
-        )
-    else:
-        yield _reach("Ray", own, re.sub(r"^ray://", "", address), "--ray.address and RAY_ADDRESS")
+        return absent("Ray", "pip install 'paceline[ray]' for --on ray")
+    if not address or address in ("auto", "local"):
+        text = "--on ray starts a cluster here, or uses the one of --ray.address"
+        return good("Ray", f"{own}; {text}")
+    return _reach("Ray", own, address.removeprefix("ray://"), "--ray.address and RAY_ADDRESS")
 
 
 def _spark(master: str) -> Iterator[Finding]:
     if not (own := _version("pyspark")):
-        yield Finding("absent", "Spark", "pip install 'paceline[spark]' for --on spark")
+        yield absent("Spark", "pip install 'paceline[spark]' for --on spark")
         return
     yield _java()
     if master.startswith("spark://"):
         yield _reach("Spark", own, master.removeprefix("spark://").split(",")[0], "--spark.master")
     else:
-        yield Finding(
-            "good", "Spark", f"{own}; give --spark-master spark://HOST:PORT to try a cluster"
-        )
+        yield good("Spark", f"{own}; give --spark-master spark://HOST:PORT to check a cluster")
 
 
 def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    needed = "Spark needs Java 17 or newer: install a JRE"
     if not java or not os.path.exists(java):
-        return Finding(
-            "broken",
-            "Java",
-            f"not found{f' in JAVA_HOME {home}' * bool(home)}; Spark needs 17 or newer: install a JRE",
-        )
+        return broken("Java", f"not found{f' in JAVA_HOME {home}' * bool(home)}; {needed}")
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(
-            "broken", "Java", f"{java} does not run ({error}); install a JRE of 17 or newer"
-        )
+        return broken("Java", f"{java} does not run ({error}); {needed}")
     number = re.search(r'version "(\d+)', said)
     if not number or int(number[1]) < 17:
-        return Finding(
-            "broken", "Java", f"{said.splitlines()[0] if said else java}; Spark needs 17 or newer"
-        )
-    return Finding("good", "Java", f"{number[1]}, for Spark")
+        return broken("Java", f"{said.splitlines()[0] if said else java}; {needed}")
+    return good("Java", f"{number[1]}, for Spark")
 
 
 def _reach(what: str, own: str, address: str, flags: str) -> Finding:
@@ -279,49 +253,32 @@ def _reach(what: str, own: str, address: str, flags: str) -> Finding:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=3.0).close()
     except (OSError, ValueError) as error:
-        return Finding(
-            "broken",
-            what,
-            f"{own}; {address} does not answer ({error}): start it, or put {flags} right",
-        )
-    return Finding("good", what, f"{own}; {address} answers")
+        text = f"{own}; {address} does not answer ({error})"
+        return broken(what, f"{text}: start it, or correct {flags}")
+    return good(what, f"{own}; {address} answers")
 
 
 def _run_folder(folder: Path) -> Finding:
-    """Write and sync 32 MB where runs go, or in the nearest folder that exists."""
+    """Write a file where runs are written, or in the nearest folder that exists, and time it."""
     place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
-    free, file, size = (
-        shutil.disk_usage(place).free / 1e9,
-        place / f".paceline-doctor-{os.getpid()}",
-        32,
-    )
+    free = shutil.disk_usage(place).free / 1e9
+    file = place / f".paceline-doctor-{os.getpid()}"
     began = time.perf_counter()
     try:
         with open(file, "wb") as handle:
-            for _ in range(size):
+            for _ in range(TEST_FILE_MB):
                 handle.write(os.urandom(1 << 20))
             handle.flush()
             os.fsync(handle.fileno())
     except OSError as error:
-        return Finding(
-            "broken",
-            "run folder",
-            f"cannot write to {place} ({error.strerror}); give another --run-dir",
-        )
+        text = f"cannot write to {place} ({error.strerror})"
+        return broken("run folder", f"{text}; give another --run-dir")
     finally:
         file.unlink(missing_ok=True)
-    speed = size / (time.perf_counter() - began)
+    speed = TEST_FILE_MB / (time.perf_counter() - began)
     text = f"{speed:,.0f} MB/s to {place}, {free:,.0f} GB free"
     if free < LITTLE_DISK_GB:
-        return Finding(
-            "slow",
-            "run folder",
-            f"{text}: too little for many checkpoints; make room, or use another --run-dir",
-        )
+        return slow("run folder", f"{text}: too little for many checkpoints; use another --run-dir")
     if speed < SLOW_MB_PER_S:
-        return Finding(
-            "slow",
-            "run folder",
-            f"{text}: checkpoints of large models will take long; use another --run-dir",
-        )
-    return Finding("good", "run folder", text)
+        return slow("run folder", f"{text}: large checkpoints take long; use another --run-dir")
+    return good("run folder", text)
