@@ -314,7 +314,7 @@ def test_a_really_full_disk_keeps_the_last_good_one(tmp_path: Path) -> None:
     [
         ({"params": (("conv/kernel", (3, 3, 3)), ("scale", ()))}, r"'params/conv/kernel' .*2\), in the model \(3, 3, 3\)"),
         ({"params": (("conv/kernel", (3, 3, 2)), ("bias", (1,)))}, "it has no 'params/bias', which the model has"),
-        ({"params": (("conv/kernel", (3, 3, 2)),)}, "it has 'params/scale', which the model has not"),
+        ({"params": (("conv/kernel", (3, 3, 2)),)}, "it has 'params/scale', which the model does not have"),
         ({"ema": ()}, r"it has the vectors \['params', 'momentum', 'stats'\], not \['params', 'momentum', 'stats', 'ema'\]"),
     ],
 )  # fmt: skip

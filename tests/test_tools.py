@@ -28,7 +28,7 @@ from paceline.config.experiment import Data, Experiment
 from paceline.config.recipes import RECIPES
 from paceline.machine import doctor
 from paceline.run_folder.folder import RunFolder, default_path
-from paceline.run_folder.listing import resume_command, table_of_runs
+from paceline.run_folder.listing import list_runs, resume_command
 
 FACTS = {"train": 1, "test": 1, "classes": ["a"], "image_shape": None}
 
@@ -66,13 +66,13 @@ def test_the_table_tells_states_and_sorts_by_every_column(tmp_path: Path):
     busy.lock()
     make_folder(tmp_path, "d", smoke)
     (tmp_path / "d" / "config.json").write_text("{")
-    states = {row.name: row.state for row in table_of_runs(tmp_path)}
+    states = {row.name: row.state for row in list_runs(tmp_path)}
     assert states == {"a": "finished", "b": "unfinished", "c": "running", "d": "damaged"}
     busy.unlock()
-    assert {row.name: row.state for row in table_of_runs(tmp_path)}["c"] == "unfinished"
-    assert [row.name for row in table_of_runs(tmp_path, "accuracy")] == ["b", "c", "a", "d"]
-    assert [row.name for row in table_of_runs(tmp_path, "loss")] == ["b", "c", "a", "d"]
-    assert [row.name for row in table_of_runs(tmp_path, "name")] == ["a", "b", "c", "d"]
+    assert {row.name: row.state for row in list_runs(tmp_path)}["c"] == "unfinished"
+    assert [row.name for row in list_runs(tmp_path, "accuracy")] == ["b", "c", "a", "d"]
+    assert [row.name for row in list_runs(tmp_path, "loss")] == ["b", "c", "a", "d"]
+    assert [row.name for row in list_runs(tmp_path, "name")] == ["a", "b", "c", "d"]
 
 
 def parsed(command: list[str]) -> tuple[Experiment, str]:

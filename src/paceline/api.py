@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from paceline.results.evaluate import Evaluation
     from paceline.results.predict import Prediction
-    from paceline.run_folder.listing import Row
+    from paceline.run_folder.listing import RunSummary
     from paceline.worker.loop import Action
 
 
@@ -264,7 +264,7 @@ def report(
     return write_report([str(name) for name in names], Path(out), force)
 
 
-def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[Row]:
+def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSummary]:
     """List the runs in a folder.
 
     Args:
@@ -279,7 +279,7 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[Row]:
         for row in paceline.runs(sort="accuracy"):
             print(row.name, row.state, row.accuracy)
     """
-    from paceline.run_folder.listing import COLUMNS, table_of_runs
+    from paceline.run_folder.listing import COLUMNS, list_runs
 
     if sort not in COLUMNS:
         raise UserError(f"sort is {sort!r}; it must be one of {', '.join(COLUMNS)}")
@@ -287,4 +287,4 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[Row]:
         raise UserError(
             f"there is no folder {folder}; `paceline train` makes runs, or give another folder"
         )
-    return table_of_runs(Path(folder), sort)
+    return list_runs(Path(folder), sort)

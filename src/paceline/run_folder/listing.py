@@ -1,4 +1,7 @@
-"""A table of runs: how far each is, how good, and for an unfinished one the command that goes on with it. Reads only."""
+"""The list of runs: progress, accuracy and speed of each, and how to resume an unfinished one.
+
+It only reads.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,12 @@ from paceline.run_folder.storage import is_remote
 
 
 @dataclass(frozen=True)
-class Row:
-    """One run. `state` is finished, unfinished, running or damaged; `note` is how to resume, or what is damaged."""
+class RunSummary:
+    """One run. `state` is finished, unfinished, running or damaged.
+
+    For an unfinished run, `step` is the last completed step and `note` the command that resumes it.
+    For a damaged run, `note` is the reason.
+    """
 
     name: str
     state: str
@@ -34,69 +41,74 @@ class Row:
 COLUMNS = ("name", "state", "step", "accuracy", "loss", "speed", "changed")
 
 
-def table_of_runs(folder: Path, sort: str = "changed") -> list[Row]:
-    """All runs in `folder`, by a column: words and losses rising, other numbers falling, unknown values last."""
-    rows = [_row(run, folder) for run in all_runs(folder)]
+def list_runs(folder: Path, sort: str = "changed") -> list[RunSummary]:
+    """Return all runs in `folder`, sorted by a column.
+
+    Words and losses rise, other numbers fall, and unknown values are last.
+    """
     falling = sort in ("step", "accuracy", "speed", "changed")
 
-    def key(row: Row) -> tuple[bool, Any]:
-        value = getattr(row, sort)
+    def key(run: RunSummary) -> tuple[bool, Any]:
+        value = getattr(run, sort)
         return (value is None, 0 if value is None else -value if falling else value)
 
-    return sorted(rows, key=key)
+    return sorted((_summary(run) for run in all_runs(folder)), key=key)
 
 
-def _row(run: RunFolder, folder: Path) -> Row:
+def _summary(run: RunFolder) -> RunSummary:
     changed = max(file.stat().st_mtime for file in run.path.iterdir())
     try:
         result, metrics, experiment = run.read_result() or {}, run.metrics.read(), run.experiment()
     except UserError as error:
-        return Row(run.path.name, "damaged", changed=changed, note=str(error))
+        return RunSummary(run.path.name, "damaged", changed=changed, note=str(error))
     last = metrics[-1] if metrics else {}
-    measured: dict[str, Any] = next(
-        (record for record in reversed(metrics) if "test_accuracy" in record), {}
-    )
-    state = "finished" if result.get("finished") else "running" if run.is_locked() else "unfinished"
-    return Row(
+    evaluated = [record for record in metrics if "test_accuracy" in record] or [{}]
+    state, note = "finished", ""
+    if not result.get("finished"):
+        state = "running" if run.is_locked() else "unfinished"
+    if state == "unfinished":
+        note = f"paceline {shlex.join(resume_command(run.where, experiment))}"
+    return RunSummary(
         run.path.name,
         state,
         last.get("step", result.get("step", 0)),
-        measured.get("test_accuracy"),
-        measured.get("test_loss"),
+        evaluated[-1].get("test_accuracy"),
+        evaluated[-1].get("test_loss"),
         result.get("images_per_second") or last.get("images_per_second"),
         changed,
-        f"paceline {shlex.join(resume_command(run.where, experiment))}"
-        if state == "unfinished"
-        else "",
+        note,
     )
 
 
 def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
-    """`train ...` that goes on with a run: its recipe, by the name of its folder or else the nearest, with what differs as flags.
-    Where its workers ran is not noted in the folder, so the command runs here."""
+    """Return the words of the `train` command that resumes a run, with flags for what differs.
+
+    The recipe is the one in the folder's name, or else the nearest. The folder does not record
+    where the workers ran, so the command runs here.
+    """
     named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
-    recipe = (
-        named[1]
-        if named and named[1] in RECIPES
-        else min(RECIPES, key=lambda name: len(_flags(RECIPES[name](), experiment)))
-    )
-    flags = _flags(RECIPES[recipe](), experiment)
-    own_place = (
-        not is_remote(where)
-        and Path(default_path(recipe, experiment)).resolve() == Path(where).resolve()
-    )
-    return ["train", recipe, *flags, *([] if own_place else ["--run-dir", str(where)])]
+    flags = {name: _flags(recipe(), experiment) for name, recipe in RECIPES.items()}
+    recipe = named[1] if named and named[1] in RECIPES else min(flags, key=lambda n: len(flags[n]))
+    command = ["train", recipe, *flags[recipe]]
+    default = Path(default_path(recipe, experiment))
+    if is_remote(where) or default.resolve() != Path(where).resolve():
+        command += ["--run-dir", str(where)]
+    return command
 
 
 def _flags(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """What differs between two experiments, as words of a command line."""
+    """Return what differs between two experiments, as words of a command line."""
     words: list[str] = []
     for item in dataclasses.fields(new):
-        name, a, b = item.name.replace("_", "-"), getattr(old, item.name), getattr(new, item.name)
-        if dataclasses.is_dataclass(b):
-            words += _flags(a, b, f"{prefix}{name}.")
-        elif isinstance(b, bool):
-            words += [f"--{prefix}{'' if b else 'no-'}{name}"] * (a != b)
-        elif a != b:
-            words += [f"--{prefix}{name}", *(map(str, b) if isinstance(b, tuple) else [str(b)])]
+        name = item.name.replace("_", "-")
+        before, after = getattr(old, item.name), getattr(new, item.name)
+        if dataclasses.is_dataclass(after):
+            words += _flags(before, after, f"{prefix}{name}.")
+        elif before == after:
+            continue
+        elif isinstance(after, bool):
+            words.append(f"--{prefix}{'' if after else 'no-'}{name}")
+        else:
+            values = after if isinstance(after, tuple) else (after,)
+            words += [f"--{prefix}{name}", *map(str, values)]
     return words
