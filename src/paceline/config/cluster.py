@@ -19,8 +19,9 @@ _ROLES = ("chief", "master", "worker", "evaluator", "ps")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Who takes part, chief first, and who this process is. No addresses: one process alone, as an evaluator is. With parameter servers
-    (`ps`) the chief leads and computes nothing; the other workers and the parameter servers do what it sends them."""
+    """Who takes part, chief first, and who this process is. No addresses: one process alone, as an
+    evaluator is. With parameter servers (`ps`) the chief leads and computes nothing; the other
+    workers and the parameter servers do what it sends them."""
 
     addresses: tuple[str, ...] = ()
     index: int = 0
@@ -66,7 +67,8 @@ class Cluster:
 
 
 def answers(address: str) -> bool:
-    """Whether a worker's gRPC server greets. Only to connect is not enough: for a stopped process its kernel does that."""
+    """Whether a worker's gRPC server greets. Only to connect is not enough: for a stopped process
+    its kernel does that."""
     host, port = address.rsplit(":", 1)
     try:
         with socket.create_connection(
@@ -79,7 +81,8 @@ def answers(address: str) -> bool:
 
 
 def parse_tf_config(text: str) -> tuple[Cluster, str]:
-    """The cluster of a TF_CONFIG and the run folder it names, or "". `master` is chief's old name; without either, worker 0 is chief.
+    """The cluster of a TF_CONFIG and the run folder it names, or "". `master` is chief's old name;
+    without either, worker 0 is chief.
 
     An evaluator is no part of the cluster that trains, whether or not the platform lists it there.
     """

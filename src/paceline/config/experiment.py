@@ -1,86 +1,90 @@
-"""The experiment: everything that decides the numbers, as frozen, validated, JSON-able data.
+"""The experiment: everything that decides the numbers, as frozen, validated data that JSON can
+hold.
 
-It knows nothing of places, run folders or TensorFlow. Field names are the flags of the command line; the docstring under a
-field is its help text.
+It knows nothing of places, run folders or TensorFlow. The names of fields are the flags of the
+command line; the docstring below a field is the help text of its flag.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from paceline.errors import UserError, did_you_mean
-
-Block = Literal["basic", "bottleneck"]
-
-IMAGENET_STAGES: dict[int, tuple[Block, tuple[int, ...]]] = {
-    18: ("basic", (2, 2, 2, 2)),
-    34: ("basic", (3, 4, 6, 3)),
-    50: ("bottleneck", (3, 4, 6, 3)),
-    101: ("bottleneck", (3, 4, 23, 3)),
-    152: ("bottleneck", (3, 8, 36, 3)),
-    200: ("bottleneck", (3, 24, 36, 3)),
-}
-"""By depth: the kind of block, and how many each stage has (He et al. 2015, table 1; 200 from He et al. 2016)."""
+from paceline.config.dataclass_json import check_choices, differences, from_json, to_json
+from paceline.config.rules import Block, check_rules
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is learned from, and how pictures are prepared."""
+    """The data set, and how its images are prepared."""
 
     source: str = "shapes"
-    """Name of the data set: shapes, cifar10, cifar100, arrays, tfrecord, pictures; auto looks into the folder."""
+    """Name of the data set: shapes, cifar10, cifar100, arrays, tfrecord or pictures. With auto, the
+    content of the folder decides."""
     dir: str = ""
     """Folder of the data set, for sources that read files."""
     build: str = ""
-    """A source of your own, as package.module:function or file.py:function; it takes this Data and returns a paceline.data.Source."""
+    """Your own source, as package.module:function or file.py:function. The function takes this Data
+    and returns a paceline.data.Source."""
     validation: int = 0
-    """Training examples held out for choosing the best checkpoint."""
+    """Number of training examples to hold out for choosing the best checkpoint; 0 holds out
+    none."""
     split: float = 0.0
-    """Share of a single folder of classes that becomes the test split (pictures); the same pictures every time."""
+    """Share of the images that becomes the test split, if the folder has no test split of its own
+    (source pictures). The same images are chosen every time."""
     image_key: str = ""
-    """Feature that holds the picture in TFRecords; empty: as the conversion noted, else image/encoded."""
+    """Feature that holds the image in TFRecords. If empty: as noted by the conversion, otherwise
+    image/encoded."""
     label_key: str = ""
-    """Feature that holds the label in TFRecords; empty: as the conversion noted, else image/class/label."""
+    """Feature that holds the label in TFRecords. If empty: as noted by the conversion, otherwise
+    image/class/label."""
     first_label: int = -1
-    """Label of the first class in TFRecords, 0 or 1; -1: as the conversion noted, else 0."""
+    """Label of the first class in TFRecords, 0 or 1. If -1: as noted by the conversion, otherwise
+    0."""
     raw_shape: tuple[int, ...] = ()
-    """Height, width and channels of TFRecord pictures that are plain bytes; empty: from the first record."""
+    """Height, width and channels of images that are stored as plain bytes in TFRecords. If empty,
+    the first record decides."""
     raw_order: Literal["", "channels_last", "channels_first"] = ""
-    """Order of those bytes; empty: as the conversion noted, else channels_last."""
+    """Order of those bytes. If empty: as noted by the conversion, otherwise channels_last."""
     skip_bad: bool = False
-    """Leave damaged TFRecords out, the same ones on every worker, instead of stopping. Reads everything once."""
+    """Leave out damaged TFRecords, the same ones on every worker, instead of stopping. This reads
+    the whole data set once at the start."""
     train_size: int = 0
-    """Number of training pictures of generated sources (shapes); 0 is the source's own."""
+    """Number of training images to generate (source shapes); 0 is the source's default."""
     test_size: int = 0
-    """Number of test pictures of generated sources (shapes); 0 is the source's own."""
+    """Number of test images to generate (source shapes); 0 is the source's default."""
     padding: int = 0
-    """Zero pixels added on each side before a random crop of the original size; 0 crops nothing."""
+    """Pixels of zeros added on each side before a random crop of the original size; 0 does not
+    crop."""
     flip: bool = False
-    """Mirror half of the training pictures."""
+    """Flip a random half of the training images left to right."""
     alternate_flip: bool = False
-    """With flip: mirror each picture in every second epoch instead of at random, so that few epochs show both sides of all."""
+    """With flip: flip each image in every second epoch instead of at random, so that a short
+    training sees both sides of all images."""
     cutout: int = 0
-    """Side of a square that is blanked at a random place of each training picture; 0 for none."""
+    """Side in pixels of a square that is blanked at a random place of each training image; 0 blanks
+    none."""
     mixup: float = 0.0
-    """Alpha of mixup: pictures and labels of a replica's slice are blended in pairs; 0 for none."""
+    """Alpha of mixup, which blends pairs of images and their labels within a replica's slice; 0
+    blends none."""
     image_size: int = 0
-    """Side of the square pictures that the model sees, for encoded pictures of any size and for enlarging small ones; 0 as they are."""
+    """Side in pixels of the square images that the model sees. Required for encoded images of any
+    size; enlarges small ones. 0 leaves images of a fixed size as they are."""
     crop: Literal["area", "short-side"] = "area"
-    """Training crops of encoded pictures. area: a random share of the area at an aspect of 3/4 to 4/3; short-side: a square after the
-    short side was made 256/224 to 512/224 of the image size. Evaluation takes the central square of a short side of 256/224."""
+    """Random crop of encoded training images. area: a random share of the area with an aspect ratio
+    of 3/4 to 4/3. short-side: a square, after the short side was resized to 256/224 to 512/224 of
+    the image size. Evaluation takes the central square after resizing the short side to 256/224."""
     crop_area_min: float = 0.08
-    """The smallest share of a picture's area that a training crop takes (crop area)."""
+    """Smallest share of an image's area that a training crop takes (crop area)."""
     scaling: Literal["standardise", "unit", "mean", "mean_std"] = "mean_std"
-    """standardise: each picture to mean 0, deviation 1; unit: x/128 - 1; mean: less the channel means below; mean_std: also divided by
-    the channel deviations below."""
+    """Scaling of pixels. standardise: each image to mean 0 and standard deviation 1; unit: x/128 -
+    1; mean: subtract the channel means below; mean_std: also divide by the channel deviations
+    below."""
     mean: tuple[float, float, float] = (125.3, 123.0, 113.9)
     """Channel means (0 to 255) for mean and mean_std."""
     std: tuple[float, float, float] = (63.0, 62.1, 66.7)
-    """Channel deviations (0 to 255) for mean_std."""
+    """Channel standard deviations (0 to 255) for mean_std."""
 
 
 @dataclass(frozen=True)
@@ -88,64 +92,73 @@ class Model:
     """The network: a ResNet of the family, or any Keras model."""
 
     build: str = ""
-    """A Keras model of your own, as package.module:function or file.py:function; called with image_shape and num_classes."""
+    """Your own Keras model, as package.module:function or file.py:function. The function is called
+    with image_shape and num_classes."""
     layout: Literal["cifar", "imagenet"] = "cifar"
-    """cifar: a 3x3 convolution and three stages, for small pictures; imagenet: 7x7 with stride 2, max-pooling and four stages."""
+    """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
+    stride 2, max-pooling and four stages."""
     depth: int = 20
-    """Layers. cifar: 6n+2, or 9n+2 with bottleneck blocks; imagenet: 18, 34, 50, 101, 152 or 200."""
+    """Number of layers. cifar: 6n+2, or 9n+2 with bottleneck blocks; imagenet: 18, 34, 50, 101, 152
+    or 200."""
     version: Literal["v1", "v1.5", "v2"] = "v1"
-    """v1: He et al. 2015; v1.5: bottlenecks of imagenet stride on their 3x3, not on the first 1x1 (those of cifar always do);
-    v2: pre-activation, He et al. 2016."""
+    """v1: He et al. 2015. v1.5: bottlenecks of imagenet have their stride on the 3x3 convolution,
+    not on the first 1x1 (those of cifar always do). v2: pre-activation, He et al. 2016."""
     block: Block = "basic"
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1; the depths of imagenet have their own."""
+    """Convolutions of a block: basic has two 3x3, bottleneck 1x1, 3x3, 1x1. With layout imagenet,
+    the depth decides."""
     shortcut: Literal["", "A", "A-pool", "B", "B-norm", "B-first"] = ""
-    """Where a block changes shape; empty is the layout's own, A or B-norm. A: every second pixel, zero channels; A-pool: average
-    pooling, zero channels; B: 1x1 convolution; B-norm: 1x1 convolution and BatchNorm; B-first: as B-norm, also in the first block
-    of the first stage."""
+    """Shortcut where a block changes shape; empty is A for cifar and B-norm for imagenet. A: every
+    second pixel, zero channels; A-pool: average pooling, zero channels; B: 1x1 convolution; B-norm:
+    1x1 convolution and BatchNorm; B-first: as B-norm, also in the first block of the first
+    stage."""
     width: int = 0
-    """Channels of the first stage, doubled in each of the next; 0 is the layout's own, 16 or 64."""
+    """Channels of the first stage, doubled in each later stage; 0 is 16 for cifar and 64 for
+    imagenet."""
     zero_gamma: bool = False
-    """The last BatchNorm of each block begins at 0, so that blocks begin as their shortcuts (v1, v1.5)."""
+    """Initialise the scale of the last BatchNorm of each block with 0, so that a block starts as
+    its shortcut (v1, v1.5)."""
     norm_momentum: float = 0.9
-    """Share of the old moving statistics that stays in each step."""
+    """Share of the old moving statistics that BatchNorm keeps in each step."""
     norm_epsilon: float = 1e-5
-    """Added to variances by BatchNorm."""
+    """Number that BatchNorm adds to variances."""
     leakiness: float = 0.0
-    """Slope of the activation below zero."""
+    """Slope of the activation below zero; 0 is ReLU."""
     initializer: Literal["he_fan_out", "he_normal", "lecun_normal", "glorot_uniform"] = "he_fan_out"
-    """How convolution kernels begin."""
+    """Distribution of the initial weights of convolutions."""
     num_classes: int = 0
-    """Outputs; 0 takes the number of classes of the data."""
+    """Number of outputs; 0 is the number of classes of the data."""
     outputs: Literal["logits", "probabilities"] = "logits"
-    """What the model returns."""
+    """Whether the model returns logits or probabilities."""
     init_from: str = ""
-    """Start from the weights of this run folder or .keras file; layers whose shape differs, like the head, start new."""
+    """Run folder or .keras file whose weights training starts from. Layers with another shape, such
+    as the head, are initialised anew."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How the mean gradient moves the weights."""
+    """How the mean gradient changes the weights."""
 
     name: Literal["sgd", "rmsprop", "adamw"] = "sgd"
-    """The rule."""
+    """Update rule."""
     momentum: float = 0.9
     """Momentum of sgd and rmsprop; beta 1 of adamw."""
     nesterov: bool = False
-    """Nesterov's form of momentum (sgd)."""
+    """Use Nesterov momentum (sgd)."""
     beta_2: float = 0.999
-    """Decay of the mean of squares (rmsprop, adamw)."""
+    """Decay of the moving mean of squared gradients (rmsprop, adamw)."""
     epsilon: float = 1e-8
-    """Added to the root of the mean of squares (rmsprop, adamw)."""
+    """Number added to the root of that mean (rmsprop, adamw)."""
     weight_decay: float = 1e-4
-    """Coefficient of the weight in its gradient; decoupled from the gradient in adamw."""
+    """Coefficient of weight decay; added to the gradient, in adamw decoupled from it."""
     decay: Literal["kernels", "kernels-and-bias", "all"] = "kernels"
-    """Which weights decay: kernels only, kernels and biases but not BatchNorm's, or all."""
+    """Weights that decay: kernels only, kernels and biases (not those of BatchNorm), or all."""
     clip_norm: float = 0.0
-    """The mean gradient is scaled down to this norm; 0 for no limit."""
+    """Largest norm of the mean gradient; a longer one is scaled down to it. 0 is no limit."""
     label_smoothing: float = 0.0
-    """Share of the label that is spread over all classes."""
+    """Share of each training label that is spread over all classes; 0 is none."""
     ema: float = 0.0
-    """Decay of the moving average of weights that is evaluated; 0 for none."""
+    """Decay of a moving average of the weights, which is then evaluated and exported; 0 keeps
+    none."""
 
 
 @dataclass(frozen=True)
@@ -153,21 +166,22 @@ class Schedule:
     """The learning rate of each step."""
 
     name: Literal["constant", "steps", "cosine", "one-cycle"] = "steps"
-    """The curve after the warm-up."""
+    """Curve of the learning rate after the warm-up."""
     rate: float = 0.1
-    """The peak learning rate."""
+    """Highest learning rate."""
     boundaries: tuple[float, ...] = ()
-    """Epochs at which `steps` goes to the next factor."""
+    """Epochs at which the curve `steps` changes to the next factor."""
     factors: tuple[float, ...] = ()
-    """What the rate is multiplied with after each boundary."""
+    """Factors of the highest rate after each boundary (curve `steps`)."""
     warmup: float = 0.0
-    """Epochs of linear rise at the start; of one-cycle, the rising part."""
+    """Epochs of linear increase at the start; 0 has none. In one-cycle, the rising part."""
     warmup_from: float = 0.0
-    """Where the warm-up begins, as a share of the peak."""
+    """Rate at which the warm-up starts, as a share of the highest rate."""
     final: float = 0.0
-    """Where cosine and one-cycle end, as a share of the peak."""
+    """Rate at which cosine and one-cycle end, as a share of the highest rate."""
     scale_to_batch: int = 0
-    """The rate is for this batch size and grows linearly with the global batch; 0 for no scaling."""
+    """Global batch size for which the rate is given; it is scaled linearly with the actual one. 0
+    does not scale."""
 
 
 @dataclass(frozen=True)
@@ -175,12 +189,14 @@ class Sync:
     """What replicas share, and how often."""
 
     method: Literal["gradients", "weights", "async"] = "gradients"
-    """gradients: the mean gradient each step; weights: each replica trains alone for `every` steps, then all state is averaged;
-    async: each replica's gradient is applied when it arrives, with 1/replicas of the rate (parameter servers)."""
+    """gradients: every step applies the mean gradient. weights: each replica trains alone for
+    `every` steps, then all state is averaged. async: each replica's gradient is applied when it
+    arrives, with 1/replicas of the rate (parameter servers only)."""
     every: int = 10
-    """Steps of a round of the method `weights`."""
+    """Steps between two averages (method weights)."""
     max_staleness: int = -1
-    """How many gradients at most are applied between a replica's reading of the weights and its own gradient (async); -1: any."""
+    """Largest number of other gradients that are applied between a replica's reading of the weights
+    and the update by its gradient (method async); -1 is no limit."""
 
 
 @dataclass(frozen=True)
@@ -195,207 +211,49 @@ class Experiment:
     epochs: float = 1.0
     """Passes over the training data."""
     steps: int = 0
-    """Total steps, instead of epochs; 0 uses epochs."""
+    """Total number of steps, instead of epochs; 0 uses epochs."""
     global_batch_size: int = 128
-    """Examples of one step, over all replicas."""
+    """Examples in one step, over all replicas."""
     replicas: int = 2
-    """Slices of the global batch, each with its own BatchNorm group: a power of two. As many as cores or GPUs is fastest."""
+    """Slices of the global batch, each with its own BatchNorm statistics: a power of two. As many
+    as there are cores or GPUs is fastest."""
     threads_per_replica: int = 1
-    """Threads inside an operation. Above 1, a process holds one replica."""
+    """Threads inside a TensorFlow operation. Above 1, a process computes one replica at a time."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the layers; the state is float32 always."""
+    """Arithmetic of the layers; the state is always float32."""
     exact: bool = True
-    """Add by the fixed tree, for the same bits in every place; off allows any all-reduce."""
+    """Add the replicas' vectors in a fixed order, for the same bits in every place. Off allows any
+    all-reduce."""
     evaluate_every: float = 1.0
-    """Epochs between evaluations; 0 only at the end."""
+    """Epochs between evaluations; 0 evaluates only at the end."""
     save_every: float = 1.0
-    """Epochs between checkpoints; 0 only at the end."""
+    """Epochs between checkpoints; 0 saves only at the end."""
     seed: int = 0
-    """Of everything that is random."""
+    """Seed for initialisation, shuffling and augmentation."""
 
     def __post_init__(self) -> None:
-        _validate(self)
+        check_choices(self)
+        check_rules(self)
 
     @property
     def replica_batch_size(self) -> int:
+        """Examples of one replica in one step."""
         return self.global_batch_size // self.replicas
 
     def to_json(self) -> dict[str, Any]:
-        return _to_json(self)
+        """Return the experiment as plain containers."""
+        plain: dict[str, Any] = to_json(self)
+        return plain
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Experiment:
+        """Rebuild an experiment; an unknown field is an error."""
         return from_json(Experiment, values)
 
     def digest(self) -> str:
-        """The hash that names the run folder: of what differs from the defaults, so that a new field leaves old names alone."""
-        return hashlib.sha256(
-            "\n".join(differences(Experiment().to_json(), self.to_json(), everything=True)).encode()
-        ).hexdigest()[:8]
+        """Return the hash in the name of the run folder.
 
-
-def differences(
-    old: dict[str, Any], new: dict[str, Any], prefix: str = "", everything: bool = False
-) -> list[str]:
-    """What differs between two experiments in JSON, as lines `field: old -> new`. Where the data lie does not count, unless
-    everything does: what they are is compared by the run folder."""
-    lines = []
-    for key in sorted(old.keys() | new.keys()):
-        name, a, b = prefix + key, old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            lines += differences(a, b, name + ".", everything)
-        elif a != b and (everything or name != "data.dir"):
-            lines.append(f"{name}: {a!r} -> {b!r}")
-    return lines
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """An experiment in JSON as one level, with the names of the flags' fields: `schedule.rate`."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
-
-
-def _to_json(value: Any) -> Any:
-    """Plain containers; a whole number in a field of floats is the float that it stands for."""
-    if not dataclasses.is_dataclass(value):
-        return list(value) if isinstance(value, tuple) else value
-    hints, plain = get_type_hints(type(value)), {}
-    for item in dataclasses.fields(value):
-        own, hint = _to_json(getattr(value, item.name)), hints[item.name]
-        if hint is float or (get_origin(hint) is tuple and float in get_args(hint)):
-            own = [float(each) for each in own] if isinstance(own, list) else float(own)
-        plain[item.name] = own
-    return plain
-
-
-def _check_choices(value: Any, prefix: str = "") -> None:
-    """The command line checks choices by itself; this is for experiments made in Python or read from JSON."""
-    hints = get_type_hints(type(value))
-    for item in dataclasses.fields(value):
-        own, name = getattr(value, item.name), prefix + item.name
-        if dataclasses.is_dataclass(own):
-            _check_choices(own, f"{name}.")
-        elif get_origin(hints[item.name]) is Literal and own not in get_args(hints[item.name]):
-            raise UserError(
-                f"{name} is {own!r}; it must be one of {', '.join(map(repr, get_args(hints[item.name])))}"
-            )
-
-
-def from_json(kind: type, values: dict[str, Any], prefix: str = "") -> Any:
-    """Rebuild a dataclass from JSON; an unknown field is an error, a missing one takes its default."""
-    hints, known = get_type_hints(kind), [f.name for f in dataclasses.fields(kind)]
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in known:
-            raise UserError(
-                f"unknown field {prefix + key!r} in the experiment; {did_you_mean(key, known)}"
-            )
-        if dataclasses.is_dataclass(hints[key]):
-            value = from_json(hints[key], value, f"{prefix}{key}.")
-        made[key] = tuple(value) if isinstance(value, list) else value
-    return kind(**made)
-
-
-def _validate(e: Experiment) -> None:
-    def need(fine: bool, message: str) -> None:
-        if not fine:
-            raise UserError(message)
-
-    need(
-        e.replicas >= 1 and e.replicas & (e.replicas - 1) == 0,
-        f"replicas is {e.replicas}; it must be a power of two: 1, 2, 4, 8 ...",
-    )
-    need(
-        e.global_batch_size > 0, f"global-batch-size is {e.global_batch_size}; it must be positive"
-    )
-    need(
-        e.global_batch_size % e.replicas == 0,
-        f"global-batch-size {e.global_batch_size} cannot be divided among {e.replicas} replicas; "
-        f"use {max(1, e.global_batch_size // e.replicas) * e.replicas} or other --replicas",
-    )
-    need(
-        e.threads_per_replica >= 1,
-        f"threads-per-replica is {e.threads_per_replica}; it must be 1 or more",
-    )
-    need(math.isfinite(e.epochs), f"epochs is {e.epochs}; it must be a finite number")
-    need(e.epochs > 0 or e.steps > 0, "nothing to train: give --epochs or --steps above 0")
-    need(e.steps >= 0, f"steps is {e.steps}; it must be 0 (use epochs) or more")
-    need(
-        e.evaluate_every >= 0 and e.save_every >= 0,
-        "evaluate-every and save-every are epochs, 0 or more",
-    )
-    need(e.sync.every >= 1, f"sync.every is {e.sync.every}; a round has 1 step or more")
-    need(
-        e.sync.max_staleness == -1 or (e.sync.max_staleness >= 0 and e.sync.method == "async"),
-        f"sync.max-staleness is {e.sync.max_staleness} with sync.method {e.sync.method}; "
-        "it is gradients, 0 or more (-1: no bound), and only async has it",
-    )
-    need(e.data.validation >= 0, f"data.validation is {e.data.validation}; it must be 0 or more")
-    need(
-        e.data.padding >= 0 and e.data.cutout >= 0 and e.data.mixup >= 0,
-        "data.padding, data.cutout and data.mixup must be 0 or more",
-    )
-    need(
-        e.data.image_size >= 0,
-        f"data.image-size is {e.data.image_size}; it must be 0 (as the pictures are) or more",
-    )
-    need(
-        0 < e.data.crop_area_min <= 1,
-        f"data.crop-area-min is {e.data.crop_area_min}; it must be above 0 and at most 1",
-    )
-    need(all(s > 0 for s in e.data.std), f"data.std is {e.data.std}; deviations must be above 0")
-    need(
-        0 <= e.optimizer.momentum < 1,
-        f"optimizer.momentum is {e.optimizer.momentum}; it must be in [0, 1)",
-    )
-    need(
-        0 <= e.optimizer.beta_2 < 1,
-        f"optimizer.beta-2 is {e.optimizer.beta_2}; it must be in [0, 1)",
-    )
-    need(0 <= e.optimizer.ema < 1, f"optimizer.ema is {e.optimizer.ema}; it must be in [0, 1)")
-    need(
-        0 <= e.optimizer.label_smoothing < 1,
-        f"optimizer.label-smoothing is {e.optimizer.label_smoothing}; it must be in [0, 1)",
-    )
-    need(
-        e.optimizer.clip_norm >= 0,
-        f"optimizer.clip-norm is {e.optimizer.clip_norm}; it must be 0 (no limit) or more",
-    )
-    s = e.schedule
-    need(s.rate >= 0, f"schedule.rate is {s.rate}; it must be 0 or more")
-    need(
-        len(s.boundaries) == len(s.factors) and list(s.boundaries) == sorted(s.boundaries),
-        f"schedule.boundaries {s.boundaries} and schedule.factors {s.factors} must be of one length, boundaries rising",
-    )
-    need(
-        e.model.num_classes >= 0,
-        f"model.num-classes is {e.model.num_classes}; it must be 0 (from the data) or more",
-    )
-    if not e.model.build:
-        _validate_resnet(e.model)
-
-
-def _validate_resnet(m: Model) -> None:
-    if m.width < 0:
-        raise UserError(f"model.width is {m.width}; it must be 0 (the layout's own) or more")
-    if m.zero_gamma and m.version == "v2":
-        raise UserError(
-            "model.zero-gamma is for v1 and v1.5; blocks of v2 do not end in a BatchNorm"
-        )
-    if m.layout == "imagenet" and m.depth not in IMAGENET_STAGES:
-        nearest = min(IMAGENET_STAGES, key=lambda depth: abs(depth - m.depth))
-        depths = ", ".join(map(str, IMAGENET_STAGES))
-        raise UserError(
-            f"model.depth is {m.depth}; the imagenet layout has {depths} layers: {nearest} is nearest"
-        )
-    unit = 6 if m.block == "basic" else 9
-    if m.layout == "cifar" and (m.depth < unit + 2 or (m.depth - 2) % unit):
-        low = max(1, (m.depth - 2) // unit) * unit + 2
-        raise UserError(
-            f"model.depth is {m.depth}; a {m.block} CIFAR ResNet has {unit}n+2 layers: {low} or {low + unit} is nearest"
-            + ("; --model.layout imagenet has this depth" if m.depth in IMAGENET_STAGES else "")
-        )
+        It covers what differs from the defaults, so that a new field does not change old names.
+        """
+        changes = differences(Experiment().to_json(), self.to_json(), everything=True)
+        return hashlib.sha256("\n".join(changes).encode()).hexdigest()[:8]

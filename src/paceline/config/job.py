@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.config.cluster import Cluster
-from paceline.config.experiment import Experiment, from_json
+from paceline.config.dataclass_json import from_json
+from paceline.config.experiment import Experiment
 from paceline.config.places import PLACES, PlaceKind, PlaceName
 from paceline.errors import UserError
 

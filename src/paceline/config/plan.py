@@ -1,4 +1,5 @@
-"""Epochs -> steps: how long to train, and at which steps to return, evaluate and save. Pure, no TensorFlow."""
+"""Epochs -> steps: how long to train, and at which steps to return, evaluate and save. Pure, no
+TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from paceline.errors import UserError
 
 @dataclass(frozen=True)
 class Plan:
-    """All durations in steps. A round is what replicas do between two meetings; everything that reads the state waits for its end."""
+    """All durations in steps. A round is what replicas do between two meetings; everything that
+    reads the state waits for its end."""
 
     steps_per_epoch: int
     total_steps: int

@@ -1,6 +1,8 @@
-"""Functions of the user's own, named on the command line as package.module:function or file.py:function.
+"""Functions of the user's own, named on the command line as package.module:function or
+file.py:function.
 
-It finds and imports them. What they take and return is checked where they are used: data, models, actions.
+It finds and imports them. What they take and return is checked where they are used: data, models,
+actions.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def _import_module(name: str, spec: str) -> ModuleType:
 
 
 def _import_file(place: str, spec: str) -> ModuleType:
-    """Import a file once per process, so that its classes keep their identity; its neighbours are importable too."""
+    """Import a file once per process, so that its classes keep their identity; its neighbours are
+    importable too."""
     file = Path(place).expanduser().resolve()
     if not file.is_file():
         raise UserError(f"{spec}: there is no file {file}")

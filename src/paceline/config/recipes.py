@@ -1,4 +1,5 @@
-"""Recipes: named experiments. Each docstring says what it is, its command, and what was measured."""
+"""Recipes: named experiments. Each docstring says what it is, its command, and what was
+measured."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _IMAGENET = Data(
 
 
 def shapes() -> Experiment:
-    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.9673 on 4,000 test pictures.
+    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.9673 on 4,000
+    test pictures.
 
     paceline train
     """
@@ -50,7 +52,8 @@ def smoke() -> Experiment:
 
 
 def cifar10_resnet20() -> Experiment:
-    """ResNet-20 on CIFAR-10 as in He et al. 2015, section 4.2: 164 epochs, about 64,000 steps; the paper reports 0.9125.
+    """ResNet-20 on CIFAR-10 as in He et al. 2015, section 4.2: 164 epochs, about 64,000 steps; the
+    paper reports 0.9125.
 
     paceline train cifar10-resnet20 --data.dir DIR
     """
@@ -82,7 +85,8 @@ def cifar10_resnet56() -> Experiment:
 
 
 def cifar10_resnet110() -> Experiment:
-    """ResNet-110 on CIFAR-10 as in He et al. 2015, with one epoch of warm-up from 0.01; the paper reports 0.9357.
+    """ResNet-110 on CIFAR-10 as in He et al. 2015, with one epoch of warm-up from 0.01; the paper
+    reports 0.9357.
 
     paceline train cifar10-resnet110 --data.dir DIR
     """
@@ -101,7 +105,8 @@ def _he_2015(depth: int) -> Experiment:
 
 
 def cifar10_fast() -> Experiment:
-    """ResNet-20 on CIFAR-10 in 12 epochs with a one-cycle schedule: 0.8912 on all 10,000 test pictures (seed 0).
+    """ResNet-20 on CIFAR-10 in 12 epochs with a one-cycle schedule: 0.8912 on all 10,000 test
+    pictures (seed 0).
 
     That took 46 CPU minutes on two cores of an AMD EPYC with AVX2.
 
@@ -118,10 +123,12 @@ def cifar10_fast() -> Experiment:
 
 
 def ray_resnet32() -> Experiment:
-    """The ResNet example of Ray (2017): pre-activation ResNet-32, weights averaged every 10 steps, two actors with 128 examples each.
+    """The ResNet example of Ray (2017): pre-activation ResNet-32, weights averaged every 10 steps,
+    two actors with 128 examples each.
 
-    Put right: every actor has its own slice of a shuffled epoch, training pictures are augmented, all 10,000 test pictures
-    count, CIFAR-100's pixels begin at the right byte, BatchNorm's statistics and momentum are averaged too.
+    Put right: every actor has its own slice of a shuffled epoch, training pictures are augmented,
+    all 10,000 test pictures count, CIFAR-100's pixels begin at the right byte, BatchNorm's
+    statistics and momentum are averaged too.
 
     paceline train ray-resnet32 --data.dir DIR
     """
@@ -148,10 +155,12 @@ def ray_resnet32() -> Experiment:
 
 
 def estimator_resnet44() -> Experiment:
-    """The CIFAR-10 guide of TensorFlow's Estimators (2017): ResNet-44, x/128-1, decay on all variables, 80,000 steps.
+    """The CIFAR-10 guide of TensorFlow's Estimators (2017): ResNet-44, x/128-1, decay on all
+    variables, 80,000 steps.
 
-    Put right: 45,000 training and 5,000 validation pictures as its text says (its code wrote 40,000 and 10,000, so every
-    boundary came late), ten classes instead of eleven, BatchNorm's statistics of all replicas instead of the first tower.
+    Put right: 45,000 training and 5,000 validation pictures as its text says (its code wrote 40,000
+    and 10,000, so every boundary came late), ten classes instead of eleven, BatchNorm's statistics
+    of all replicas instead of the first tower.
 
     paceline train estimator-resnet44 --data.dir DIR
     """
@@ -171,10 +180,12 @@ def estimator_resnet44() -> Experiment:
 
 
 def official_resnet56() -> Experiment:
-    """ResNet-56 of TensorFlow's official models (2019), as TensorFlowOnSpark ran it: projections in every stage, 182 epochs.
+    """ResNet-56 of TensorFlow's official models (2019), as TensorFlowOnSpark ran it: projections in
+    every stage, 182 epochs.
 
-    Its l2(2e-4) has the gradient 4e-4 w, which is our weight decay. Put right: all 10,000 test pictures count (it dropped 16),
-    workers share one model (its command trained two lone ones), checkpoints are written.
+    Its l2(2e-4) has the gradient 4e-4 w, which is our weight decay. Put right: all 10,000 test
+    pictures count (it dropped 16), workers share one model (its command trained two lone ones),
+    checkpoints are written.
 
     paceline train official-resnet56 --data.dir DIR
     """
@@ -197,9 +208,11 @@ def official_resnet56() -> Experiment:
 
 
 def imagenet_resnet50() -> Experiment:
-    """ResNet-50 v1.5 on ImageNet: warm-up of 5 epochs, a tenth of the rate at epochs 30, 60 and 80, 90 epochs; others report 0.76.
+    """ResNet-50 v1.5 on ImageNet: warm-up of 5 epochs, a tenth of the rate at epochs 30, 60 and 80,
+    90 epochs; others report 0.76.
 
-    Not trained to its end by us: it needs GPUs. `--optimizer.label-smoothing 0.1` is often used with it, `--model.depth 101` works.
+    Not trained to its end by us: it needs GPUs. `--optimizer.label-smoothing 0.1` is often used
+    with it, `--model.depth 101` works.
 
     paceline train imagenet-resnet50 --data.dir DIR --data.first-label 1
     """
@@ -221,11 +234,12 @@ def imagenet_resnet50() -> Experiment:
 
 
 def uai_resnet50() -> Experiment:
-    """The ImageNet example of UCloud's UAI platform (2019): pre-activation ResNet-50, short side 256 to 512, 100 epochs.
+    """The ImageNet example of UCloud's UAI platform (2019): pre-activation ResNet-50, short side
+    256 to 512, 100 epochs.
 
-    Put right: BatchNorm's moving statistics are updated (they never were, so it evaluated with mean 0 and variance 1), workers share
-    out the data, and a cluster of a master and a worker trains on both. Its 1001st output, which no label uses, is left out.
-    Not trained to its end by us.
+    Put right: BatchNorm's moving statistics are updated (they never were, so it evaluated with mean
+    0 and variance 1), workers share out the data, and a cluster of a master and a worker trains on
+    both. Its 1001st output, which no label uses, is left out. Not trained to its end by us.
 
     paceline train uai-resnet50 --data.dir DIR --data.first-label 1
     """
@@ -251,9 +265,11 @@ def uai_resnet50() -> Experiment:
 
 
 def my_images() -> Experiment:
-    """A folder of your own pictures, converted or not: train/<class>/*.jpg and val/<class>/*.jpg, or one folder of classes.
+    """A folder of your own pictures, converted or not: train/<class>/*.jpg and val/<class>/*.jpg,
+    or one folder of classes.
 
-    ResNet-18 at 128 pixels; `--data.split 0.1` holds a tenth of one folder out, `--model.init-from RUN` starts from earlier weights.
+    ResNet-18 at 128 pixels; `--data.split 0.1` holds a tenth of one folder out, `--model.init-from
+    RUN` starts from earlier weights.
 
     paceline train my-images --data.dir DIR
     """

@@ -1,4 +1,5 @@
-"""Step -> learning rate: pure Python, no TensorFlow. Epochs are turned into steps here and nowhere later."""
+"""Step -> learning rate: pure Python, no TensorFlow. Epochs are turned into steps here and nowhere
+later."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def _after_warmup(
 def rates(
     experiment: Experiment, start: int, stop: int, steps_per_epoch: int, total_steps: int
 ) -> list[tuple[float, float, float]]:
-    """For each step of a block: the learning rate and Adam's two bias corrections, which other rules ignore."""
+    """For each step of a block: the learning rate and Adam's two bias corrections, which other
+    rules ignore."""
     beta_1, beta_2 = experiment.optimizer.momentum, experiment.optimizer.beta_2
     return [
         (

@@ -1,7 +1,9 @@
-"""Rows of evaluation batches -> metrics. Rows are added in the order of the batches, so the worker count never shows.
+"""Rows of evaluation batches -> metrics. Rows are added in the order of the batches, so the worker
+count never shows.
 
-A row is [loss, correct, correct among five, count | labels | predictions | probabilities]: four sums over the batch, then for each of its
-places the label, what the model said instead or rightly, and how sure it was. Labels as float32 are exact up to 16 million.
+A row is [loss, correct, correct among five, count | labels | predictions | probabilities]: four
+sums over the batch, then for each of its places the label, what the model said instead or rightly,
+and how sure it was. Labels as float32 are exact up to 16 million.
 """
 
 from __future__ import annotations

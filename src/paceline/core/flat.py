@@ -1,7 +1,8 @@
 """Named arrays <-> one flat vector, for any Keras model.
 
-`Template` is what the pure core uses: the model as a function of flat vectors. `Weights` is for people who hold a Keras model
-themselves, in an actor for example. Names are relative to the model, so they never depend on what else the process built.
+`Template` is what the pure core uses: the model as a function of flat vectors. `Weights` is for
+people who hold a Keras model themselves, in an actor for example. Names are relative to the model,
+so they never depend on what else the process built.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from paceline.errors import UserError
 
 
 def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
-    """A name for each variable: its Keras path, with automatic layer names (dense_7) counted anew within the model."""
+    """A name for each variable: its Keras path, with automatic layer names (dense_7) counted anew
+    within the model."""
     automatic = {layer.name for layer in model._flatten_layers() if _is_automatic(layer)}
     renamed: dict[str, dict[str, str]] = {}  # parent path -> {component: new name}
     counts: dict[tuple[str, str], int] = {}
@@ -50,7 +52,8 @@ def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
 
 
 def _is_automatic(layer: keras.Layer) -> bool:
-    """Whether the name is the one that Keras makes of the class: Conv2D -> conv2d, BatchNormalization -> batch_normalization."""
+    """Whether the name is the one that Keras makes of the class: Conv2D -> conv2d,
+    BatchNormalization -> batch_normalization."""
     base = re.sub(
         "([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
     ).lower()
@@ -68,7 +71,8 @@ def _unique(names: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Template:
-    """A Keras model as a pure function of two flat vectors: params (trainable) and stats (every other float variable)."""
+    """A Keras model as a pure function of two flat vectors: params (trainable) and stats (every
+    other float variable)."""
 
     model: keras.Model
     params: Part
@@ -193,7 +197,8 @@ def _flatten(variables: list[Any]) -> np.ndarray:
 
 
 class Weights:
-    """Get and set the weights of any built Keras model, as a dictionary of copies or as one flat vector.
+    """Get and set the weights of any built Keras model, as a dictionary of copies or as one flat
+    vector.
 
     With `optimizer=True` the slots of the compiled model's optimizer travel too.
     """
@@ -266,7 +271,8 @@ class Weights:
 
 
 def _slot_names(model: keras.Model, slots: list[Any]) -> list[str]:
-    """optimizer/<weight name>/<kind of slot>: Keras names a slot after the path of its weight, dense_7_kernel_momentum."""
+    """optimizer/<weight name>/<kind of slot>: Keras names a slot after the path of its weight,
+    dense_7_kernel_momentum."""
     weights = model.trainable_variables
     paths = {
         v.path.replace("/", "_"): name

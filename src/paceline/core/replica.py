@@ -1,8 +1,9 @@
 """The pure core: what one replica computes, as functions of (state, step, replica) alone.
 
-Any worker can compute any replica of any step with the same result. Who computes what, and how the vectors meet, is the
-engine's business. Each function is opaque to TensorFlow's graph optimizer: it may reorder sums within one, always in the
-same way, but never together with what an engine puts around it.
+Any worker can compute any replica of any step with the same result. Who computes what, and how the
+vectors meet, is the engine's business. Each function is opaque to TensorFlow's graph optimizer: it
+may reorder sums within one, always in the same way, but never together with what an engine puts
+around it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from paceline.data.source import Source, Split
 
 @dataclass(frozen=True)
 class Core:
-    """An experiment on its data and model, as pure functions. Vectors are those of `layout`, in its order."""
+    """An experiment on its data and model, as pure functions. Vectors are those of `layout`, in its
+    order."""
 
     experiment: Experiment
     plan: Plan
@@ -41,12 +43,14 @@ class Core:
     batch: Callable[[tf.Tensor, tf.Tensor], Batch]
     """(step, replica) -> the replica's slice, prepared."""
     replica_step: Callable[..., tf.Tensor]
-    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats | tail]"""
+    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats |
+    tail]"""
     apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
-    """By split: (params, stats, batch number) -> a row of `evaluate`: sums, then label, prediction and probability of each example"""
+    """By split: (params, stats, batch number) -> a row of `evaluate`: sums, then label, prediction
+    and probability of each example"""
     examine_batch: dict[
         str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
     ]
@@ -93,7 +97,8 @@ def build_core(
     template: Template,
     num_classes: int,
 ) -> Core:
-    """Put the pure functions of an experiment together; `splits` has train, test and perhaps validation."""
+    """Put the pure functions of an experiment together; `splits` has train, test and perhaps
+    validation."""
     train, held_out = (
         splits["train"],
         {name: split for name, split in splits.items() if name != "train"},

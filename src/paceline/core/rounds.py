@@ -1,4 +1,5 @@
-"""A round as every engine computes it: the vectors of some replicas, the state after the mean of all, and the metrics of a block.
+"""A round as every engine computes it: the vectors of some replicas, the state after the mean of
+all, and the metrics of a block.
 
 How the vectors of all replicas meet in between is the engine's business.
 """
@@ -25,13 +26,16 @@ class Rounds:
     """The two halves of a round of steps [first, last); `table` has the rates of its steps."""
 
     compute: Callable[..., list[tf.Tensor]]
-    """(vectors, first, last, table, signals, first_replica, count) -> the vectors of `count` replicas"""
+    """(vectors, first, last, table, signals, first_replica, count) -> the vectors of `count`
+    replicas"""
     finish: Callable[[Vectors, tf.Tensor, tf.Tensor], tuple[Vectors, tf.Tensor]]
-    """(vectors, mean over all replicas, table) -> the vectors after the round, and a tail per step"""
+    """(vectors, mean over all replicas, table) -> the vectors after the round, and a tail per
+    step"""
 
 
 def build_rounds(core: Core, side_by_side: int) -> Rounds:
-    """The rounds of the experiment's method of sync, `side_by_side` replicas of a device at a time."""
+    """The rounds of the experiment's method of sync, `side_by_side` replicas of a device at a
+    time."""
     one_replica, finish = (
         _build_weights if core.experiment.sync.method == "weights" else _build_gradients
     )(core)

@@ -1,6 +1,7 @@
 """The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow.
 
-How the variables of a model become flat vectors belongs to `core.flat`, files to `run_folder.checkpoint`.
+How the variables of a model become flat vectors belongs to `core.flat`, files to
+`run_folder.checkpoint`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Part = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Everything that training changes: flat float32 vectors in a fixed order, after `step` steps."""
+    """Everything that training changes: flat float32 vectors in a fixed order, after `step`
+    steps."""
 
     step: int
     vectors: dict[str, npt.NDArray[np.float32]]

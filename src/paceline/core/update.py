@@ -1,7 +1,7 @@
 """(state, mean gradient, rates) -> state: the optimizer rules, elementwise on flat vectors.
 
-Only + - x / and square root: vectorised exp or rsqrt would give other bits on other slices of a vector. `rates` is float32 [3]: the
-learning rate and Adam's bias corrections.
+Only + - x / and square root: vectorised exp or rsqrt would give other bits on other slices of a
+vector. `rates` is float32 [3]: the learning rate and Adam's bias corrections.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def update_slice(
     decay: tf.Tensor | None,
     scale: tf.Tensor | None,
 ) -> Vectors:
-    """The update of any slice of the vectors, or of the whole; `decay` is that slice of the decay mask."""
+    """The update of any slice of the vectors, or of the whole; `decay` is that slice of the decay
+    mask."""
     rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
     if scale is not None:
         gradient = gradient * scale

@@ -1,7 +1,8 @@
 """Data sources by name: a table, imported lazily, and the user's own through `data.build`.
 
-It builds and checks sources and holds out a validation split. The order of examples and their augmentation are in `order` and
-`augment`. TensorFlow is imported only when a source is built, so that `fetch`, `save_arrays` and `detect` run without it.
+It builds and checks sources and holds out a validation split. The order of examples and their
+augmentation are in `order` and `augment`. TensorFlow is imported only when a source is built, so
+that `fetch`, `save_arrays` and `detect` run without it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def __getattr__(name: str) -> Any:
 
 
 def build_source(data: Data) -> Source:
-    """The source that `data.build` or else `data.source` names. A remote folder is copied into the cache first."""
+    """The source that `data.build` or else `data.source` names. A remote folder is copied into the
+    cache first."""
     if is_remote(data.dir):
         from paceline.data.remote import local_folder
 
@@ -63,8 +65,9 @@ def build_source(data: Data) -> Source:
 
 
 def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
-    """Part the training split: the last `validation` places of a fixed permutation are held out, so that data sorted by class
-    are parted fairly. The parts are disjoint and together are the whole split."""
+    """Part the training split: the last `validation` places of a fixed permutation are held out, so
+    that data sorted by class are parted fairly. The parts are disjoint and together are the whole
+    split."""
     size = source.train.size
     if validation == 0:
         return source.train, None

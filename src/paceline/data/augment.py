@@ -1,6 +1,8 @@
-"""Pictures -> what the model sees: random crop, flip, cutout and mixup, then scaling; in TensorFlow ops, vectorised over a batch.
+"""Pictures -> what the model sees: random crop, flip, cutout and mixup, then scaling; in TensorFlow
+ops, vectorised over a batch.
 
-Every random choice is a function of (seed, epoch, index), so it does not matter who prepares an example, or when.
+Every random choice is a function of (seed, epoch, index), so it does not matter who prepares an
+example, or when.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def mirrored(data: Data, draws: Draws) -> tf.Tensor:
 
 
 def augment(data: Data, pictures: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Random crop and flip of uint8 [n, h, w, c], by one gather of pixels from the padded pictures."""
+    """Random crop and flip of uint8 [n, h, w, c], by one gather of pixels from the padded
+    pictures."""
     if not data.padding and not data.flip:
         return pictures
     height, width, channels = pictures.shape[1:]
@@ -50,7 +53,8 @@ def scale(data: Data, pictures: tf.Tensor) -> tf.Tensor:
     if data.scaling == "unit":
         return x / 128.0 - 1.0
     _, height, width, channels = pictures.shape
-    # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a multiple of the time
+    # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a
+    # multiple of the time
     rows = tf.reshape(x, [-1, width * channels]) - tf.tile(
         tf.constant(data.mean[:channels], tf.float32), [width]
     )
@@ -89,7 +93,8 @@ def cutout(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
 def mixup(
     experiment: Experiment, x: tf.Tensor, targets: tf.Tensor, step: tf.Tensor, replica: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Blend each example with the one opposite in its slice, by a share that is Beta distributed."""
+    """Blend each example with the one opposite in its slice, by a share that is Beta
+    distributed."""
     alpha = experiment.data.mixup
     if not alpha:
         return x, targets

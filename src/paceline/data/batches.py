@@ -1,4 +1,5 @@
-"""(step, replica) -> the prepared batch that a replica trains on, and batch number -> an evaluation batch."""
+"""(step, replica) -> the prepared batch that a replica trains on, and batch number -> an evaluation
+batch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Shape = tuple[int, int, int]
 
 
 class Batch(NamedTuple):
-    """images float32 [n, h, w, c]; targets float32 [n, classes] sum to one; labels int32 [n]; weights float32 [n], 0 for padding."""
+    """images float32 [n, h, w, c]; targets float32 [n, classes] sum to one; labels int32 [n];
+    weights float32 [n], 0 for padding."""
 
     images: tf.Tensor
     targets: tf.Tensor
@@ -71,7 +73,8 @@ def build_train_batches(
 def build_eval_batches(
     experiment: Experiment, split: Split, num_classes: int, batch_size: int
 ) -> Callable[[tf.Tensor], Batch]:
-    """The function batch number -> Batch of a fixed shape; padding beyond the last example has weight 0."""
+    """The function batch number -> Batch of a fixed shape; padding beyond the last example has
+    weight 0."""
 
     def batch(number: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
@@ -100,8 +103,9 @@ def evaluation_pictures(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Te
 def prepare_encoded(
     data: Data, stored: Shape | None, encoded_pictures: tf.Tensor, fitting: bool = False
 ) -> tf.Tensor:
-    """JPEG and PNG pictures of any size, strings [n], as evaluation would see them: for prediction. Where the source has pictures
-    of one shape, they are made to fit it first, unless they do already."""
+    """JPEG and PNG pictures of any size, strings [n], as evaluation would see them: for prediction.
+    Where the source has pictures of one shape, they are made to fit it first, unless they do
+    already."""
     with tf.device("CPU:0"):
         raw = (
             encoded.fitted_pictures(encoded_pictures, stored, fitting)

@@ -1,8 +1,8 @@
 """Random numbers by name: every random choice of an experiment has a name of its own.
 
-A number depends on its name, the seed and what it is drawn for (an epoch and an example, or a step and
-a replica), and on nothing else. So it does not matter who draws it or when, and a new feature with new
-names leaves the numbers, and thereby the bits, of all existing experiments as they are.
+A number depends on its name, the seed and what it is drawn for (an epoch and an example, or a step
+and a replica), and on nothing else. So it does not matter who draws it or when, and a new feature
+with new names leaves the numbers, and thereby the bits, of all existing experiments as they are.
 
 Names are part of the experiment: renaming one changes results, and is recorded in CHANGELOG.md.
 """

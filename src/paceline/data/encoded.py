@@ -1,7 +1,9 @@
-"""Encoded pictures of any size -> square float32 pictures of one size, values 0 to 255; in TensorFlow ops.
+"""Encoded pictures of any size -> square float32 pictures of one size, values 0 to 255; in
+TensorFlow ops.
 
-Every way of cropping is a box in the upright picture. Boxes are chosen for a whole batch at once; then each picture is decoded
-(of a JPEG only its box, made smaller while it is decoded where the box is much larger than wanted), resized and turned upright.
+Every way of cropping is a box in the upright picture. Boxes are chosen for a whole batch at once;
+then each picture is decoded (of a JPEG only its box, made smaller while it is decoded where the box
+is much larger than wanted), resized and turned upright.
 """
 
 from __future__ import annotations
@@ -53,9 +55,10 @@ def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf
 def fitted_pictures(
     encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False
 ) -> tf.Tensor:
-    """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box in the middle that has the shape's
-    proportions is resized, bilinear with antialiasing, and rounded; a picture of that size already stays as it is, and where all are
-    (`fitting`), decoding is all that is done."""
+    """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box
+    in the middle that has the shape's proportions is resized, bilinear with antialiasing, and
+    rounded; a picture of that size already stays as it is, and where all are (`fitting`), decoding
+    is all that is done."""
     height, width, channels = shape
     if fitting:
         pictures = _decode_by_tens(encoded, [height, width, 3])
@@ -94,9 +97,11 @@ def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
 
 
 def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float) -> Box:
-    """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a random place.
+    """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a
+    random place.
 
-    Only + - x / and the square root of doubles: these round alike on every machine, which exp and log do not.
+    Only + - x / and the square root of doubles: these round alike on every machine, which exp and
+    log do not.
     """
     tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
     share, slant = (
@@ -119,7 +124,8 @@ def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float)
 
 
 def short_side_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, size: int) -> Box:
-    """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to 512/224 times `size`."""
+    """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to
+    512/224 times `size`."""
     shortest, longest = short_side(size), 2 * short_side(size)
     short = shortest + draws.one("short-side") % (longest - shortest + 1)
     side = _side(height, width, size, short)
@@ -127,7 +133,8 @@ def short_side_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, size: int)
 
 
 def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
-    """The square in the middle: `size` pixels of the picture whose short side was made 256/224 times `size`."""
+    """The square in the middle: `size` pixels of the picture whose short side was made 256/224
+    times `size`."""
     side = _side(height, width, size, short_side(size))
     return Box((height - side) // 2, (width - side) // 2, side, side)
 
@@ -153,7 +160,8 @@ def _unit(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
-    """The headers, sizes complete; what is not a picture ends the step with the number of the example."""
+    """The headers, sizes complete; what is not a picture ends the step with the number of the
+    example."""
     headers = read_headers(encoded)
     unknown = tf.minimum(headers.height, headers.width) == 0
     bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
@@ -204,7 +212,8 @@ def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
 def _decode(
     encoded: tf.Tensor, headers: Headers, box: Box, mirror: tf.Tensor, size: int
 ) -> tf.Tensor:
-    """float32 [n, size, size, 3]: the boxes of the upright pictures, mirrored where `mirror` says so."""
+    """float32 [n, size, size, 3]: the boxes of the upright pictures, mirrored where `mirror` says
+    so."""
     lying, flip_x, flip_y = _turns(headers.orientation)
     tall, wide = _upright_size(headers)
     top = tf.where(flip_y, tall - box.top - box.height, box.top)
@@ -243,8 +252,8 @@ def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
 def _decode_jpeg(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> tf.Tensor:
     """Grey and CMYK come out in three channels too.
 
-    Resizing is bilinear without an antialiasing filter, which would take a fifth more time of the whole: about a factor of two
-    remains at most, and published TensorFlow ResNets were trained so.
+    Resizing is bilinear without an antialiasing filter, which would take a fifth more time of the
+    whole: about a factor of two remains at most, and published TensorFlow ResNets were trained so.
     """
     start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
     picture = tf.image.decode_and_crop_jpeg(
@@ -268,7 +277,8 @@ def _decode_any(string: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """Pictures of one small shape: ten in a turn of the loop, which alone costs as much as decoding one of them."""
+    """Pictures of one small shape: ten in a turn of the loop, which alone costs as much as decoding
+    one of them."""
     count = tf.size(encoded)
     whole = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
 

@@ -1,6 +1,8 @@
-"""Sizes and orientations of encoded pictures, from their first bytes: a walk over the segments of all JPEGs of a batch at once.
+"""Sizes and orientations of encoded pictures, from their first bytes: a walk over the segments of
+all JPEGs of a batch at once.
 
-TensorFlow's own op gives a JPEG's size one picture at a time, and nothing in TensorFlow tells its EXIF orientation.
+TensorFlow's own op gives a JPEG's size one picture at a time, and nothing in TensorFlow tells its
+EXIF orientation.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ _ORIENTATION_TAG = 0x0112
 
 
 class Headers(NamedTuple):
-    """Of n pictures: int64 sizes as stored, 0 where the first bytes do not tell; the EXIF orientation, int64 1 to 8; JPEG or not."""
+    """Of n pictures: int64 sizes as stored, 0 where the first bytes do not tell; the EXIF
+    orientation, int64 1 to 8; JPEG or not."""
 
     height: tf.Tensor
     width: tf.Tensor
@@ -42,7 +45,8 @@ def read_headers(encoded: tf.Tensor) -> Headers:
 
 
 def is_known_format(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether each string begins as a picture that TensorFlow can decode: JPEG, PNG, GIF, BMP or WebP."""
+    """Whether each string begins as a picture that TensorFlow can decode: JPEG, PNG, GIF, BMP or
+    WebP."""
     start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
     magics = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
     webp = _starts_with(start, b"RIFF") & _starts_with(start[:, 8:], b"WEBP")
@@ -113,7 +117,8 @@ def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor,
 
 
 def _orientation(encoded: tf.Tensor, exif: tf.Tensor) -> tf.Tensor:
-    """The orientation tag of the TIFF directory in the EXIF segment at `exif`; 1 where there is none."""
+    """The orientation tag of the TIFF directory in the EXIF segment at `exif`; 1 where there is
+    none."""
     tiff = exif + 10  # marker, length, "Exif", two zeros
     head = _bytes_at(encoded, tiff, 8)
     little = _starts_with(head, b"II")

@@ -1,6 +1,8 @@
-"""Which examples a step sees: functions from (seed, epoch, step, replica) to indices, in TensorFlow ops.
+"""Which examples a step sees: functions from (seed, epoch, step, replica) to indices, in TensorFlow
+ops.
 
-There is no stream and no buffer: any worker can compute any replica's slice of any step, and resuming is arithmetic.
+There is no stream and no buffer: any worker can compute any replica's slice of any step, and
+resuming is arithmetic.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def slice_indices(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the epoch of a step, and the indices of the examples of one replica in that step.
 
-    Step k of an epoch takes the positions [kB, (k+1)B) of `size` examples in the epoch's order; B is
-    the global batch size. `step`, `replica` and the epoch are int64 scalars, the indices int64
+    Step k of an epoch takes the positions [kB, (k+1)B) of `size` examples in the epoch's order; B
+    is the global batch size. `step`, `replica` and the epoch are int64 scalars, the indices int64
     [replica_batch_size].
     """
     length, replica_batch_size = steps_per_epoch(experiment, size), experiment.replica_batch_size

@@ -1,7 +1,9 @@
-"""What a data set is to the rest of the program: sizes, class names and a function from indices to examples.
+"""What a data set is to the rest of the program: sizes, class names and a function from indices to
+examples.
 
-A source never shuffles, slices or augments; `order` and `augment` do. `read` is made of TensorFlow ops only, because it runs
-inside compiled steps, and on parameter servers in another process than the one that built it.
+A source never shuffles, slices or augments; `order` and `augment` do. `read` is made of TensorFlow
+ops only, because it runs inside compiled steps, and on parameter servers in another process than
+the one that built it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Split:
-    """`size` examples. `read(indices)` takes int64 [n] and gives (raw, labels): raw is uint8 [n, height, width, channels],
-    or strings [n] of encoded pictures; labels are int32 [n]."""
+    """`size` examples. `read(indices)` takes int64 [n] and gives (raw, labels): raw is uint8 [n,
+    height, width, channels], or strings [n] of encoded pictures; labels are int32 [n]."""
 
     size: int
     read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -23,7 +25,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A training and a test split with their class names; `image_shape` is None where pictures come encoded, in any size."""
+    """A training and a test split with their class names; `image_shape` is None where pictures come
+    encoded, in any size."""
 
     train: Split
     test: Split

@@ -1,5 +1,6 @@
-"""BatchNorm as one fused operation. Keras 3 computes it from half a dozen separate ones on TensorFlow; this is a quarter faster
-over a whole ResNet. Weights and configuration are those of Keras's own layer."""
+"""BatchNorm as one fused operation. Keras 3 computes it from half a dozen separate ones on
+TensorFlow; this is a quarter faster over a whole ResNet. Weights and configuration are those of
+Keras's own layer."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import tensorflow as tf
 class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of four, with both scale and offset.
 
-    The moving variance takes the batch's unbiased variance, as TensorFlow's fused operation gives it.
+    The moving variance takes the batch's unbiased variance, as TensorFlow's fused operation gives
+    it.
     """
 
     def call(

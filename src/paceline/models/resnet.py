@@ -1,7 +1,7 @@
 """The ResNet family (He et al. 2015; 2016 for pre-activation) as one Keras functional model.
 
-Layer names are fixed. The names of weights, and the random numbers that initialise them, therefore do
-not depend on what else the process built.
+Layer names are fixed. The names of weights, and the random numbers that initialise them, therefore
+do not depend on what else the process built.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import partial
 import keras
 from keras import layers
 
-from paceline.config.experiment import IMAGENET_STAGES, Model
+from paceline.config.experiment import Model
+from paceline.config.rules import IMAGENET_STAGES
 from paceline.data.draws import initializer_seed
 from paceline.models.batch_norm import FusedBatchNormalization
 
@@ -28,7 +29,8 @@ _INITIALIZERS = {
 def build_resnet(
     model: Model, image_shape: tuple[int, int, int], num_classes: int, seed: int = 0
 ) -> keras.Model:
-    """Return a stem, stages of blocks that halve the image and double the channels, mean, logits."""
+    """Return a stem, stages of blocks that halve the image and double the channels, mean,
+    logits."""
     model, stages = _complete(model)
     build = _Layers(model, seed)
     unit = build.pre_activation if model.version == "v2" else build.post_activation

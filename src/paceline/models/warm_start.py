@@ -1,4 +1,5 @@
-"""Where training starts from: weights of an earlier run or of a .keras file, with what does not fit (the head) left new."""
+"""Where training starts from: weights of an earlier run or of a .keras file, with what does not fit
+(the head) left new."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from paceline.run_folder.storage import is_remote
 
 
 def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:
-    """The state with every variable of `spec`, a run folder or a .keras file, that has the same name and shape; and the rest's names."""
+    """The state with every variable of `spec`, a run folder or a .keras file, that has the same
+    name and shape; and the rest's names."""
     known = _from_keras(spec) if spec.endswith(".keras") else _from_run(spec)
     params, new_params = _fill(template.params, state.vectors["params"], known)
     stats, new_stats = _fill(template.stats, state.vectors["stats"], known)
@@ -38,7 +40,8 @@ def _fill(
     pieces, new, place = [], [], 0
     for name, shape in part:
         size = int(np.prod(shape))
-        # a Sequential model that was built as one puts its own name first; loaded from a file, it does not
+        # a Sequential model that was built as one puts its own name first; loaded from a file, it
+        # does not
         earlier = known.get(name, known.get(name.partition("/")[2]))
         fits = earlier is not None and earlier.shape == tuple(shape)
         pieces.append(

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.config.experiment import Experiment, differences
+from paceline.config.dataclass_json import differences
+from paceline.config.experiment import Experiment
 from paceline.errors import UserError, did_you_mean
 from paceline.messages import Send
 from paceline.run_folder.files import explained, plain, read_json, write_json

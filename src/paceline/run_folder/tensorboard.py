@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.experiment import Experiment, flatten
+from paceline.config.dataclass_json import flatten
+from paceline.config.experiment import Experiment
 from paceline.core.evaluation import EXAMPLES
 from paceline.core.metrics import Metrics
 from paceline.core.state import State, StateLayout

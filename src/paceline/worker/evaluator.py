@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from paceline.config.experiment import differences
+from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
 from paceline.core.state import State
 from paceline.data.remote import bring_data

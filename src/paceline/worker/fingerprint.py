@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.config.experiment import differences
+from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
 from paceline.errors import UserError
 from paceline.run_folder.versions import library_versions

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.experiment import Experiment, differences
+from paceline.config.dataclass_json import differences
+from paceline.config.experiment import Experiment
 from paceline.config.job import Job
 from paceline.core.metrics import Metrics
 from paceline.core.state import State

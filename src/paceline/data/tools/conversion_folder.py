@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.config.experiment import differences
+from paceline.config.dataclass_json import differences
 from paceline.data.sources.shards import LABELS, NOTES, read_notes
 from paceline.errors import UserError
 from paceline.run_folder.files import explained, replacing, write_json

@@ -24,7 +24,7 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from paceline.config.experiment import differences
+from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
 from paceline.core.evaluation import evaluate_splits
 from paceline.core.metrics import SIGNALS, TAIL, Metrics, block_metrics, tail_scale

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.experiment import flatten
+from paceline.config.dataclass_json import flatten
 from paceline.config.plan import build_plan
 from paceline.core.evaluation import Examples
 from paceline.errors import UserError

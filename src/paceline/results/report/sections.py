@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.config.experiment import Experiment, flatten
+from paceline.config.dataclass_json import flatten
+from paceline.config.experiment import Experiment
 from paceline.results.report.charts import Chart, Drawing, Line
 from paceline.results.report.formats import (
     duration,
