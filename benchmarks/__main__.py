@@ -1,4 +1,7 @@
-"""The command line: `python -m benchmarks [suite ...] [--rounds N] [--turn-seconds S] [--out FILE]`."""
+"""The command line of the benchmarks.
+
+python -m benchmarks [suite ...] [--rounds N] [--turn-seconds S] [--out FILE]
+"""
 
 from __future__ import annotations
 

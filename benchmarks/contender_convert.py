@@ -1,8 +1,9 @@
-"""`paceline data convert` of a folder of JPEGs, or plain decoding of the same files by PIL in as many processes.
+"""`paceline data convert` of a folder of JPEGs, or only decoding the same files with PIL.
 
-    python -m benchmarks.contender_convert paceline|pil PICTURE_FOLDER
+    python -m benchmarks.contender_convert paceline|pil IMAGE_FOLDER
 
-A step is the whole folder. The conversion begins with new processes each time; the decoding ones live for a turn.
+A step is the whole folder. Both use as many processes. The conversion starts new processes for each
+step; the processes that decode live for a turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The exchange alone: two workers take the mean of their vectors, again and again. An exchange counts as an image.
+"""The exchange alone: two workers repeatedly compute the mean of their vectors.
 
 python -m benchmarks.contender_exchange ray|gloo SIZE
-python -m benchmarks.contender_exchange memory WORKERS SIZE     prints the driver's peak memory in bytes
+python -m benchmarks.contender_exchange memory WORKERS SIZE
+
+An exchange counts as an image. `memory` prints the peak memory of the driver in bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ WORKERS = 2
 
 
 class Exchanger:
-    """An actor that computes nothing: what the engine calls, with a vector that is always the same."""
+    """An actor with the engine's methods that computes nothing: its vector is constant."""
 
     def __init__(self, size: int) -> None:
         self._vector = np.ones(size, np.float32)
@@ -47,7 +49,7 @@ class Exchanger:
 
 
 def build_exchange(workers: int, size: int) -> Any:
-    """The engine itself, with actors that only exchange."""
+    """Run the engine with actors that only exchange."""
     import ray
 
     from paceline.config.job import Job, Place

@@ -1,9 +1,10 @@
-"""Keras `model.fit` on TensorFlow, as a user would write it: its own layers, a tf.data pipeline, default environment.
+"""Keras `model.fit` on TensorFlow as a user would write it, in the default environment.
 
     python -m benchmarks.contender_keras DEPTH DATA_FOLDER
 
-All turns belong to one long `fit`, in which a callback waits between turns: a new `fit` per turn would fill the shuffle buffer
-anew each time, and count that against Keras.
+It uses Keras layers and a tf.data pipeline. All turns belong to one long `fit`, in which a callback
+waits between turns. A new `fit` per turn would fill the shuffle buffer again each time, which would
+count against Keras.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def convolution(inputs: keras.KerasTensor, channels: int, strides: int = 1) -> k
 
 
 def build_model(depth: int) -> keras.Model:
-    """The same ResNet as the other contenders' (shortcut A). The gradient of L2(5e-5) is 1e-4 w: a weight decay of 1e-4."""
+    """Return the ResNet of the other contenders (shortcut A).
+
+    The gradient of L2(5e-5) is 1e-4 w, which is a weight decay of 1e-4.
+    """
     inputs = keras.Input((32, 32, 3))
     hidden = keras.layers.ReLU()(convolution(inputs, 16))
     for stage, width in enumerate((16, 32, 64)):

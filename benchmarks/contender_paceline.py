@@ -1,9 +1,10 @@
-"""Paceline itself: the collective engine on the cores of this machine, as `paceline train` would run it in one process.
+"""Paceline with the collective engine, as `paceline train` runs it in one process.
 
     python -m benchmarks.contender_paceline DEPTH DATA_FOLDER [ROUND_STEPS [INDEX ADDRESS ...]]
 
-Depth 50 is ResNet-50 for pictures of 224 pixels from a folder of arrays; all others are CIFAR ResNets. Above 1, ROUND_STEPS is that of
-sync.method weights. With addresses it is one of several workers of this machine, all of which need the same turns.
+Depth 50 is ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR
+ResNets. If ROUND_STEPS is above 1, it is that of sync.method weights. With addresses, this is one
+of several workers on this machine, which all need the same turns.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from paceline.worker.loop import Engine
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
-    """The training that all contenders do; more epochs than any benchmark sees."""
+    """Return the training of all contenders, with more epochs than any benchmark needs."""
     if depth == 50:
         return Experiment(
             data=Data(source="arrays", dir=folder),
@@ -43,7 +44,7 @@ def build_experiment(depth: int, folder: str) -> Experiment:
 
 
 def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engine:
-    """What a worker would build for this experiment, with the state of step 0."""
+    """Return what a worker builds for this experiment, with the state of step 0."""
     cluster = cluster or Cluster()
     job = Job(experiment, Place(on="local", workers=cluster.num_workers), cluster=cluster)
     import_tensorflow(job)

@@ -1,9 +1,10 @@
-"""Several processes of Paceline on this machine, by the real command: a turn is a few blocks of training, some five seconds.
+"""Several processes of `paceline train` on this machine.
 
-    python -m benchmarks.contender_paceline_cluster DEPTH DATA_FOLDER SLOWED flags of paceline train ...
+    python -m benchmarks.contender_paceline_cluster DEPTH DATA_FOLDER SLOWED [flags of train ...]
 
-Between its turns all of its workers are stopped (SIGSTOP), so that none computes ahead. SLOWED is "slowed" where the first worker beside
-parameter servers is stopped for three quarters of every turn, a fifth of a second at a time.
+A turn is a few blocks of training, about five seconds. Between turns all workers are stopped
+(SIGSTOP), so that none computes ahead. If SLOWED is "slowed", the first worker beside parameter
+servers is stopped for three quarters of every turn, a fifth of a second at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PATIENCE = ("--stall-timeout", "100000", "--start-timeout", "100000", "--max-res
 
 
 def workers(mark: dict[str, str]) -> list[int]:
-    """The worker processes, chief first."""
+    """Return the worker processes, chief first."""
     return sorted(
         pid for pid in processes.group(mark) if "paceline.worker" in processes.read(pid, "cmdline")
     )
@@ -68,7 +69,7 @@ class Slow:
 
 
 class Cluster:
-    """A running `paceline train`, standing still after its first block."""
+    """A running `paceline train` that waits after its first block."""
 
     def __init__(self, folder: Path, depth: str, data: str, flags: list[str]) -> None:
         self._folder, self._mark = folder, processes.own_mark()
@@ -105,14 +106,14 @@ class Cluster:
             return json.loads(pipe.read())
 
     def _signal(self, number: int) -> int:
-        """To all but the chief, which waits by itself; the first of them."""
+        """Signal all workers but the chief, which waits by itself, and return the first."""
         _, first, *others = workers(self._mark)
         for pid in (first, *others):
             os.kill(pid, number)
         return first
 
     def turn(self, slowed: bool) -> tuple[float, float, float]:
-        """Images, wall and CPU seconds of some blocks; waiting makes the first of them a short one."""
+        """Return images, wall and CPU seconds of some blocks; the wait shortens the first."""
         first, before, images, wall_s = (
             self._signal(signal.SIGCONT),
             processes.cpu_s(self._mark),

@@ -1,4 +1,4 @@
-"""Paceline's input pipeline alone: the batches that its training would see, prepared and thrown away.
+"""The input pipeline of Paceline alone: prepares the batches of a training and discards them.
 
 python -m benchmarks.contender_paceline_input DEPTH DATA_FOLDER
 """
@@ -35,7 +35,7 @@ def every_pixel(batch: Batch) -> tf.Tensor:
 def build_reading(
     core: Core, touch: Touch = every_pixel
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """(start, stop) -> a number that needs every batch of the steps in between."""
+    """Return a function of (start, stop) whose result needs every batch of these steps."""
     import tensorflow as tf
 
     @tf.function(autograph=False)

@@ -1,11 +1,13 @@
-"""Paceline's input pipeline on TFRecords of JPEGs: random area crops of 224 pixels, flipped and scaled, as in ImageNet's recipe.
+"""The input pipeline of Paceline on TFRecords of JPEGs, as in the recipes for ImageNet.
 
     python -m benchmarks.contender_paceline_pictures batches SHARD_FOLDER
     python -m benchmarks.contender_paceline_pictures start|again first|last SHARD_FOLDER
 
-`batches` prepares step after step. `start` begins anew with each of its steps: what counts is the time from a built core to the
-batch of the first or of the last step of an epoch, most of which TensorFlow takes to build a graph. `again` builds it once, so that
-the batch alone counts. It is that of another epoch each time, since pictures differ in size.
+It makes random area crops of 224 pixels, flipped and scaled. `batches` prepares step after step.
+`start` builds the pipeline again for each of its steps: it measures the time from a built core to
+the batch of the first or the last step of an epoch, most of which TensorFlow takes to build a
+graph. `again` builds the graph once, so that only the batch counts. Each batch is of another epoch,
+because images differ in size.
 """
 
 from __future__ import annotations
@@ -41,8 +43,11 @@ def build_experiment(folder: str) -> Experiment:
 
 
 def corners(batch: Batch) -> tf.Tensor:
-    """Enough: a batch is made by a function that is never inlined, so it is made whole. To add up all pixels would cost time that
-    the other pipeline has not to spend."""
+    """Return a number that needs the batch.
+
+    One pixel is enough: the function that makes a batch is never inlined, so it makes all of it. To
+    add up all pixels would cost time that the other pipeline does not spend.
+    """
     import tensorflow as tf
 
     return tf.reduce_sum(batch.images[:, 0, 0, 0]) + tf.reduce_sum(batch.targets)

@@ -1,6 +1,8 @@
-"""Paceline on Ray: the object-store engine with two workers of one core each, on a cluster of this machine.
+"""Paceline on Ray: the object-store engine with two workers of one core each.
 
 python -m benchmarks.contender_paceline_ray DEPTH DATA_FOLDER gradients|weights
+
+The cluster is on this machine.
 """
 
 from __future__ import annotations

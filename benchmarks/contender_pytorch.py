@@ -1,10 +1,11 @@
-"""PyTorch, as a good user of it would train this ResNet on CPU cores.
+"""PyTorch, as an experienced user would train this ResNet on CPU cores.
 
     python -m benchmarks.contender_pytorch threads|compile|ddp|ddp-compile DEPTH DATA_FOLDER
 
-`threads` is one process with all threads, `ddp` one process per core with one thread each; `compile` adds torch.compile.
-All use channels-last, in-place ReLU, the fused SGD and an input pipeline of a few tensor operations per batch.
-Depth 50 is ResNet-50 for pictures of 224 pixels from a folder of arrays; all others are CIFAR ResNets.
+`threads` is one process with all threads, `ddp` one process per core with one thread each;
+`compile` adds torch.compile. All use channels-last, in-place ReLU, the fused SGD and an input
+pipeline of a few tensor operations per batch. Depth 50 is ResNet-50 for images of 224 pixels from a
+folder of arrays; all other depths are CIFAR ResNets.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Training:
-    """What a depth stands for; `batches` takes folder, batch size, rank and number of ranks."""
+    """What a depth means; `batches` takes folder, batch size, rank and number of ranks."""
 
     network: Callable[[], nn.Module]
     batches: Callable[[str, int, int, int], Batches]
@@ -81,8 +82,11 @@ class ResNet(nn.Module):
 
 
 def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) -> Batches:
-    """Endless shuffled batches: zero padding, random crop, flip, mean and deviation. A flip is a crop read from right to left;
-    to select pixels by one flat index takes a quarter of the time of indexing with three."""
+    """Yield endless shuffled batches: zero padding, random crop, flip, mean and deviation.
+
+    A flip is a crop read from right to left. To select pixels by one flat index takes a quarter of
+    the time of indexing with three.
+    """
     pictures, labels = (torch.from_numpy(array) for array in load_training_images(folder))
     pixels = functional.pad(pictures, (0, 0, PADDING, PADDING, PADDING, PADDING)).view(-1, 3)
     factor = 1 / torch.tensor(STD)
@@ -150,7 +154,10 @@ def run_rank(
     rank: int,
     meeting_file: str,
 ) -> None:
-    """One process of DDP. Rank 0 speaks with the harness and tells the others how many steps a turn has; 0 ends them."""
+    """Run one process of DDP.
+
+    Rank 0 talks to the harness and sends the others the number of steps of a turn; 0 ends them.
+    """
     num_ranks = len(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
@@ -182,7 +189,7 @@ def run_rank(
 
 
 def run_ddp(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
-    """Be rank 0, and start the others with the same command."""
+    """Start the other ranks with the same command, and run rank 0."""
     with tempfile.TemporaryDirectory() as meeting_folder:
         meeting_file = f"{meeting_folder}/ranks"
         command = [

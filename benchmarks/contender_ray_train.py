@@ -1,9 +1,10 @@
-"""Ray Train's own trainer: TorchTrainer with two workers of one thread each, with the network and input of `contender_pytorch`.
+"""Ray Train's TorchTrainer with two workers of one thread each.
 
-    python -m benchmarks.contender_ray_train DEPTH DATA_FOLDER            speaks the line protocol
+    python -m benchmarks.contender_ray_train DEPTH DATA_FOLDER            uses the line protocol
     python -m benchmarks.contender_ray_train DEPTH DATA_FOLDER --one      does one step and ends
 
-It needs a Python with torch and ray[train]: PACELINE_RAY_TORCH_PYTHON.
+It has the network and input of `contender_pytorch`. It needs a Python with torch and ray[train]:
+PACELINE_RAY_TORCH_PYTHON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WORKERS = 2
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """What every worker runs. Rank 0 takes the number of steps of a turn from the queue; 0 ends."""
+    """Run a worker. Rank 0 takes the number of steps of a turn from the queue; 0 ends it."""
     import ray.train
     import ray.train.torch
     import torch

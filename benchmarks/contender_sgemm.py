@@ -1,6 +1,8 @@
-"""The machine's own peak: float32 matrix products with all cores, counted in images of a ResNet's training.
+"""The peak of the machine: float32 matrix products on all cores.
 
 python -m benchmarks.contender_sgemm torch|tensorflow|numpy DEPTH
+
+It is counted in images of the training of a ResNet.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ SIDE = 2048
 
 
 def build_product(library: str) -> Callable[[], object]:
-    """A function that multiplies two square matrices and returns when the product is there."""
+    """Return a function that multiplies two square matrices and waits for the product."""
     if library == "torch":
         import torch
 

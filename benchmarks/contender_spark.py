@@ -1,8 +1,9 @@
-"""`paceline.spark.predict` of 20,000 CIFAR pictures on two cores, or `paceline eval` in one process.
+"""`paceline.spark.predict` of 20,000 CIFAR images on two cores, or `paceline eval`.
 
     python -m benchmarks.contender_spark predict|eval RUN DATA_FOLDER
 
-A step is all of the pictures. predict: the model was loaded in an earlier turn. eval: what comes after its first batch.
+A step is all images. `predict` has loaded the model in an earlier turn. `eval` runs in one process
+and is timed from its first batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""The tf.data pipeline that a good user writes for ImageNet's TFRecords, in TensorFlow's default settings.
+"""The tf.data pipeline that an experienced user writes for the TFRecords of ImageNet.
 
     python -m benchmarks.contender_tfdata plain|tuned SHARD_FOLDER
 
-`plain` subtracts means and divides by deviations as everybody writes it, which takes a third of the time of the whole: TensorFlow is
-slow where three channels are the inner dimension. `tuned` does it by whole rows, as Paceline does.
-Each turn has its own iterator, which first gives some batches that do not count: one that lived on between turns would fill its
-buffers in the other contenders' time. A consumer that only waits leaves those buffers empty, so a turn begins and ends alike.
+It has TensorFlow's default settings. `plain` subtracts means and divides by deviations in the usual
+way, which takes a third of the whole time, because TensorFlow is slow if the inner dimension has
+three channels. `tuned` does it by whole rows, as Paceline does.
+Each turn has its own iterator and first takes some batches that do not count. An iterator that
+lived between turns would fill its buffers during the turns of the other contenders. A consumer that
+only waits leaves those buffers empty, so the start and the end of a turn are alike.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ SCALES = {"plain": scale, "tuned": scale_by_rows}
 
 
 def prepare(record: tf.Tensor, kind: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """A random area of 8 to 100 % with an aspect of 3/4 to 4/3, decoded alone; flip, 224 pixels, mean and deviation."""
+    """Decode a random area of 8 to 100 %, aspect 3/4 to 4/3; flip, resize and scale it."""
     example = tf.io.parse_single_example(record, FEATURES)
     encoded = example["image/encoded"]
     begin, size, _ = tf.image.sample_distorted_bounding_box(
@@ -66,7 +68,7 @@ def prepare(record: tf.Tensor, kind: str) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def training_batches(folder: str, kind: str) -> tf.data.Dataset:
-    """Order is given up for speed wherever tf.data allows it."""
+    """Return the data set, without a fixed order wherever tf.data is faster so."""
     files = sorted(str(path) for path in Path(folder).glob("train-*"))
     records = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files)).repeat()
     records = records.interleave(

@@ -1,8 +1,9 @@
-"""Several workers of Paceline as one contender: every turn goes to all of them, and ends when all have.
+"""Several workers of Paceline as one contender.
 
-    python -m benchmarks.contender_workers DEPTH DATA_FOLDER ROUND_STEPS HOST ADDRESS [HOST ADDRESS ...]
+    python -m benchmarks.contender_workers DEPTH DATA_FOLDER ROUND_STEPS HOST ADDRESS ...
 
-A HOST is the network namespace that a worker runs in; "-" is that of this process.
+Every turn goes to all workers and ends when all have ended. There is a HOST and an ADDRESS for each
+worker. HOST is the network namespace of the worker; "-" is that of this process.
 """
 
 from __future__ import annotations

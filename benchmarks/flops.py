@@ -1,5 +1,8 @@
-"""Multiply-adds of the CIFAR ResNets, from the shapes of their layers: convolutions and the last matrix product only, because a
-matrix product is what they are compared with."""
+"""Multiply-adds of the CIFAR ResNets, from the shapes of their layers.
+
+Only convolutions and the last matrix product count, because the ResNets are compared with a matrix
+product.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Product:
 def resnet_products(
     depth: int, side: int = 32, width: int = 16, num_classes: int = 10
 ) -> Iterator[Product]:
-    """The layers of a version 1 ResNet of basic blocks with the parameter-free shortcut (A), for pictures of `side` pixels."""
+    """Return the layers of a ResNet v1 of basic blocks with the parameter-free shortcut (A)."""
     blocks_per_stage, remainder = divmod(depth - 2, 6)
     assert remainder == 0, f"depth {depth} is not 6n+2"
     yield Product(side, 3, 3, width)
@@ -43,6 +46,9 @@ def forward_multiply_adds(depth: int) -> int:
 
 
 def training_flops(depth: int) -> int:
-    """Of one picture: forward, gradient of the inputs and gradient of the weights are a product each, an addition and a
-    multiplication per term."""
+    """Return the operations to train on one image.
+
+    Forward, gradient of the inputs and gradient of the weights are a product each, with an addition
+    and a multiplication per term.
+    """
     return 3 * 2 * forward_multiply_adds(depth)

@@ -1,6 +1,7 @@
-"""Runs contenders, child processes, in alternating turns, so that the machine's noise hits all of them alike.
+"""Runs contenders, which are child processes, in alternating turns.
 
-It knows the line protocol (see `protocol`) and nothing of what the contenders compute; `summary` makes figures of the turns.
+So the noise of the machine affects all of them alike. The harness knows the line protocol (see
+`protocol`), not what the contenders compute. `summary` computes figures from the turns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 _STDERR_LINES = 15
 _GRACE_S = 10.0
 _MOST_STEPS = 1_000_000
-# A contender has its library's defaults; what a developer has exported must not change what is compared.
+# A contender has its library's defaults; exported variables must not change the comparison.
 _NOT_INHERITED = (
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_NUM_INTRAOP_THREADS",
@@ -37,12 +38,12 @@ _NOT_INHERITED += ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 
 class ContenderFailed(Exception):
-    """A contender died, was silent for too long or broke the protocol; the message names it and ends with its stderr."""
+    """A contender died, did not answer or broke the protocol; the message has its stderr."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A command that speaks the line protocol; `environment` is added to the inherited one."""
+    """A command that uses the line protocol; `environment` is added to the inherited one."""
 
     name: str
     command: tuple[str, ...]
@@ -68,7 +69,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Measured:
-    """A contender's turns, one per round, and the share of one core that it used while the others had theirs."""
+    """The turns of a contender, one per round, and the share of a core it used between them."""
 
     name: str
     steps_per_turn: int
@@ -106,7 +107,7 @@ class Running:
         return self
 
     def turn(self, steps: int) -> Turn:
-        """One turn of `steps` steps."""
+        """Run one turn of `steps` steps."""
         self._end_idling()
         try:
             self._process.stdin.write(f"go {steps}\n".encode())
@@ -128,7 +129,7 @@ class Running:
         return turn
 
     def idle_cpu_share(self) -> float:
-        """CPU time used between turns, as a share of one core."""
+        """Return the CPU time used between turns, as a share of one core."""
         self._end_idling()
         return self._idle_cpu_s / self._idle_wall_s if self._idle_wall_s else 0.0
 
@@ -176,7 +177,8 @@ def warm_up(running: Running, turn_seconds: float) -> int:
     while wall_s < turn_seconds / 4:
         if steps > _MOST_STEPS:
             raise ContenderFailed(
-                f"contender {running.name} does {steps} steps in {wall_s:.3g} s; its turns do not grow with steps"
+                f"contender {running.name} does {steps} steps in {wall_s:.3g} s; "
+                "more steps do not take longer"
             )
         steps *= 2
         wall_s = running.turn(steps).wall_s
@@ -190,7 +192,7 @@ def alternate(
     timeout_s: float = 900.0,
     tell: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Measured]:
-    """Start all, warm each up, then give every one a turn per round; each round begins with another contender."""
+    """Start and warm up all, then give each a turn per round, beginning with another each time."""
     with ExitStack() as stack:
         running, steps, turns = [], {}, {contender.name: [] for contender in contenders}
         for contender in contenders:

@@ -1,4 +1,7 @@
-"""The CIFAR-10 that all contenders read: the real one where it lies on this machine, else files of the same format and size."""
+"""The CIFAR-10 that all contenders read.
+
+It is the real one if it is on this machine, else files of the same format and size.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ STD = (63.0, 62.1, 66.7)
 
 
 def find_cifar10() -> Path | None:
-    """The folder of data_batch_1.bin, from paceline_CIFAR10 or ~/.cache/cifar10-dev."""
+    """Return the folder of data_batch_1.bin, from PACELINE_CIFAR10 or ~/.cache/cifar10-dev."""
     given = Path(os.environ.get("PACELINE_CIFAR10", "~/.cache/cifar10-dev")).expanduser()
     return next(
         (
@@ -31,7 +34,7 @@ def find_cifar10() -> Path | None:
 
 @contextmanager
 def cifar10_folder() -> Iterator[tuple[str, str]]:
-    """A folder in CIFAR-10's binary format, and a note that says what is in it."""
+    """Return a folder in CIFAR-10's binary format, and a note about its content."""
     if found := find_cifar10():
         yield str(found), "data: the real CIFAR-10"
         return
@@ -43,12 +46,13 @@ def cifar10_folder() -> Iterator[tuple[str, str]]:
             records.tofile(Path(folder, name))
         yield (
             folder,
-            "data: random pictures in the size of CIFAR-10, which was not found; set PACELINE_CIFAR10 to its folder",
+            "data: random images with the sizes of CIFAR-10, which was not found; "
+            "set PACELINE_CIFAR10 to its folder",
         )
 
 
 def load_training_images(folder: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures as uint8 [50000, 32, 32, 3] and labels as int64 [50000]."""
+    """Return images as uint8 [50000, 32, 32, 3] and labels as int64 [50000]."""
     records = np.concatenate(
         [
             np.fromfile(Path(folder, name), np.uint8).reshape(-1, RECORD_BYTES)

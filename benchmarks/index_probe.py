@@ -1,10 +1,11 @@
-"""Time and memory of an index: prints one line of JSON.
+"""Measures time and memory of an index, and prints one line of JSON.
 
     python -m benchmarks.index_probe make FOLDER
     python -m benchmarks.index_probe load REPEATS SMALL_FOLDER LARGE_FOLDER
 
-To load, the small folder, of as many shards, is opened first: what TensorFlow and the shards take is there before the large one
-is opened, and what is added is due to its records. To make the index is another process, which would leave memory to use again.
+`load` first opens the small folder, which has as many shards. So the memory of TensorFlow and of
+the shards is already in use before the large folder is opened, and the growth is due to its
+records. `make` is another process, because it would leave free memory that `load` uses again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ SHARDS = {"train": 1024, "validation": 128}
 
 
 def write_shards(folder: Path, records: int) -> None:
-    """`records` training records and one per validation shard, as small as they can be: an index knows only where they begin."""
+    """Write `records` training records and one per validation shard, as small as possible.
+
+    An index stores only where they begin.
+    """
     folder.mkdir()
     record = framed(example.encode({IMAGE_KEY: b"\xff\xd8\xff", LABEL_KEY: 0}))
     for split, total in (("train", records), ("validation", SHARDS["validation"])):
@@ -45,14 +49,14 @@ def write_shards(folder: Path, records: int) -> None:
 
 
 def open_folder(folder: str) -> Source:
-    """Everything between a folder and a source that can be read at any place."""
+    """Do everything from a folder to a source that can be read at any position."""
     from paceline.data.sources.tfrecord import build_tfrecord
 
     return build_tfrecord(Data(source="tfrecord", dir=folder), Console(quiet=True))
 
 
 def read_last_step(source: Source) -> None:
-    """The records of the last step of an epoch, in its order."""
+    """Return the records of the last step of an epoch, in its order."""
     import tensorflow as tf
 
     from paceline.data.order import slice_indices
@@ -75,7 +79,7 @@ def memory_bytes(field: str) -> int:
 
 
 def make(folder: str) -> dict[str, float]:
-    """The first opening, which has to find every record."""
+    """Open a folder for the first time, which has to find every record."""
     from paceline.data.sources.index import load_index
     from paceline.data.sources.shards import train_and_test
 

@@ -1,7 +1,8 @@
-"""Two hosts on this machine: network namespaces with addresses of their own, and a link of a given rate and delay between them. Root only.
+"""Two hosts on this machine: network namespaces with own addresses and a link. Root only.
 
-The rate is the kernel's (`tc ... tbf`). The delay would be netem's, which many kernels lack: the link then goes through this process,
-which holds every packet of a TUN device for so long before it hands it on to the other. A link without delay is a plain veth pair.
+The link has a given rate and delay. The rate is set in the kernel (`tc ... tbf`). Many kernels lack
+netem for the delay, so a delayed link goes through this process, which holds every packet of a TUN
+device for that time before it sends it to the other. A link without delay is a plain veth pair.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Link:
 
 
 def why_not() -> str:
-    """Why this machine cannot have such hosts; empty where it can."""
+    """Return why this machine cannot have such hosts, or an empty string if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [name for name in ("ip", "tc") if not shutil.which(name)]
@@ -59,7 +60,10 @@ def run(*command: str, check: bool = True) -> int:
 
 @contextmanager
 def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
-    """The names of two fresh namespaces, at ADDRESSES; without a `link` as quick as the machine. Afterwards they are gone."""
+    """Yield the names of two new namespaces at ADDRESSES, and remove them afterwards.
+
+    Without a `link` the connection is as fast as the machine.
+    """
     names = (f"paceline-a-{os.getpid()}", f"paceline-b-{os.getpid()}")
     devices = (f"pla{os.getpid()}", f"plb{os.getpid()}")
     forwarder = None

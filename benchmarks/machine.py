@@ -1,4 +1,4 @@
-"""What a measurement was made on: processor, versions, date, command, state of the source."""
+"""Describes the machine of a measurement: processor, versions, date, command, source state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PACKAGES = ("paceline", "tensorflow-cpu", "tensorflow", "keras", "numpy", "ray")
 
 
 def torch_python() -> str:
-    """The Python that has torch: this one, unless PACELINE_TORCH_PYTHON names another."""
+    """Return the Python that has torch: PACELINE_TORCH_PYTHON, or else this one."""
     return os.environ.get("PACELINE_TORCH_PYTHON", sys.executable)
 
 
 def ray_torch_python() -> str:
-    """The Python that has torch and ray[train]: this one, unless PACELINE_RAY_TORCH_PYTHON names another."""
+    """Return the Python with torch and ray[train]: PACELINE_RAY_TORCH_PYTHON, or else this one."""
     return os.environ.get("PACELINE_RAY_TORCH_PYTHON", sys.executable)
 
 

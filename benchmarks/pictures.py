@@ -1,4 +1,7 @@
-"""The JPEG folder that the suites `pictures` and `convert` read: real pictures where they lie on this machine, else drawn ones."""
+"""The JPEG folder that the suites `pictures` and `convert` read.
+
+It has real images if they are on this machine, else generated ones.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _SIDES = (
 
 
 def find_pictures() -> dict[str, list[Path]]:
-    """JPEGs by folder: those named in REAL in PACELINE_PICTURES or ../shared/data, else all that PACELINE_PICTURES has."""
+    """Return JPEGs by folder: those named in REAL, or else all in PACELINE_PICTURES.
+
+    The folders of REAL are in PACELINE_PICTURES or ../shared/data.
+    """
     given = os.environ.get("PACELINE_PICTURES", "")
     root = Path(given).expanduser() if given else ROOT.parent / "shared" / "data"
     folders = [root / name for name in REAL if (root / name).is_dir()] or ([root] if given else [])
@@ -43,7 +49,7 @@ def find_pictures() -> dict[str, list[Path]]:
 
 
 def draw_pictures(folder: Path, count: int) -> list[Path]:
-    """JPEGs in the sizes that ImageNet has, in pixels and about in bytes: soft patches of colour under fine noise."""
+    """Return generated JPEGs with the sizes of ImageNet: patches of colour under fine noise."""
     from PIL import Image
 
     generator, paths = np.random.default_rng(0), []
@@ -62,16 +68,20 @@ def draw_pictures(folder: Path, count: int) -> list[Path]:
 
 @contextmanager
 def picture_folder(records: int = RECORDS) -> Iterator[tuple[str, str]]:
-    """A folder train/<class>/*.jpg, val/<class>/*.jpg with `records` pictures to train on, and a note of what they are.
+    """Return a folder of train/<class>/*.jpg and val/<class>/*.jpg, and a note about them.
 
-    They are links to the originals: folder by folder in turn, each from its beginning again when it is used up.
+    It has `records` training images. They are links to the originals, taken from the folders in
+    turn; a folder that is used up starts again from its beginning.
     """
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as temporary:
         kinds = find_pictures()
         what = " and ".join(f"{len(pictures)} of {name}" for name, pictures in kinds.items())
         if not kinds:
             kinds = {"drawn": draw_pictures(Path(temporary, "drawn"), min(_DRAWN, records))}
-            what = f"{len(kinds['drawn'])} drawn ones in ImageNet's sizes, for want of real ones; set PACELINE_PICTURES to their folder,"
+            count = len(kinds["drawn"])
+            what = (
+                f"{count} generated ones in ImageNet's sizes; set PACELINE_PICTURES to real ones,"
+            )
         root, lists, size = Path(temporary, "pictures"), list(kinds.values()), 0
         for split, count in (("train", records), ("val", _CLASSES)):
             for number in range(count):

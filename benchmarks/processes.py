@@ -1,7 +1,7 @@
-"""What /proc tells of a group of processes: who they are, their CPU time, their peak memory. Linux only.
+"""A group of processes in /proc: its members, their CPU time and peak memory. Linux only.
 
-A group is named by a mark in the environment that its first process was started with. Descendants inherit it, also those that
-leave the session or lose their parent.
+A group has a mark in the environment of its first process. Descendants inherit the mark, also those
+that leave the session or lose their parent.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ _KILL_TIMEOUT_S = 10.0
 
 
 def new_mark() -> dict[str, str]:
-    """The variable that marks a new group, to be added to an environment."""
+    """Return the variable that marks a new group, to be added to an environment."""
     return {_VARIABLE: uuid.uuid4().hex}
 
 
 def own_mark() -> dict[str, str]:
-    """The mark of the group that this process is in."""
+    """Return the mark of the group of this process."""
     return {_VARIABLE: os.environ[_VARIABLE]}
 
 
 def read(pid: int, name: str) -> str:
-    """A file of a process; empty once it is gone, or where it belongs to someone else."""
+    """Return a file of a process; empty if it has ended or belongs to another user."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     return ""
 
 
 def group(mark: dict[str, str]) -> list[int]:
-    """The living processes of a group."""
+    """Return the living processes of a group."""
     wanted = f"{_VARIABLE}={mark[_VARIABLE]}"
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if wanted in read(pid, "environ").split("\0")]
 
 
 def cpu_s(mark: dict[str, str]) -> float:
-    """CPU time of a group, with children that have ended and were waited for."""
+    """Return the CPU time of a group, with children that have ended and were waited for."""
     # The command's name stands in brackets and may itself hold blanks.
     fields = [read(pid, "stat").rpartition(")")[2].split() for pid in group(mark)]
     return (
@@ -52,7 +52,10 @@ def cpu_s(mark: dict[str, str]) -> float:
 
 
 def peak_bytes(mark: dict[str, str]) -> int:
-    """Sum of the peak resident sizes (VmHWM) of the processes that live now; pages that they share count more than once."""
+    """Return the sum of the peak resident sizes (VmHWM) of the living processes.
+
+    Pages that they share count more than once.
+    """
     return sum(peak_bytes_of(pid) for pid in group(mark))
 
 
@@ -69,7 +72,7 @@ def command_of(pid: int) -> str:
 
 
 def kill(mark: dict[str, str]) -> None:
-    """End a group, with what it starts meanwhile."""
+    """End all processes of a group, also those that start meanwhile."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while (pids := group(mark)) and time.monotonic() < deadline:
         for pid in pids:

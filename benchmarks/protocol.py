@@ -1,6 +1,6 @@
-"""The contender's end of the line protocol: read `go N`, do N training steps, answer with one line of JSON.
+"""The contender's end of the line protocol: read `go N`, do N steps, answer with JSON.
 
-It knows nothing of any library, so that every contender can import it, in whichever Python it runs.
+It imports no library, so that every contender can import it in whichever Python it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of its children that have ended; children that still live must be asked."""
+    """Return the CPU time of this process and of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -36,14 +36,14 @@ class Clock:
 
 
 class Channel:
-    """The two pipes to the harness. Whatever libraries print goes to standard error, lest it be taken for an answer."""
+    """The two pipes to the harness. What libraries print goes to standard error instead."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
 
     def next_turn(self) -> int | None:
-        """Sleep until the next turn; its number of steps, or None when the harness is done."""
+        """Wait for the next turn; return its number of steps, or None at the end."""
         line = sys.stdin.readline()
         if not line:
             return None
@@ -56,7 +56,7 @@ class Channel:
 
 
 def serve(train: Callable[[int], float]) -> None:
-    """Answer turns until the harness hangs up. `train(steps)` returns after the last step, with the number of images."""
+    """Answer turns until the harness ends; `train(steps)` returns the number of images."""
     channel = Channel()
     while (steps := channel.next_turn()) is not None:
         clock = Clock.start()
@@ -65,7 +65,10 @@ def serve(train: Callable[[int], float]) -> None:
 
 
 def serve_group(train: Callable[[int], float]) -> None:
-    """The same for a contender whose work is done by other processes: theirs is the CPU time of all that the harness started."""
+    """Do the same for a contender whose work is done by other processes.
+
+    The CPU time is that of all processes that the harness started.
+    """
     from benchmarks import processes
 
     channel, mark = Channel(), processes.own_mark()

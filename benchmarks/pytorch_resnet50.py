@@ -1,4 +1,7 @@
-"""ResNet-50 v1.5 in PyTorch, as torchvision has it, and its batches: pictures of 224 pixels that lie in memory."""
+"""ResNet-50 v1.5 in PyTorch, as in torchvision, and its batches.
+
+The batches are images of 224 pixels that are in memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 with the stride, 1x1 to four times the width; a projection where the shape changes."""
+    """1x1, 3x3 with the stride, 1x1 to four times the width; a projection if the shape changes."""
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -62,7 +65,7 @@ class ResNet50(nn.Module):
 def training_batches(
     folder: str, batch_size: int, rank: int, num_ranks: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless shuffled batches of the folder of arrays that all contenders read, scaled by mean and deviation."""
+    """Yield endless shuffled batches of the arrays of all contenders, scaled."""
     pictures = torch.from_numpy(np.load(Path(folder, "train_images.npy")))
     labels = torch.from_numpy(np.load(Path(folder, "train_labels.npy")).astype(np.int64))
     factor = 1 / torch.tensor(STD)

@@ -21,7 +21,7 @@ def number(value: float) -> str:
 
 
 def spread(values: Quartiles) -> str:
-    """The median, and in brackets the quartiles."""
+    """Return the median, and in brackets the quartiles."""
     return f"{number(values.median)} [dim]({number(values.low)} to {number(values.high)})[/dim]"
 
 

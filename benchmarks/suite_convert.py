@@ -1,4 +1,4 @@
-"""`paceline data convert` of a folder of JPEGs against decoding the same files with PIL on the same cores."""
+"""`paceline data convert` against decoding the same JPEGs with PIL on the same cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.summary import Figure, SuiteResult, Target, ratio, rows
 
 CONVERT_TARGET = Target(">=", 0.8)
 PICTURES = 6000
-"""Three seconds of work, lest the start of processes, half a second, count for more than it does in a real conversion."""
+"""About three seconds of work, so that the start of processes (0.5 s) counts little."""
 
 
 def measure(settings: Settings) -> SuiteResult:
@@ -25,7 +25,8 @@ def measure(settings: Settings) -> SuiteResult:
     figure = Figure("images/s, convert to decoding by PIL", speed, "x", CONVERT_TARGET)
     notes = [
         note,
-        "a conversion starts its processes anew, and its shards are on disk (fsync) when it ends; both read from the cache",
+        "a conversion starts new processes, and its shards are on disk (fsync) when it ends; "
+        "both read from the cache",
     ]
     return SuiteResult(
         "Conversion of a folder of JPEGs to TFRecords",

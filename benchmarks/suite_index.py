@@ -1,4 +1,4 @@
-"""The index of a large set of TFRecords: how soon it is loaded, and what memory index and order take."""
+"""The index of a large set of TFRecords: the time to load it, and its memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def measure(settings: Settings, records: int = RECORDS) -> SuiteResult:
         Figure("index made for the first time", quartiles([made["make_s"]]), "s"),
     ]
     notes = [
-        f"{SHARDS['train']:,} training shards as ImageNet has, of the smallest records; files in the cache",
-        "memory is the growth of the resident size over that with a small set in as many shards, the last step of an epoch read",
+        f"{SHARDS['train']:,} training shards as in ImageNet, of the smallest records; "
+        "the files are in the cache",
+        "memory is the growth of the resident size over that of a small set in as many shards, "
+        "after the last step of an epoch was read",
     ]
     return SuiteResult("Index of TFRecords", figures, notes)

@@ -1,4 +1,4 @@
-"""Paceline's input pipeline alone against its training: a step must never wait for its pictures."""
+"""The input pipeline of Paceline against its training: a step must never wait for images."""
 
 from __future__ import annotations
 

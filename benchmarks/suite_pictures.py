@@ -1,4 +1,7 @@
-"""Input for large pictures: JPEG shards to augmented batches against a plain tf.data pipeline, and a start in mid-epoch."""
+"""Input of large images: JPEG shards to augmented batches, against a plain tf.data pipeline.
+
+It also measures a start in the middle of an epoch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from paceline.data.tools.convert import convert
 INPUT_TARGET = Target(">=", 0.95)
 START_TARGET = Target("<=", 1.1)
 START_TURN_S = 1.0
-"""A start is made of building a core, which does not count, and of one batch: longer turns would take minutes."""
+"""A start builds a core, which does not count, and one batch. Longer turns take minutes."""
 
 
 def contender(name: str, module: str, *arguments: str) -> Contender:

@@ -1,4 +1,4 @@
-"""What a person waits for a prediction, and its speed beside evaluation's: the real command, and the real workers."""
+"""The time until a prediction, and its speed against evaluation, with the real command."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _first_answer_s(run_dir: Path, file: str) -> float:
 
 
 def _images_per_s(kind: str, run_dir: Path, request: dict[str, Any]) -> float:
-    """Between the first message of a batch and the last."""
+    """Return the speed between the first message of a batch and the last."""
     heard: list[tuple[float, int]] = []
 
     def listen(message: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""Parameter servers beside workers that meet in an all-reduce: ResNet-56 on two workers, undisturbed and with one of them slowed down."""
+"""Parameter servers against workers with an all-reduce: ResNet-56 on two workers.
+
+Both are measured undisturbed and with one worker slowed down.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,10 @@ def measure(settings: Settings) -> SuiteResult:
     ]
     notes = [
         note,
-        "sync and async: --workers 2 --ps 1; a slow worker is stopped for three quarters of the time (SIGSTOP, SIGCONT)",
-        "a turn is a few blocks of training, 4 s or more, whatever --turn-seconds says; between turns the workers are stopped",
+        "sync and async: --workers 2 --ps 1; "
+        "a slow worker is stopped for three quarters of the time (SIGSTOP, SIGCONT)",
+        "a turn is a few blocks of training, 4 s or more, whatever --turn-seconds is; "
+        "between turns the workers are stopped",
     ]
     title = f"Parameter servers, ResNet-{DEPTH}, global batch 128, 2 replicas"
     return SuiteResult(title, figures, notes, "workers", rows(measured, "workers"))

@@ -1,4 +1,4 @@
-"""Ray: what actors cost against one process, their exchange against gloo's all-reduce, and Ray Train's own trainer beside it."""
+"""Ray: actors against one process, their exchange against gloo's, and Ray Train's trainer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def measure(settings: Settings) -> SuiteResult:
     ]
     notes = [
         note,
-        "weights are averaged every 10 steps; one process has 2 replicas side by side, an actor has one",
+        "weights are averaged every 10 steps; "
+        "one process has 2 replicas side by side, an actor has one",
     ]
     return SuiteResult(
         "Ray, ResNet-56", figures, notes, "one-process", rows(measured, "one-process")

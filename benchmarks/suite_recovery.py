@@ -1,4 +1,4 @@
-"""How long a lost worker costs: from its SIGKILL to the next trained block, less what any start takes."""
+"""The cost of a lost worker: from its SIGKILL to the next trained block, minus a start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAVE_STEPS = 5
 
 
 def workers() -> list[int]:
-    """The worker processes that this process started, in their order."""
+    """Return the worker processes that this process started, in their order."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -41,7 +41,7 @@ def workers() -> list[int]:
 
 
 class _Listener:
-    """Kills the second worker once there is a checkpoint, and stops the run when it trains again."""
+    """Kills the second worker after a checkpoint, and stops the run when it trains again."""
 
     def __init__(self) -> None:
         self.began, self.first_block, self.killed, self.again = time.perf_counter(), 0.0, 0.0, 0.0
@@ -64,7 +64,7 @@ class _Listener:
 
 
 def once(folder: str) -> tuple[float, float]:
-    """Seconds of the start, and of the recovery beyond a start."""
+    """Return the seconds of the start, and of the recovery beyond a start."""
     experiment = build_experiment(20, folder)
     experiment = replace(experiment, save_every=SAVE_STEPS * experiment.global_batch_size / 50_000)
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:

@@ -1,4 +1,4 @@
-"""Training speed of the CIFAR ResNets: Paceline against PyTorch's best, Keras `fit` and the machine's matrix-product peak."""
+"""Training speed of the CIFAR ResNets: Paceline, PyTorch, Keras `fit`, and the matrix peak."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def contenders(depth: int, folder: str) -> list[Contender]:
 
 
 def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
-    """Of each group the contender that is fastest here counts: its name is part of the figure's. PyTorch's compiler, which not
-    everybody can use, is a group of its own."""
+    """Return the figures: the fastest contender of each group counts, and is named.
+
+    PyTorch's compiler is a group of its own, because not everybody can use it.
+    """
     paceline = measured["paceline"]
     eager = {name: own for name, own in measured.items() if not name.endswith("compile")}
     pytorch, peak = best(eager, "pytorch-"), best(measured, "sgemm-")
@@ -96,7 +98,8 @@ def measure(depth: int, settings: Settings) -> SuiteResult:
     baseline = best(measured, "pytorch-")
     notes = [
         note,
-        f"one image of training is {training_flops(depth) / 1e6:.1f} MFLOP; the sgemm rows are counted in images of that size",
+        f"one image of training is {training_flops(depth) / 1e6:.1f} MFLOP; "
+        "the sgemm rows are counted in images of that size",
     ]
     title = f"ResNet-{depth}, CIFAR-10, global batch 128, float32"
     return SuiteResult(title, figures(depth, measured), notes, baseline, rows(measured, baseline))

@@ -50,7 +50,8 @@ def measure(settings: Settings) -> SuiteResult:
         Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
     ]
     notes = [
-        f"data: {PICTURES} random pictures in memory, scaled by mean and deviation, the same for all; no JPEG is decoded"
+        f"data: {PICTURES} random images in memory, scaled by mean and deviation, "
+        "the same for all; no JPEG is decoded"
     ]
     title = "ResNet-50 v1.5, 224x224, 1000 classes, global batch 16, float32"
     return SuiteResult(title, figures, notes, pytorch, rows(measured, pytorch))

@@ -1,4 +1,7 @@
-"""Two hosts with a slow link between them: averaged weights every ten steps against gradients each step, ResNet-56. Root only."""
+"""Two hosts with a slow link, ResNet-56: averaged weights against gradients. Root only.
+
+Weights are averaged every ten steps, gradients each step.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,8 @@ def measure(link: Link, settings: Settings, target: Target | None = None) -> Sui
     notes = [note, f"the link, each way: {link}; both hosts share the cores of this machine"]
     if link.delay_s:
         notes.append(
-            "the rate is the kernel's (tbf), the delay made by a process between two TUN devices, as this needs no netem"
+            "the rate is set in the kernel (tbf); the delay is made by a process between two TUN "
+            "devices, which needs no netem"
         )
     return SuiteResult(
         f"ResNet-56 on two hosts, {link}",

@@ -1,4 +1,4 @@
-"""Two Spark tasks of one core against two processes of this machine, and `paceline.spark.predict` against `paceline eval`."""
+"""Two Spark tasks against two processes, and `paceline.spark.predict` against `eval`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Training:
-    """Seconds from the command to its first step, images/s after it, and the peak memory of the driver: Python, and Spark's Java."""
+    """Seconds to the first step, images/s after it, and the driver's peak memory.
+
+    The memory is that of Python and of Spark's Java.
+    """
 
     first_step_s: float
     images_per_s: float
@@ -38,7 +41,7 @@ class Training:
 
 
 def train(folder: str, run_dir: Path, *flags: str) -> Training:
-    """`paceline train` in a fresh run folder, on two workers."""
+    """Run `paceline train` in a new run folder, on two workers."""
     arguments = [
         "--data.dir",
         folder,
@@ -148,6 +151,7 @@ def measure(settings: Settings) -> SuiteResult:
     ]
     notes = [
         note,
-        f"ResNet-20, {STEPS} steps of 128; local-cluster[2,1,1024]; predict decodes PNGs in local[2], eval reads CIFAR's own files",
+        f"ResNet-20, {STEPS} steps of 128; local-cluster[2,1,1024]; "
+        "predict decodes PNGs in local[2], eval reads the files of CIFAR",
     ]
     return SuiteResult("Spark on this machine", figures, notes, "eval", rows(measured, "eval"))

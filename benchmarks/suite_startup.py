@@ -1,4 +1,4 @@
-"""What a person waits for before training runs, and the memory that it takes; measured on the command line."""
+"""The time until training runs and the memory it takes, measured on the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _TIMEOUT_S = 600.0
 
 
 def run(command: Sequence[str], watch_memory: bool = False) -> tuple[float, int]:
-    """Run a command to its end; its wall time, and if watched the peak memory in bytes of it and its descendants."""
+    """Run a command; return its wall time, and if watched its peak memory in bytes.
+
+    The memory includes that of its descendants.
+    """
     start, peak_bytes = time.perf_counter(), 0
     with tempfile.TemporaryFile() as output:
         mark = processes.new_mark()
@@ -68,7 +71,7 @@ def paceline() -> str:
 def train(
     folder: str, steps: int, watch_memory: bool = False, flags: Sequence[str] = ()
 ) -> tuple[float, int]:
-    """`paceline train` in a fresh run folder, stopped after `steps` steps."""
+    """Run `paceline train` in a new run folder, and stop after `steps` steps."""
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         run_dir = Path(parent, "run")
         flags = ["--data.dir", folder, "--run-dir", str(run_dir), "--stop-at", str(steps), *flags]
@@ -106,6 +109,7 @@ def measure(settings: Settings) -> SuiteResult:
     notes = [
         note,
         "command to exit is more than the time to the first step: the run is also saved and closed",
-        "memory is the sum over all processes of their peak resident sizes; shared pages count more than once",
+        "memory is the sum of the peak resident sizes of all processes; "
+        "shared pages count more than once",
     ]
     return SuiteResult("Start-up and memory", figures, notes)

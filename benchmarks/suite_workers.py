@@ -1,4 +1,4 @@
-"""What several workers cost on one machine: two workers of one core each against one process on two cores."""
+"""The cost of several workers on one machine: two workers of one core, one process on two."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def contenders(folder: str) -> list[Contender]:
 
 
 def seconds_to_first_step(folder: str, workers: int) -> float:
-    """From the command to the first line of metrics.jsonl, of a fresh run."""
+    """Return the seconds from the command to the first line of metrics.jsonl of a new run."""
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         metrics, mark = Path(parent, "run", "metrics.jsonl"), processes.new_mark()
         flags = [

@@ -1,4 +1,7 @@
-"""The table of suites. A new one is a file with a function (Settings) -> SuiteResult, and a line here."""
+"""The table of suites.
+
+A new suite is a file with a function (Settings) -> SuiteResult, and a line here.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ SUITES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says to every suite."""
+    """The settings of the command line, for every suite."""
 
     rounds: int
     turn_seconds: float

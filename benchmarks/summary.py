@@ -1,4 +1,4 @@
-"""From turns to figures: quartiles, ratios of one contender to another round by round, targets. Pure functions."""
+"""Pure functions from turns to figures: quartiles, ratios of contenders by round, targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Quartiles:
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure has to reach, as given before it was measured."""
+    """The value that a figure has to reach, given before it was measured."""
 
     comparison: Literal[">=", "<", "<="]
     value: float
@@ -36,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number with its spread, and its target where it has one."""
+    """One measured number with its spread, and its target if it has one."""
 
     name: str
     measured: Quartiles
@@ -50,7 +50,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """A contender in the table of a suite; the ratio is of images per second, to the suite's baseline."""
+    """A contender in the table of a suite; the ratio of its speed is to the suite's baseline."""
 
     name: str
     images_per_s: Quartiles
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """What a suite returns to be printed and saved."""
+    """The result of a suite, to be printed and saved."""
 
     title: str
     figures: Sequence[Figure]
@@ -82,14 +82,14 @@ def quartiles(values: Iterable[float]) -> Quartiles:
 def ratio(
     of: Measured, to: Measured, value: Callable[[Turn], float] = lambda turn: turn.images_per_s
 ) -> Quartiles:
-    """Quartiles of the ratios within each round: what slows a whole round down cancels out."""
+    """Return the quartiles of the ratios within each round, so that slow rounds cancel out."""
     return quartiles(
         value(ours) / value(theirs) for ours, theirs in zip(of.turns, to.turns, strict=True)
     )
 
 
 def best(measured: Mapping[str, Measured], prefix: str) -> str:
-    """The contender with the highest median speed among those whose name begins with `prefix`."""
+    """Return the contender with the highest median speed whose name begins with `prefix`."""
     names = [name for name in measured if name.startswith(prefix)]
     return max(
         names,

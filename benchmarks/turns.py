@@ -1,6 +1,7 @@
-"""An action for `paceline train --actions benchmarks.turns:take_turn`: training stands still between two blocks until it is told to go.
+"""An action for `paceline train --actions benchmarks.turns:take_turn`.
 
-It tells of each block through one named pipe and is told to go on through another; both lie in the folder that FOLDER names.
+Training waits between two blocks until it may continue. The action reports each block through one
+named pipe and waits on another; both are in the folder that FOLDER names.
 """
 
 from __future__ import annotations
