@@ -1,7 +1,4 @@
-"""The command line of the benchmarks.
-
-python -m benchmarks [suite ...] [--rounds N] [--turn-seconds S] [--out FILE]
-"""
+"""Measures Paceline against other software: `python -m benchmarks [suite ...]`."""
 
 from __future__ import annotations
 

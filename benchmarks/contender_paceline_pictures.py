@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def build_experiment(folder: str) -> Experiment:
-    """The model is never run, so it is a small one."""
+    """Return the experiment, with a small model, because the model is never run."""
     return Experiment(
         data=Data(source="tfrecord", dir=folder, image_size=224, flip=True, mean=MEAN, std=STD),
         model=Model(depth=8),
