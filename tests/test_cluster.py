@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from paceline.config.cluster import Cluster, parse_tf_config
+from paceline.config.cluster import Cluster
 from paceline.errors import UserError
+from paceline.places.tf_config_variable import parse_tf_config
 
 CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"
 
@@ -86,7 +87,7 @@ def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "must be a JSON object"),
         ("{}", "has no 'cluster'"),
         ('{"cluster": {"worker": ["a:1"]}}', "has no 'task'"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.config.experiment import Experiment
+from paceline.config.experiment import Experiment, Optimizer, Schedule, Sync
 from paceline.config.plan import build_plan
 from paceline.config.recipes import RECIPES, get_recipe
 from paceline.config.schedule import learning_rate
@@ -48,6 +48,30 @@ def test_recipes_are_different_experiments():
 def test_whatever_decides_the_numbers_changes_the_digest(changes):
     smoke = get_recipe("smoke")
     assert dataclasses.replace(smoke, **changes).digest() != smoke.digest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"precision": "float16"},
+            "precision is 'float16'; it must be one of 'float32', 'bfloat16'",
+        ),
+        ({"sync": Sync(method="rarely")}, "sync.method is 'rarely'; it must be one of"),
+        ({"replicas": 3}, "replicas is 3; it must be a power of two"),
+        (
+            {"global_batch_size": 31},
+            "global-batch-size 31 cannot be divided among 4 replicas; use 28",
+        ),
+        ({"epochs": 0.0}, "nothing to train"),
+        ({"sync": Sync(max_staleness=4)}, "sync.max-staleness is 4 with sync.method gradients"),
+        ({"optimizer": Optimizer(beta_2=1.0)}, r"optimizer.beta-2 is 1.0; it must be in \[0, 1\)"),
+        ({"schedule": Schedule(boundaries=(1, 2), factors=(0.1,))}, "must have the same length"),
+    ],
+)
+def test_an_experiment_made_in_python_is_checked(changes, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(get_recipe("smoke"), **changes)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -107,14 +107,15 @@ class Run:
         match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", self.profile)
         if not match or int(match[1]) >= int(match[2]):
             raise UserError(
-                f"profile is {self.profile!r}; it must be two steps A,B with A below B, such as 10,20"
+                f"profile is {self.profile!r}; it must be two steps A,B with A below B, "
+                "such as 10,20"
             )
         return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a worker process is told."""
+    """Everything that a worker process needs to know."""
 
     experiment: Experiment
     place: Place = field(default_factory=Place)
@@ -126,54 +127,63 @@ class Job:
     request: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        workers, replicas = self.place.workers, self.experiment.replicas
-        if workers < 1 or workers & (workers - 1) or replicas % workers:
-            raise UserError(
-                f"workers is {workers}; it must be a power of two that divides the {replicas} replicas"
-            )
-        if (
-            self.place.min_workers < 0
-            or self.place.min_workers > workers
-            or self.place.max_restarts < 0
-        ):
-            raise UserError(
-                f"min-workers is {self.place.min_workers} and max-restarts {self.place.max_restarts}; "
-                f"both are 0 or more, min-workers at most the {workers} workers"
-            )
-        if self.place.ps < 0 or (self.place.ps and not self.place.kind.parameter_servers):
-            raise UserError(
-                f"ps is {self.place.ps} on {self.place.on}; it is 0 or more, and parameter servers run on local and tf_config"
-            )
-        if self.place.cores < 0:
-            raise UserError(f"cores is {self.place.cores}; it is 0 (a fair share) or more")
-        if min(self.place.start_timeout, self.place.stall_timeout) <= 0:
-            raise UserError("start-timeout and stall-timeout are seconds above 0")
-        if self.run.keep < 1 or self.run.stop_at < 0:
-            raise UserError(
-                f"keep is {self.run.keep} and stop-at {self.run.stop_at}; keep must be 1 or more, stop-at 0 or more"
-            )
-        _ = self.run.profiled  # checked where everything is
+        _check_place(self.place, self.experiment.replicas)
+        _check_run(self.run)
 
     @property
     def engine(self) -> str:
-        """The module of paceline.engines by which the workers advance the state together."""
+        """Name of the engine by which the workers train together; a key of `paceline.engines`."""
         method = self.experiment.sync.method
         if self.cluster.ps and method == "weights":
             raise UserError(
-                "sync.method weights is not for parameter servers, where replicas keep no weights of their own; "
-                "leave --ps (or TF_CONFIG's ps) out: local, tf_config, ray and spark have it"
+                "sync.method weights is not for parameter servers, where replicas have no weights "
+                "of their own; leave out --ps (or the ps tasks of TF_CONFIG)"
             )
         if self.cluster.ps:
             return "parameter_server"
         if method == "async":
             raise UserError(
-                "sync.method async needs parameter servers; give --ps M on local, or ps tasks in the TF_CONFIG of tf_config"
+                "sync.method async needs parameter servers; give --ps M on local, or ps tasks in "
+                "the TF_CONFIG of tf_config"
             )
         return self.place.kind.engine(self.place)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the job as plain containers."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Job:
+        """Rebuild a job."""
         return from_json(Job, values)
+
+
+def _check_place(place: Place, replicas: int) -> None:
+    workers = place.workers
+    if workers < 1 or workers & (workers - 1) or replicas % workers:
+        raise UserError(
+            f"workers is {workers}; it must be a power of two that divides the {replicas} replicas"
+        )
+    if not 0 <= place.min_workers <= workers or place.max_restarts < 0:
+        raise UserError(
+            f"min-workers is {place.min_workers} and max-restarts {place.max_restarts}; both must "
+            f"be 0 or more, and min-workers at most the {workers} workers"
+        )
+    if place.ps < 0 or (place.ps and not place.kind.parameter_servers):
+        able = " and ".join(name for name, kind in PLACES.items() if kind.parameter_servers)
+        raise UserError(
+            f"ps is {place.ps} on {place.on}; it must be 0 or more, and parameter servers run on {able}"
+        )
+    if place.cores < 0:
+        raise UserError(f"cores is {place.cores}; it must be 0 (an equal share) or more")
+    if min(place.start_timeout, place.stall_timeout) <= 0:
+        raise UserError("start-timeout and stall-timeout must be seconds above 0")
+
+
+def _check_run(run: Run) -> None:
+    if run.keep < 1 or run.stop_at < 0:
+        raise UserError(
+            f"keep is {run.keep} and stop-at {run.stop_at}; keep must be 1 or more, "
+            "stop-at 0 or more"
+        )
+    _ = run.profiled  # raises if it is malformed

@@ -1,8 +1,6 @@
-"""Functions of the user's own, named on the command line as package.module:function or
-file.py:function.
+"""Users' own functions, named as package.module:function or file.py:function: find and import them.
 
-It finds and imports them. What they take and return is checked where they are used: data, models,
-actions.
+What they take and return is checked where they are used: data, models, actions.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from paceline.errors import UserError, did_you_mean
 
 
 def load_function(spec: str) -> Callable[..., Any]:
-    """The function that `spec` names. The working directory is importable, as with `python -m`."""
+    """Return the function that `spec` names. The working directory is importable, as with `python -m`."""
     place, colon, name = spec.rpartition(":")
     if not (colon and place and name):
         raise UserError(
@@ -30,17 +28,14 @@ def load_function(spec: str) -> Callable[..., Any]:
     _make_importable(Path.cwd())
     module = _import_file(place, spec) if place.endswith(".py") else _import_module(place, spec)
     if not hasattr(module, name):
-        known = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and not key.startswith("_")
-        ]
+        members = vars(module).items()
+        known = [key for key, value in members if callable(value) and not key.startswith("_")]
         hint = did_you_mean(name, known) if known else "it defines none"
         raise UserError(f"{spec}: there is no function {name!r} in {place}; {hint}")
     function = getattr(module, name)
     if not callable(function):
         raise UserError(f"{spec}: {name!r} is a {type(function).__name__}, not a function")
-    return function
+    return cast("Callable[..., Any]", function)
 
 
 def _import_module(name: str, spec: str) -> ModuleType:
@@ -49,7 +44,8 @@ def _import_module(name: str, spec: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise UserError(
-                f"{spec}: there is no module {error.name!r} in {Path.cwd()} or among the installed packages"
+                f"{spec}: there is no module {error.name!r} in {Path.cwd()} or among the installed "
+                "packages"
             ) from error
         raise _failed(spec, error) from error
     except Exception as error:
@@ -82,9 +78,8 @@ def _import_file(place: str, spec: str) -> ModuleType:
 def _failed(spec: str, error: Exception) -> UserError:
     place = traceback.extract_tb(error.__traceback__)[-1]
     reason = (str(error).splitlines() or [""])[0]
-    return UserError(
-        f"{spec}: importing it failed: {type(error).__name__}: {reason} ({place.filename}:{place.lineno})"
-    )
+    where = f"{place.filename}:{place.lineno}"
+    return UserError(f"{spec}: importing it failed: {type(error).__name__}: {reason} ({where})")
 
 
 def _make_importable(folder: Path) -> None:

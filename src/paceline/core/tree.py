@@ -17,9 +17,10 @@ import tensorflow as tf
 def opaque(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile a function that the graph optimizer neither inlines nor merges with its
     surroundings."""
-    return tf.function(
+    compiled: Callable[..., Any] = tf.function(
         function, autograph=False, experimental_attributes={"_noinline": True}, **options
     )
+    return compiled
 
 
 @opaque

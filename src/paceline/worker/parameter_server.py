@@ -10,8 +10,8 @@ import time
 
 import tensorflow as tf
 
-from paceline.config.cluster import answers
 from paceline.config.job import Job
+from paceline.places.probe import answers
 from paceline.worker.devices import side_by_side
 
 ASK_EVERY_S = 1.0

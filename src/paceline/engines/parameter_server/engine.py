@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.config.cluster import Cluster, answers
+from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.core.evaluation import evaluate_splits
 from paceline.core.metrics import SIGNALS, TAIL, Metrics, block_metrics, tail_scale
@@ -31,6 +31,7 @@ from paceline.core.state import State, evaluated_vector
 from paceline.core.tree import opaque, tree_sum
 from paceline.core.update import Vectors, clip_scale, decay_mask, update_slice
 from paceline.errors import UserError
+from paceline.places.probe import answers
 from paceline.worker import devices
 from paceline.worker.build import build
 from paceline.worker.fingerprint import cpu_features
