@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.core.evaluation import EXAMPLES
+
 if TYPE_CHECKING:
     from paceline.core.replica import Core
 
@@ -52,3 +54,31 @@ def block_metrics(
         "images_per_second": core.experiment.global_batch_size / seconds,
         "seconds_per_step": seconds,
     }
+
+
+def scalars(metrics: Metrics) -> dict[str, Any]:
+    """Return what is logged: all metrics but the lists of single steps and examples."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name != "per_step" and not name.endswith(EXAMPLES)
+    }
+
+
+def measures(metrics: Metrics) -> dict[str, Any]:
+    """Return what an evaluation measured; empty if there was none."""
+    return {
+        name: value
+        for name, value in scalars(metrics).items()
+        if name.startswith(("test_", "validation_"))
+    }
+
+
+def steps_of_block(step: int, metrics: Metrics) -> list[tuple[int, dict[str, float]]]:
+    """Return (step, values) for each step of the block that ended at `step`."""
+    per_step: dict[str, Any] = metrics.get("per_step", {})
+    length = max((len(values) for values in per_step.values()), default=0)
+    return [
+        (step - length + i + 1, {name: float(values[i]) for name, values in per_step.items()})
+        for i in range(length)
+    ]

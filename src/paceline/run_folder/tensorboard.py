@@ -18,10 +18,9 @@ import numpy as np
 from paceline.config.dataclass_json import flatten
 from paceline.config.experiment import Experiment
 from paceline.core.evaluation import EXAMPLES
-from paceline.core.metrics import Metrics
+from paceline.core.metrics import Metrics, measures, steps_of_block
 from paceline.core.state import State, StateLayout
 from paceline.run_folder.files import explained
-from paceline.worker.actions import measures, steps_of_block
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes would be too large to read; the report has their most frequent mistakes."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
+from paceline.core.metrics import scalars
 from paceline.core.state import State
 from paceline.data.remote import bring_data
 from paceline.errors import UserError
@@ -22,7 +23,8 @@ from paceline.messages import Result, Send, Warn, Working
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder, watched_run
 from paceline.run_folder.tensorboard import TensorBoard
-from paceline.worker import actions, devices
+from paceline.worker import devices
+from paceline.worker.actions import SendMetrics
 from paceline.worker.build import data_facts
 from paceline.worker.training import Training
 
@@ -162,12 +164,12 @@ def _evaluate(
     metrics = {"epoch": epoch, **training.engine.evaluate(final=True)}
     record = {
         "step": state.step,
-        **actions.scalars(metrics),
+        **scalars(metrics),
         "seconds": time.monotonic() - began,
         "state_sha256": state.sha256(),
     }
     run.evaluations.append(record)
     board(state.step, metrics)
     run.publish_evaluations()
-    actions.SendMetrics(training.send)(state.step, metrics)
+    SendMetrics(training.send)(state.step, metrics)
     return record
