@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# A shell lets what it puts in the background ignore a Ctrl-C, and the programs that tests start would inherit that.
+# A command in the background of a shell ignores Ctrl-C, and the programs of tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -28,9 +28,12 @@ NUM_DEVICES = 8
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Divide the CPU into logical devices, with one thread inside an operation: TensorFlow allows it once per process, before its
-    first operation. Test modules have been imported by now, but no test has run. Where none of them imported TensorFlow, none
-    needs devices, and the pure tests stay quick. With pytest-xdist this runs in each of its processes."""
+    """Divide the CPU into logical devices, with one thread inside an operation.
+
+    TensorFlow allows it once per process, before its first operation. Test modules have been
+    imported by now, but no test has run. If none of them imported TensorFlow, none needs devices,
+    and the pure tests stay quick. With pytest-xdist this runs in each of its processes.
+    """
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
@@ -53,7 +56,7 @@ def mirrored() -> Callable[[int], tf.distribute.Strategy]:
 
     @cache
     def build(count: int) -> tf.distribute.Strategy:
-        # TensorFlow expects one strategy per process and would give the groups of devices of the next one the same keys.
+        # TensorFlow expects one strategy per process; the groups of the next would get the same keys.
         tf.distribute.MirroredStrategy._collective_key_base = 1000 * count
         return tf.distribute.MirroredStrategy(names[:count])
 

@@ -1,4 +1,4 @@
-"""The real program in real processes: started, waited for, interrupted, and shown to leave nothing behind. Not a test itself."""
+"""The real program in real processes: started, interrupted, and shown to leave nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 
 
 def wait_for_a_signal(step, metrics):
-    """Stand still after the first block until a SIGTERM has come; whatever it does besides goes on."""
+    """Wait after the first block for a SIGTERM; what else it does continues."""
     if (HERE / "reached").exists():
         return
     handler, received = signal.getsignal(signal.SIGTERM), []
@@ -49,7 +49,7 @@ def wait_for_a_signal(step, metrics):
 
 
 def kill_before_the_next_rename(step, metrics):
-    """The next checkpoint is written and on disk, but not yet under its name, when the process is gone."""
+    """End the process when the next checkpoint is on disk, but not yet under its name."""
     rename = os.replace
 
     def die(source, target):
@@ -124,7 +124,8 @@ def build_data(data):
 
     labels = np.arange(96, dtype=np.int32) % 3
     images = np.repeat(labels * 80, 8 * 8 * 3).reshape(96, 8, 8, 3).astype(np.uint8)
-    return Source(in_memory(images, labels), in_memory(images[:7], labels[:7]), ("dark", "grey", "bright"), (8, 8, 3))
+    train, test = in_memory(images, labels), in_memory(images[:7], labels[:7])
+    return Source(train, test, ("dark", "grey", "bright"), (8, 8, 3))
 '''
 
 
@@ -149,7 +150,10 @@ class Ended:
 
 
 class Program:
-    """A running `paceline`, in a process group of its own. `{mark}` in an argument is for processes that others start for it."""
+    """A running `paceline` in its own process group.
+
+    `{mark}` in an argument marks processes that others start for it.
+    """
 
     def __init__(
         self,
@@ -213,7 +217,7 @@ class Program:
 
 @contextmanager
 def program(*arguments: str, cwd: Path, **settings: Any) -> Iterator[Program]:
-    """Start `paceline ...`, by the command `inside` where one is given; afterwards none of its processes may be left, and none is."""
+    """Start `paceline ...`, by the command `inside` if it is given; fail if a process is left."""
     running = Program(list(arguments), cwd, **settings)
     try:
         yield running
@@ -260,7 +264,7 @@ def tf_config(
 def once_per_session(
     tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]
 ) -> Path:
-    """A folder that is made by the first process of pytest-xdist that asks for it; the others wait. Copy it to change it."""
+    """Return a folder that one process of pytest-xdist makes and all share; copy it to change it."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     folder, done = root / name, root / f"{name}.done"
@@ -284,7 +288,7 @@ def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one that was stopped in the middle of its first epoch, with checkpoints of steps 4 and 5."""
+    """Return the folder of one that was stopped in its first epoch, with checkpoints 4 and 5."""
 
     def make(folder: Path) -> None:
         assert (
@@ -306,7 +310,7 @@ def losses_of(run: Path, tag: str = "loss") -> list[tuple[int, float]]:
     """Step and loss of every step, as TensorBoard shows them; or another of its scalars."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
+    # With a module of this name tensorboard reads files itself and does not import TensorFlow.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     events = EventAccumulator(str(run / "events"), size_guidance={"scalars": 0})
     events.Reload()
@@ -314,7 +318,7 @@ def losses_of(run: Path, tag: str = "loss") -> list[tuple[int, float]]:
 
 
 def _clean_environment() -> dict[str, str]:
-    """As a user has it: pytest's own settings for TensorFlow and for its workers are not the program's."""
+    """Return the environment of a user, without pytest's settings for TensorFlow and workers."""
     ours = ("TF_", "PYTEST_", "COV_", "COLUMNS")
     return {
         name: value

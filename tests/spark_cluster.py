@@ -1,10 +1,11 @@
-"""A standalone Spark master and two workers from PySpark's own files, for as long as another process lives. Not a test itself.
+"""A standalone Spark master and two workers from PySpark's own files. Not a test itself.
 
     python tests/spark_cluster.py FOLDER PID
 
-writes the URL of the master to FOLDER/url when both workers have come, and ends everything once the process PID is gone. Each worker
-says that it has 16 cores, so that several tests find room; a test takes two (spark.cores.max). Each also says that it has two GPUs, and
-has an address of its own, as if it were another host: Spark starts a speculative task on another host only.
+writes the URL of the master to FOLDER/url when both workers have come, and ends everything once the
+process PID is gone. Each worker reports 16 cores, so that several tests find room; a test takes two
+(spark.cores.max). Each also reports two GPUs, and has its own address, as if it were another host:
+Spark starts a speculative task on another host only.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ def free_port() -> int:
 
 
 def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
-    # As on another machine: nothing of the tests' own settings, and no Paceline that is not installed.
+    # As on another machine: without the tests' own settings, and without Paceline.
     environment = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(("PYTHON", "PYTEST", "TF_", "PACELINE"))
     }
-    gpus = f"-Dspark.worker.resource.gpu.amount=2 -Dspark.worker.resource.gpu.discoveryScript={folder / 'gpus'}"
+    gpu = "-Dspark.worker.resource.gpu"
+    gpus = f"{gpu}.amount=2 {gpu}.discoveryScript={folder / 'gpus'}"
     environment |= {
         "SPARK_WORKER_OPTS": gpus,
         "SPARK_DAEMON_MEMORY": "256m",

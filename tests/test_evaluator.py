@@ -1,4 +1,4 @@
-"""The evaluator of a cluster: the chief's numbers, from checkpoints alone, beside the training or after it."""
+"""The evaluator of a cluster gives the chief's numbers, during the training or after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Workers that fail, in every way and at every moment: the run recovers with the same bits, or ends and names who failed."""
+"""Workers that fail in every way and at every moment.
+
+The run recovers with the same bits, or it ends and names the worker that failed.
+"""
 
 from __future__ import annotations
 
@@ -147,8 +150,8 @@ def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
         )
     assert result["step"] == 1
     assert [message.text for message in messages if isinstance(message, Warn)] == [
-        f"cannot listen at 127.0.0.1:{other_port(messages)}: another program has its port; end that, or give another; "
-        "starting again with other ports"
+        f"cannot listen at 127.0.0.1:{other_port(messages)}: another program has its port; "
+        "end that, or give another; starting again with other ports"
     ]
 
 
@@ -212,7 +215,7 @@ def slowly(step, metrics):
 
 
 class Pair:
-    """A chief and a worker of one TF_CONFIG, each a command of its own, as two hosts would run them."""
+    """A chief and a worker of one TF_CONFIG, each started by its own command."""
 
     def __init__(self, folder: Path) -> None:
         self.addresses = free_addresses(2)

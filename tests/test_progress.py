@@ -64,7 +64,8 @@ def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> N
     ]
     assert (
         lines[2]
-        == "step 30/1,000  epoch 0.30/10  loss 0.5000  accuracy 0.7500  learning rate 0.10000  2,346 images/s  8:05 left"
+        == "step 30/1,000  epoch 0.30/10  loss 0.5000  accuracy 0.7500  learning rate 0.10000  "
+        "2,346 images/s  8:05 left"
     )
 
 

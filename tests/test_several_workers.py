@@ -1,4 +1,4 @@
-"""Several worker processes of one machine: the same bits as one, and started again when one is lost."""
+"""Several workers on one machine: the same bits as one, and a restart when one is lost."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writ
 
 @pytest.mark.long
 def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
-    """Every file of the run but the other worker's log was opened for writing by the chief or by the command, by no one else."""
+    """Only the chief and the command write files of the run, except the other worker's log."""
     environment = with_faults(WRITES_FOLDER=str(tmp_path))
     digest_of(tmp_path, "run", "--workers", "2", "--stop-at", "4", **environment)
     written = {worker: (tmp_path / f"writes-{worker}").read_text().split() for worker in (0, 1)}

@@ -1,4 +1,4 @@
-"""Training, converting and predicting on a real Spark cluster: a standalone master and two workers, started from PySpark's own files."""
+"""Training, converting and predicting on a real Spark cluster: a master and two workers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
 
 @pytest.fixture(scope="session")
 def master(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a cluster that all processes of pytest-xdist share; it ends with the one that began them."""
+    """The URL of a cluster that all processes of pytest-xdist share; it ends with pytest."""
 
     def make(folder: Path) -> None:
         pid = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
@@ -200,8 +200,8 @@ def test_a_worker_that_fails_again_and_again_is_started_again_as_often_as_allowe
     assert ended.code == 1
     assert ended.out.count("starting 1 again") == 1
     assert (
-        ended.err
-        == f"paceline: worker 0 failed: exit code 7; its log is {tmp_path / 'run' / 'worker-0.log'}\n"
+        ended.err == "paceline: worker 0 failed: exit code 7; "
+        f"its log is {tmp_path / 'run' / 'worker-0.log'}\n"
     )
 
 
@@ -268,8 +268,12 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 place = paceline.Place(on="spark", workers=2)
-found = [paceline.train("smoke", place=place, run=paceline.Run(run_dir=name), progress=False) for name in ("one", "two")]
-json.dump([spark.range(5).count(), *(result.state_sha256 for result in found)], open("found.json", "w"))
+found = [
+    paceline.train("smoke", place=place, run=paceline.Run(run_dir=name), progress=False)
+    for name in ("one", "two")
+]
+digests = [result.state_sha256 for result in found]
+json.dump([spark.range(5).count(), *digests], open("found.json", "w"))
 """
 
 
@@ -293,7 +297,7 @@ def test_a_session_that_already_runs_is_used_again_and_again_and_left_running(
 def test_executors_whose_python_has_no_paceline_get_the_drivers(
     uninterrupted: Path, tmp_path: Path, master: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their Python has every other package: a line of a .pth file adds a folder, but not what its own .pth files add."""
+    """Their Python has every other package: a .pth file adds a folder, but not its .pth files."""
     venv.create(tmp_path / "venv", symlinks=True)
     python, (packages,) = (
         tmp_path / "venv/bin/python",
@@ -316,7 +320,10 @@ def test_executors_whose_python_has_no_paceline_get_the_drivers(
 
 @pytest.mark.long
 def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master: str) -> None:
-    code = "import os\n\n\ndef note(step, metrics):\n    open('gpus.txt', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    code = (
+        "import os\n\n\ndef note(step, metrics):\n"
+        "    open('gpus.txt', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
     (tmp_path / "note.py").write_text(code)
     gpus = (
         "spark.executor.resource.gpu.amount=2",
@@ -335,7 +342,8 @@ def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:
     ended = train(tmp_path, "run", "--workers", "4", *on_spark("local[2]"))
     assert ended.code == 2
     assert ended.err == (
-        "paceline: --workers 4 needs 4 slots at once, but Spark has 2 (1 executors, spark.task.cpus 1); "
+        "paceline: --workers 4 needs 4 slots at once, but Spark has 2 "
+        "(1 executors, spark.task.cpus 1); "
         "give fewer workers, or Spark more cores\n"
     )
     assert time.monotonic() - began < TIMEOUT_S / 2
@@ -439,7 +447,7 @@ CONVERSION = ("--split", "0.1", "--shards", "2", "--validation-shards", "1")
 def convert_and_disturb(
     pictures: Path, folder: Path, where: tuple[str, ...], disturb: Callable[[int], None]
 ) -> None:
-    """Convert on Spark, disturb the first process that is seen writing a shard, and compare with a conversion on one machine."""
+    """Convert on Spark, disturb a process that writes a shard, compare with one machine."""
     assert paceline("data", "convert", str(pictures), "local", *CONVERSION, cwd=folder).code == 0
     with program(
         "data", "convert", str(pictures), "out", *CONVERSION, *where, cwd=folder
@@ -527,10 +535,14 @@ import paceline.spark
 run, pictures, out = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 names = sorted(os.listdir(pictures))
-rows = [(None if n % 5 == 0 else 2**60 + n, name, open(f"{pictures}/{name}", "rb").read()) for n, name in enumerate(names)]
-frame = spark.createDataFrame([*rows, (7, "null", None)], "number bigint, name string, picture binary").repartition(8)
+contents = [open(f"{pictures}/{name}", "rb").read() for name in names]
+numbers = [None if n % 5 == 0 else 2**60 + n for n in range(len(names))]
+rows = list(zip(numbers, names, contents))
+schema = "number bigint, name string, picture binary"
+frame = spark.createDataFrame([*rows, (7, "null", None)], schema).repartition(8)
 predicted = paceline.spark.predict(frame, run, input="picture")
-found = [row.asDict() for row in predicted.select("number", "name", "label", "probabilities", "error").collect()]
+columns = ("number", "name", "label", "probabilities", "error")
+found = [row.asDict() for row in predicted.select(*columns).collect()]
 
 
 def probe(frames):
@@ -538,11 +550,14 @@ def probe(frames):
 
     for frame in frames:
         used = paceline.spark._load.cache_info()
-        yield pandas.DataFrame({"pid": [os.getpid()], "loaded": [used.misses], "used": [used.hits + used.misses]})
+        counts = {"loaded": [used.misses], "used": [used.hits + used.misses]}
+        yield pandas.DataFrame({"pid": [os.getpid()]} | counts)
 
 
-probes = [row.asDict() for row in spark.range(64).repartition(16).mapInPandas(probe, "pid long, loaded long, used long").collect()]
-json.dump({"found": found, "probes": probes, "tensorflow": "tensorflow" in sys.modules}, open(out, "w"))
+probed = spark.range(64).repartition(16).mapInPandas(probe, "pid long, loaded long, used long")
+probes = [row.asDict() for row in probed.collect()]
+result = {"found": found, "probes": probes, "tensorflow": "tensorflow" in sys.modules}
+json.dump(result, open(out, "w"))
 spark.stop()
 """
 

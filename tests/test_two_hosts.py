@@ -1,4 +1,4 @@
-"""Two hosts, as network namespaces with addresses of their own: the same bits, and a link that is cut in the middle. Root only."""
+"""Two hosts, as network namespaces: the same bits, and a link that is cut. Needs root."""
 
 from __future__ import annotations
 
@@ -89,9 +89,13 @@ peer.sendall(b"x")
 """
     ask = f"""
 import socket, time
-peer = socket.create_connection(("{ADDRESSES[1]}", {PORT})); peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+peer = socket.create_connection(("{ADDRESSES[1]}", {PORT}))
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 began = time.perf_counter(); peer.sendall(b"x"); peer.recv(1); print(time.perf_counter() - began)
-began = time.perf_counter(); peer.sendall(bytes({size})); peer.recv(1); print(time.perf_counter() - began)
+began = time.perf_counter()
+peer.sendall(bytes({size}))
+peer.recv(1)
+print(time.perf_counter() - began)
 """
     with two_hosts(link) as (here, there):
         command = ("ip", "netns", "exec", there, sys.executable, "-c", serve)

@@ -1,7 +1,8 @@
-"""Python imports this by itself where PYTHONPATH has its folder: it makes one worker fail at one moment, or be another kind of machine.
+"""Makes one worker fail at one moment, or look like another kind of machine.
 
-FAULT is "worker phase kind": it happens once, because a file in FAULT_FOLDER tells that it did; or every time, with FAULT_AGAIN.
-Nothing in Paceline knows of it.
+Python imports this by itself if its folder is on PYTHONPATH. FAULT is "worker phase kind". It
+happens once, noted by a file in FAULT_FOLDER, or every time with FAULT_AGAIN. Nothing in Paceline
+knows of it.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def note_writes(notes: Path) -> None:
 
 
 def divide_the_cpu(count: int) -> None:
-    """Several logical devices in each worker: TensorFlow's strategy then takes them as it would take so many GPUs."""
+    """Give each worker several logical devices; the strategy uses them like so many GPUs."""
     from paceline.worker import devices
 
     build_strategy = devices.build_strategy
