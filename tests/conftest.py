@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# A command in the background of a shell ignores Ctrl-C, and the programs of tests would inherit that.
+# A command in the background of a shell ignores Ctrl-C; the programs of tests would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -56,7 +56,7 @@ def mirrored() -> Callable[[int], tf.distribute.Strategy]:
 
     @cache
     def build(count: int) -> tf.distribute.Strategy:
-        # TensorFlow expects one strategy per process; the groups of the next would get the same keys.
+        # TensorFlow expects one strategy per process; groups of the next would get the same keys.
         tf.distribute.MirroredStrategy._collective_key_base = 1000 * count
         return tf.distribute.MirroredStrategy(names[:count])
 

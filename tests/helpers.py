@@ -264,7 +264,7 @@ def tf_config(
 def once_per_session(
     tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]
 ) -> Path:
-    """Return a folder that one process of pytest-xdist makes and all share; copy it to change it."""
+    """Return a folder that one process of pytest-xdist makes for all; copy it to change it."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     folder, done = root / name, root / f"{name}.done"
