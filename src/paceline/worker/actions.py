@@ -5,7 +5,7 @@
 (among them `test_examples`: the prediction for each example, `core.evaluation.Examples`), and
 `per_step`: a value for each step of the block.
 
-Whoever builds the list of actions decides whether a worker writes at all, and their order:
+The builder of the list decides whether a worker writes at all, and the order of its actions:
 `StopOnNonFiniteLoss` comes before `SaveCheckpoint`, what raises `StopRequested` is last.
 """
 

@@ -51,9 +51,11 @@ class _Waiter:
         self.check_stop()
         now = time.monotonic()
         if now - self._looked > min(LOOK_EVERY_S, self._limit / 3):
-            self._looked, before, self._sign = now, self._sign, sign()
-            if self._sign != before:
+            self._looked = now
+            seen = sign()
+            if seen != self._sign:
                 self._since = now
+                self._sign = seen
             else:
                 self._send(Warn(f"the evaluator waits for {what}"))
         if now - self._since > self._limit:
