@@ -7,7 +7,6 @@ writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from paceline.data.sources.folder import visible_entries
 from paceline.data.sources.records import Shard
 from paceline.errors import UserError
-from paceline.run_folder.files import explained
+from paceline.run_folder.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
 TEST_NAMES = ("test", "eval", "validation", "val")
@@ -64,21 +63,15 @@ def train_and_test(folder: str) -> dict[str, list[Shard]]:
 
 def read_notes(folder: str) -> dict[str, Any]:
     """Return the notes of the conversion; empty if another program wrote the folder."""
-    text = _read_text(folder, NOTES)
-    try:
-        notes = json.loads(text) if text else {}
-        if not isinstance(notes, dict):
-            raise ValueError("not a JSON object")
-    except ValueError as error:
-        advice = "convert again, or remove it and give --data.image-key ..."
-        raise UserError(f"{folder}/{NOTES} is damaged ({error}); {advice}") from error
-    return notes
+    path = Path(folder, NOTES)
+    advice = "convert again, or remove it and give --data.image-key ..."
+    return read_json(path, advice) if read_text(path) else {}
 
 
 def read_labels(folder: str) -> tuple[str, ...]:
     """Return the class names, one per line of labels.txt; without that file, none. If all lines
     are such as `0:cat`, remove their numbers."""
-    text = _read_text(folder, LABELS)
+    text = read_text(Path(folder, LABELS))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     numbered = [re.fullmatch(r"(\d+):\s*(.+)", line) for line in lines]
     if all(match and int(match[1]) == place for place, match in enumerate(numbered)):
@@ -94,9 +87,3 @@ def _list_files(folder: str) -> list[Shard]:
                 stat, path = entry.stat(), str(Path(folder, entry.name))
                 found.append(Shard(path, entry.name, stat.st_size, str(stat.st_mtime_ns)))
     return sorted(found, key=lambda shard: shard.name)
-
-
-def _read_text(folder: str, name: str) -> str:
-    path = Path(folder, name)
-    with explained("read", path):
-        return path.read_bytes().decode(errors="replace") if path.exists() else ""
