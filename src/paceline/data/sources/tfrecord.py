@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -189,7 +189,7 @@ def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf
 
     count = paths.shape[0] if paths.shape[0] is not None else tf.size(paths, tf.int64)
     records = tf.data.Dataset.from_tensor_slices((paths, offsets))
-    records = records.map(_record_reader(), num_parallel_calls=PARALLEL_READS, deterministic=True)
+    records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
     # Drop the remainder: after an error, the other records would come as a smaller batch.
     batch = records.batch(count, drop_remainder=True).map(parse).ignore_errors()
     unread = tf.data.Dataset.from_tensors(
@@ -198,27 +198,19 @@ def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf
     return batch.concatenate(unread).take(1).get_single_element()
 
 
-def _record_reader() -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return a function of path and offset that reads the data of one record, both checksums
-    verified, and nothing after it."""
+def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+    """Return the data of one record, both checksums verified. Nothing after it is read."""
     import tensorflow as tf
 
     kind = {"output_types": [tf.string], "output_shapes": [[]]}
-
-    def read(path: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-        unbuffered = tf.constant(0, tf.int64)
-        records = tf.raw_ops.TFRecordDatasetV2(
-            filenames=path[None],
-            compression_type="",
-            buffer_size=unbuffered,
-            byte_offsets=offset[None],
-        )
-        first = tf.raw_ops.TakeDataset(
-            input_dataset=records, count=tf.constant(1, tf.int64), **kind
-        )
-        return tf.raw_ops.DatasetToSingleElement(dataset=first, **kind)[0]
-
-    return read
+    records = tf.raw_ops.TFRecordDatasetV2(
+        filenames=path[None],
+        compression_type="",
+        buffer_size=tf.constant(0, tf.int64),  # unbuffered
+        byte_offsets=offset[None],
+    )
+    first = tf.raw_ops.TakeDataset(input_dataset=records, count=tf.constant(1, tf.int64), **kind)
+    return tf.raw_ops.DatasetToSingleElement(dataset=first, **kind)[0]
 
 
 def _shaped(images: tf.Tensor, keys: Keys) -> tf.Tensor:
