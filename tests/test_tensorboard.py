@@ -23,7 +23,8 @@ from paceline.config.plan import Plan
 from paceline.core.evaluation import Examples
 from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
-from paceline.run_folder.tensorboard import TensorBoard, confusion_picture, picture_grid
+from paceline.run_folder.drawing import draw_confusion, draw_grid
+from paceline.run_folder.tensorboard import TensorBoard
 from test_actions import BLOCK, EVALUATED
 
 EXAMPLES = Examples(
@@ -72,18 +73,18 @@ def test_events_of_steps_that_are_computed_again_are_hidden(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_grid_of_pictures_is_shown(tmp_path: Path, channels: int) -> None:
-    pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels), dtype=np.uint8)
+def test_a_grid_of_images_is_shown(tmp_path: Path, channels: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels), dtype=np.uint8)
     board = TensorBoard(tmp_path)
-    board.picture_grid("inputs", pictures, step=3)
+    board.image_grid("inputs", images, step=3)
     board.close()
     (event,) = read_events(tmp_path).Images("inputs")
     assert (event.step, event.height, event.width) == (3, 2 * 10 - 2, 3 * 8 - 2)
     shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).reshape(
         event.height, event.width, channels
     )
-    np.testing.assert_array_equal(shown, picture_grid(pictures))
-    np.testing.assert_array_equal(shown[10:18, 8:14], pictures[4])
+    np.testing.assert_array_equal(shown, draw_grid(images))
+    np.testing.assert_array_equal(shown[10:18, 8:14], images[4])
 
 
 def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
@@ -109,15 +110,13 @@ def test_a_confusion_matrix_is_drawn_at_evaluations(tmp_path: Path) -> None:
     (event,) = read_events(tmp_path).Images("confusion/test")
     assert event.step == 4
     shown = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
-    np.testing.assert_array_equal(
-        shown, confusion_picture(np.array([[1, 1], [0, 2]]), ("cat", "dog"))
-    )
+    np.testing.assert_array_equal(shown, draw_confusion(np.array([[1, 1], [0, 2]]), ("cat", "dog")))
 
 
 def test_the_colours_of_a_confusion_matrix_follow_its_counts() -> None:
-    picture = confusion_picture(np.array([[100, 0], [100, 0]]), ("a", "b"), cell=40).astype(int)
+    image = draw_confusion(np.array([[100, 0], [100, 0]]), ("a", "b"), cell=40).astype(int)
     corner = {
-        (row, column): picture[-80 + 40 * row + 4, -80 + 40 * column + 4]
+        (row, column): image[-80 + 40 * row + 4, -80 + 40 * column + 4]
         for row in (0, 1)
         for column in (0, 1)
     }
@@ -185,7 +184,7 @@ def test_looking_on_changes_no_bit(looked_at: Path, uninterrupted: Path) -> None
     assert result_of(looked_at)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-def test_a_run_shows_scalars_pictures_confusion_and_histograms(looked_at: Path) -> None:
+def test_a_run_shows_scalars_images_confusion_and_histograms(looked_at: Path) -> None:
     events = read_events(looked_at / "events")
     assert [event.step for event in events.Scalars("loss")] == list(range(1, 25))
     assert [event.step for event in events.Scalars("test_accuracy")] == [8, 16, 24]

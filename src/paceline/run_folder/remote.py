@@ -38,6 +38,7 @@ class RemoteRun:
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of the local file
         self._waiting: dict[str, int] = {}  # checkpoints that `pull` left
         self._seen: dict[str, File] = {}  # what `refresh` found
+        self._own: set[str] = set()  # what `add` uploaded
         self._uploading = threading.Lock()
         self._ended = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -87,8 +88,13 @@ class RemoteRun:
     def refresh(self) -> None:
         """Fetch what others have uploaded since, and drop the checkpoints that they pruned."""
         files = self._files_there()
-        changed = {name: file for name, file in files.items() if self._seen.get(name) != file}
-        self._fetch({name: file.size for name, file in changed.items()})
+        self._fetch(
+            {
+                name: file.size
+                for name, file in files.items()
+                if self._seen.get(name) != file and name not in self._own
+            }
+        )
         self._seen |= files
         for name in _files(self._local):
             if _is_checkpoint(name) and name not in files:
@@ -97,7 +103,7 @@ class RemoteRun:
     def add(self, names: list[str]) -> None:
         """Upload files that nobody else writes. `refresh` does not fetch them again."""
         self._upload(names)
-        self._seen |= {name: file for name, file in self._store.files().items() if name in names}
+        self._own |= set(names)
 
     def publish(self) -> None:
         """Upload what has changed. After this, a run that resumes elsewhere finds it."""

@@ -1,12 +1,10 @@
-"""What TensorBoard shows of a run: scalars, pictures, confusion matrices, histograms, the model graph, hyper-parameters, profiles.
+"""TensorBoard's event files: scalars, images, histograms, the model graph, settings, profiles.
 
-All event files are written here, by the chief, without TensorFlow; only the profile needs it. None of it changes a bit of the run.
+The chief writes them, without TensorFlow; only the profile needs it. They change no bit of the run.
 """
 
 from __future__ import annotations
 
-import io
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,147 +12,132 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.config.dataclass_json import flatten
 from paceline.config.experiment import Experiment
-from paceline.core.evaluation import EXAMPLES
+from paceline.core.evaluation import EXAMPLES, Examples
 from paceline.core.metrics import Metrics, measures, steps_of_block
 from paceline.core.state import State, StateLayout
+from paceline.run_folder.drawing import Image, draw_confusion, draw_grid, png
 from paceline.run_folder.files import explained
 
 DRAWN_CLASSES = 40
-"""Confusion matrices of more classes would be too large to read; the report has their most frequent mistakes."""
+"""Confusion matrices of more classes are too large to read; the report has the top mistakes."""
+OF_BLOCKS = ("images_per_second", "epoch", "staleness_mean", "staleness_max")
+OF_STEPS = ("loss", "accuracy", "learning_rate")
 
 
 class TensorBoard:
-    """An action that writes event files. No file before the first call.
+    """An action that writes event files. It makes no file before the first call.
 
-    `first_step` is where training starts or goes on: events beyond it, of steps that are computed again, are hidden.
+    Training starts or continues at `first_step`: earlier events after it are hidden, because their
+    steps are computed again.
     """
 
     def __init__(
         self, events_dir: str | Path, first_step: int = 0, classes: Sequence[str] = ()
     ) -> None:
-        self._folder, self._first_step, self._classes = Path(events_dir), first_step, classes
+        self._folder = Path(events_dir)
+        self._first_step = first_step
+        self._classes = classes
         self._writer: Any = None
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         single = steps_of_block(step, metrics)
-        shown = ["images_per_second", "epoch", "staleness_mean", "staleness_max"]
-        shown += [] if single else ["loss", "accuracy", "learning_rate"]
+        shown = OF_BLOCKS if single else OF_BLOCKS + OF_STEPS
         whole = {name: metrics[name] for name in shown if name in metrics} | measures(metrics)
-        blocks = [(at, [_scalar(*item) for item in values.items()]) for at, values in single]
-        self._write(*blocks, (step, [_scalar(*item) for item in whole.items()]))
-        for name in metrics:
-            if name.endswith(EXAMPLES) and 0 < len(self._classes) <= DRAWN_CLASSES:
-                matrix = metrics[name].confusion(
-                    max(len(self._classes), int(metrics[name].predictions.max()) + 1)
-                )
-                self.picture(
-                    f"confusion/{name.removesuffix(EXAMPLES)}",
-                    confusion_picture(matrix, self._classes),
-                    step,
-                )
+        self._write(*(_scalars(at, values) for at, values in [*single, (step, whole)]))
+        for name, value in metrics.items():
+            if name.endswith(EXAMPLES):
+                self._confusion(name.removesuffix(EXAMPLES), value, step)
 
-    def picture_grid(self, tag: str, pictures: np.ndarray, step: int | None = None) -> None:
-        """Show pictures, uint8 [n, height, width, channels], as one."""
-        self.picture(tag, picture_grid(pictures), self._first_step if step is None else step)
+    def image_grid(self, tag: str, images: Image, step: int | None = None) -> None:
+        """Show images, uint8 [n, height, width, channels], as one."""
+        self.image(tag, draw_grid(images), self._first_step if step is None else step)
 
-    def picture(self, tag: str, picture: np.ndarray, step: int) -> None:
-        height, width, channels = picture.shape
-        image = {
-            "height": height,
-            "width": width,
-            "colorspace": channels,
-            "encoded_image_string": png(picture),
-        }
-        self._write((step, [{"tag": tag, "image": image}]))
+    def image(self, tag: str, image: Image, step: int) -> None:
+        """Show one image."""
+        height, width, channels = image.shape
+        content = {"height": height, "width": width, "colorspace": channels}
+        content["encoded_image_string"] = png(image)
+        self._write(_event(step, {"tag": tag, "image": content}))
 
     def histograms(self, state: State, layout: StateLayout) -> None:
-        """How the weights of each variable are spread."""
-        pieces = [
-            (name, state.vectors[vector][place])
+        """Show the distribution of the weights of each variable."""
+        weights = {
+            name: state.vectors[vector][place]
             for vector, name, place, _ in layout.pieces()
             if vector == "params"
-        ]
-        self._write(
-            (
-                state.step,
-                [
-                    {"tag": name, "histo": _histogram(values)}
-                    for name, values in pieces
-                    if values.size
-                ],
-            )
-        )
+        }
+        values = ({"tag": name, "histo": _histogram(v)} for name, v in weights.items() if v.size)
+        self._write(_event(state.step, *values))
 
     def graph(self, model: Any) -> None:
-        """The layers of a Keras model and how they are connected; nothing of a model that does not know."""
+        """Show the layers of a Keras model and their connections, if the model has a graph."""
         from tensorboard.compat.proto.graph_pb2 import GraphDef
 
         if nodes := _graph_nodes(model):
-            self._write_events(
-                {"step": self._first_step, "graph_def": GraphDef(node=nodes).SerializeToString()}
-            )
+            graph = GraphDef(node=nodes).SerializeToString()
+            self._write({"step": self._first_step, "graph_def": graph})
 
     def hyper_parameters(self, experiment: Experiment) -> None:
-        """Every field of the experiment, for the table that compares runs."""
+        """Write every field of the experiment, for the table that compares runs."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-        values = flatten(experiment.to_json())
         plain = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in values.items()
+            for name, value in flatten(experiment.to_json()).items()
         }
-        self._write_events({"step": self._first_step, "summary": hparams_pb(plain)})
+        self._write({"step": self._first_step, "summary": hparams_pb(plain)})
 
     def close(self) -> None:
+        """Close the event file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with explained("write", self._folder):
                 writer.close()
 
-    def _write(self, *steps: tuple[int, list[dict[str, Any]]]) -> None:
-        self._write_events(
-            *({"step": step, "summary": {"value": values}} for step, values in steps)
-        )
+    def _confusion(self, split: str, examples: Examples, step: int) -> None:
+        if 0 < len(self._classes) <= DRAWN_CLASSES:
+            size = max(len(self._classes), int(examples.predictions.max()) + 1)
+            image = draw_confusion(examples.confusion(size), self._classes)
+            self.image(f"confusion/{split}", image, step)
 
-    def _write_events(self, *events: dict[str, Any]) -> None:
+    def _write(self, *events: dict[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
         with explained("write", self._folder):
             if self._writer is None:
                 self._writer = self._open()
+                events = (*self._first_events(), *events)
             for fields in events:
-                self._add(**fields)
+                self._writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
             self._writer.flush()
-
-    def _add(self, **fields: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event as EventProto
-
-        self._writer.write(EventProto(wall_time=time.time(), **fields).SerializeToString())
 
     def _open(self) -> Any:
         # tensorboard's own EventFileWriter opens its file with TensorFlow.
-        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Read in the order of names. Numbers, because the clocks of two hosts may not agree which file is the later one.
-        numbers = [
-            int(path.suffix[1:])
-            for path in self._folder.glob("events.out.tfevents.*")
-            if path.suffix[1:].isdigit()
-        ]
-        path = self._folder / f"events.out.tfevents.{max(numbers, default=0) + 1:010d}"
-        self._writer = RecordWriter(open(path, "xb"))  # noqa: SIM115
-        self._add(file_version="brain.Event:2")
-        # START hides the events of its own step too. Those of `first_step` stay; of step 0 there is nothing to keep.
+        # TensorBoard reads files in the order of their names. They have numbers, because the
+        # clocks of two hosts may disagree which file is the later one.
+        suffixes = [path.suffix[1:] for path in self._folder.glob("events.out.tfevents.*")]
+        number = max((int(each) for each in suffixes if each.isdigit()), default=0) + 1
+        return RecordWriter(open(self._folder / f"events.out.tfevents.{number:010d}", "xb"))
+
+    def _first_events(self) -> list[dict[str, Any]]:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        # START also hides the events of its own step. Those of `first_step` stay visible; at
+        # step 0 there are none.
         hidden_from = self._first_step + 1 if self._first_step else 0
-        self._add(step=hidden_from, session_log=SessionLog(status=SessionLog.START))
-        return self._writer
+        start = SessionLog(status=SessionLog.START)
+        return [{"file_version": "brain.Event:2"}, {"step": hidden_from, "session_log": start}]
 
 
 class HistogramsAtSaves:
-    """An action: how the weights of each layer are spread, whenever they are saved."""
+    """An action: writes the distribution of all weights whenever they are saved."""
 
     def __init__(
         self,
@@ -163,12 +146,10 @@ class HistogramsAtSaves:
         layout: StateLayout,
         saves_at: Callable[[int], bool],
     ) -> None:
-        self._board, self._get_state, self._layout, self._saves_at = (
-            board,
-            get_state,
-            layout,
-            saves_at,
-        )
+        self._board = board
+        self._get_state = get_state
+        self._layout = layout
+        self._saves_at = saves_at
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         if self._saves_at(step):
@@ -176,10 +157,16 @@ class HistogramsAtSaves:
 
 
 class Profile:
-    """An action that records what TensorFlow does in the steps from `first` to `last`; the plan ends blocks at both."""
+    """An action that records TensorFlow's operations in steps `first` to `last`.
+
+    The plan ends blocks at both.
+    """
 
     def __init__(self, events_dir: Path, first: int, last: int, step: int) -> None:
-        self._folder, self._first, self._last, self._on = events_dir, first, last, False
+        self._folder = events_dir
+        self._first = first
+        self._last = last
+        self._on = False
         self(step, {})
 
     def __call__(self, step: int, metrics: Metrics) -> None:
@@ -192,6 +179,7 @@ class Profile:
             self._on = True
 
     def close(self) -> None:
+        """Write the profile, if one is being recorded."""
         import tensorflow as tf
 
         if self._on:
@@ -200,101 +188,46 @@ class Profile:
                 tf.profiler.experimental.stop()
 
 
-def picture_grid(pictures: np.ndarray, gap: int = 2) -> np.ndarray:
-    """Pictures in rows of a nearly square white sheet."""
-    count, height, width, channels = pictures.shape
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    grid = np.full(
-        (rows * (height + gap) - gap, columns * (width + gap) - gap, channels), 255, dtype=np.uint8
-    )
-    for i, picture in enumerate(pictures):
-        top, left = i // columns * (height + gap), i % columns * (width + gap)
-        grid[top : top + height, left : left + width] = picture
-    return grid
+def _event(step: int, *values: dict[str, Any]) -> dict[str, Any]:
+    return {"step": step, "summary": {"value": list(values)}}
 
 
-def confusion_picture(matrix: np.ndarray, classes: Sequence[str], cell: int = 34) -> np.ndarray:
-    """Rows are what pictures show, columns what the model said: darker the larger the share of the row, with the counts."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    size = len(matrix)
-    names = [*classes, *(str(index) for index in range(len(classes), size))]
-    font = ImageFont.load_default(12)
-    margin = 8 + math.ceil(max(font.getlength(name[:20]) for name in names))
-    sheet = Image.new("RGB", (margin + size * cell, margin + size * cell), "white")
-    draw = ImageDraw.Draw(sheet)
-    for row, counts in enumerate(matrix):
-        for column, share in enumerate(counts / max(1, counts.sum())):
-            box = [
-                margin + column * cell,
-                margin + row * cell,
-                margin + (column + 1) * cell - 1,
-                margin + (row + 1) * cell - 1,
-            ]
-            full = (
-                (20, 70, 140) if row == column else (190, 60, 0)
-            )  # right or wrong; errors are few, so they are drawn stronger
-            shade = share if row == column else min(1.0, 4 * share)
-            draw.rectangle(box, tuple(round(255 + shade * (tone - 255)) for tone in full), "#ddd")
-            if counts[column]:
-                ink = "white" if shade > 0.5 else "black"
-                draw.text(
-                    (box[0] + cell / 2, box[1] + cell / 2), str(counts[column]), ink, font, "mm"
-                )
-    for index, name in enumerate(names):
-        draw.text((margin - 4, margin + (index + 0.5) * cell), name[:20], "black", font, "rm")
-        heading = Image.new("RGB", (margin - 4, cell), "white")
-        ImageDraw.Draw(heading).text((0, cell / 2), name[:20], "black", font, "lm")
-        sheet.paste(heading.rotate(90, expand=True), (margin + index * cell, 0))
-    return np.asarray(sheet)
+def _scalars(step: int, values: dict[str, float]) -> dict[str, Any]:
+    items = ({"tag": name, "simple_value": float(value)} for name, value in values.items())
+    return _event(step, *items)
 
 
-def png(picture: np.ndarray) -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(picture[:, :, 0] if picture.shape[2] == 1 else picture).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def _scalar(name: str, value: float) -> dict[str, Any]:
-    return {"tag": name, "simple_value": float(value)}
-
-
-def _histogram(values: np.ndarray) -> dict[str, Any]:
+def _histogram(values: npt.NDArray[np.float32]) -> dict[str, Any]:
     exact = values.astype(np.float64)
     counts, edges = np.histogram(exact, bins=30)
-    sums = {"num": exact.size, "sum": exact.sum(), "sum_squares": (exact**2).sum()}
     return {
         "min": exact.min(),
         "max": exact.max(),
-        **sums,
+        "num": exact.size,
+        "sum": exact.sum(),
+        "sum_squares": (exact**2).sum(),
         "bucket_limit": edges[1:],
         "bucket": counts,
     }
 
 
 def _graph_nodes(model: Any) -> list[dict[str, Any]]:
-    """One node for each call of a layer; stages and blocks of our own models, which their names tell, become groups."""
+    """Return one node for each call of a layer. The names of our models make groups of stages."""
     by_depth = getattr(getattr(model, "_functional", model), "_nodes_by_depth", None) or {}
     calls = [call for depth in sorted(by_depth, reverse=True) for call in by_depth[depth]]
     names: dict[int, str] = {}
     for call in calls:
-        name = re.sub(
-            r"^(stage\d+)_(block\d+)_|^(stem|head)_",
-            lambda match: match[0].replace("_", "/"),
-            call.operation.name,
-        )
+        own = call.operation.name
+        groups = re.match(r"(stage\d+)_(block\d+)_|(stem|head)_", own)
+        end = groups.end() if groups else 0
+        name = own[:end].replace("_", "/") + own[end:]
         names[id(call)] = name if name not in names.values() else f"{name}_{len(names)}"
     return [
         {
             "name": names[id(call)],
             "op": type(call.operation).__name__,
             "input": [names[id(parent)] for parent in call.parent_nodes if id(parent) in names],
-            "attr": {
-                "_output_shapes": {"list": {"shape": [_shape(output) for output in call.outputs]}}
-            },
+            "attr": {"_output_shapes": {"list": {"shape": [_shape(o) for o in call.outputs]}}},
         }
         for call in calls
     ]

@@ -111,7 +111,7 @@ def _open_board(training: Training, run: RunFolder, first_step: int) -> TensorBo
     board = TensorBoard(run.events, first_step, core.source.classes)
     board.hyper_parameters(training.job.experiment)
     if not first_step:
-        board.picture_grid("input", images.example_images(core))
+        board.image_grid("input", images.example_images(core))
         board.graph(core.template.model)
     return board
 
