@@ -22,8 +22,9 @@ from paceline.data import augment
 from paceline.data.sources.shapes import draw_shapes
 from paceline.errors import UserError
 from paceline.results.evaluate import evaluate_run
-from paceline.results.export import _scaled, check_target, serve
-from paceline.results.predictor import to_probabilities
+from paceline.results.export import check_target, run_job
+from paceline.results.export_formats import scaling_layers
+from paceline.results.trained_model import to_probabilities
 from paceline.run_folder.folder import RunFolder
 
 TOLERANCE = 1e-4
@@ -34,7 +35,7 @@ def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
     notes: list[str] = []
     request = {"to": to, "out": str(out), "serving": serving, "checkpoint": "best"}
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
-    done = serve(job, lambda message: notes.append(message.text))
+    done = run_job(job, lambda message: notes.append(message.text))
     assert done["out"] == str(out)
     return notes
 
@@ -122,7 +123,7 @@ def test_scaling_in_kerass_own_layers_is_that_of_training(
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 6, channels)).astype(np.float32)
     pixels[0] = 9  # of one colour: no deviation to divide by
     data, inputs = Data(scaling=scaling), keras.Input((7, 6, channels))
-    model = keras.Model(inputs, _scaled(data, (7, 6, channels), inputs))
+    model = keras.Model(inputs, scaling_layers(data, (7, 6, channels), inputs))
     model.save(tmp_path / "scaling.keras")
     found = keras.models.load_model(tmp_path / "scaling.keras")(pixels)
     np.testing.assert_allclose(found, augment.scale(data, tf.constant(pixels)), atol=1e-4)
@@ -149,7 +150,7 @@ def test_a_target_that_exists_is_replaced_only_when_forced(tmp_path: Path):
         check_target(str(model), "onnx", force=False)
     check_target(str(model), "onnx", force=True)
     for path, to in ((folder, "savedmodel"), (folder, "onnx"), (model, "savedmodel")):
-        with pytest.raises(UserError, match="something else than an export"):
+        with pytest.raises(UserError, match="is not an export to"):
             check_target(str(path), to, force=True)
     with pytest.raises(UserError, match=r"use .*model\.keras"):
         check_target(str(model), "keras", force=True)
@@ -163,9 +164,9 @@ def test_forcing_replaces_a_savedmodel_whole_and_a_failure_leaves_the_old_one(tm
     export(run, out, "savedmodel", serving=False)
     (out / "left-over").touch()
     with pytest.raises(UserError, match="no checkpoint of step 9"):
-        serve(_job(run, out, checkpoint="9"), lambda message: None)
+        run_job(_job(run, out, checkpoint="9"), lambda message: None)
     assert (out / "left-over").exists()
-    serve(_job(run, out, checkpoint="best"), lambda message: None)
+    run_job(_job(run, out, checkpoint="best"), lambda message: None)
     assert not (out / "left-over").exists()
     assert (out / "saved_model.pb").exists()
 

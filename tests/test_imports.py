@@ -25,7 +25,7 @@ DRIVER_SIDE = [
     "cli.data",
     "cli.parse",
     "results.in_worker",
-    "results.predict",
+    "results.predict_files",
     "results.predictor",
     "results.evaluate",
     "results.export",

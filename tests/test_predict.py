@@ -22,8 +22,9 @@ from paceline.config.experiment import Data, Model
 from paceline.data.sources.shapes import draw_shapes
 from paceline.errors import UserError
 from paceline.results.evaluate import evaluate_run
-from paceline.results.predict import find_files
-from paceline.results.predictor import Predictor, as_jpeg_or_png, load_predictor
+from paceline.results.image_bytes import as_jpeg_or_png
+from paceline.results.predict_files import find_files
+from paceline.results.predictor import Predictor, load_predictor
 
 TEST_PICTURES, _ = draw_shapes(1, 131)
 PHOTO = np.kron(
@@ -230,15 +231,15 @@ def test_what_is_no_picture_is_told_by_its_place_and_the_others_are_predicted(
         encode(PHOTO, "JPEG")[:400],
         good,
     ]
-    found, faults = predictor.predict_whole(mixed)
+    found, faults = predictor.try_predict(mixed)
     assert sorted(faults) == [1, 2, 3, 4, 5]
-    assert (faults[1], faults[2]) == ("is empty", "is not a picture")
+    assert (faults[1], faults[2]) == ("is empty", "is not an image")
     assert "truncated" in faults[3]
     assert faults[4] == "has 100 megapixels; 90 is the most: make it smaller"
     assert "cannot be decoded" in faults[5]
     assert np.isnan(found[1:6]).all()
     np.testing.assert_array_equal(found[[0, 6]], predictor.predict([good, good]))
-    with pytest.raises(UserError, match="picture 2 of 7 is empty"):
+    with pytest.raises(UserError, match="image 2 of 7 is empty"):
         predictor.predict(mixed)
 
 
@@ -319,7 +320,7 @@ def test_files_folders_and_globs_are_found_once_each_in_order(tmp_path: Path):
         with pytest.raises(UserError, match="there is no"):
             find_files([wrong])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there is no picture in"):
+    with pytest.raises(UserError, match="there is no image in"):
         find_files([f"{here}/empty"])
 
 

@@ -599,7 +599,7 @@ def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_eac
     for number, (name, row) in enumerate(sorted(by_name.items())):
         if name in ("99.png", "null"):
             assert (row["label"], row["probabilities"]) == (None, None)
-            assert row["error"] == ("is not a picture" if name == "99.png" else "is empty")
+            assert row["error"] == ("is not an image" if name == "99.png" else "is empty")
             continue
         assert row["number"] == (None if number % 5 == 0 else 2**60 + number), (
             "other columns are as they were"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from paceline.results.evaluate import Evaluation
-    from paceline.results.predict import Prediction
+    from paceline.results.predict_files import Prediction
     from paceline.run_folder.listing import RunSummary
     from paceline.worker.loop import Action
 
@@ -180,7 +180,7 @@ def predict(
         for prediction in paceline.predict("runs/smoke-1a2b3c4d", "photos/*.jpg", top=1):
             print(prediction.file, prediction.top)
     """
-    from paceline.results.predict import Prediction, find_files
+    from paceline.results.predict_files import Prediction, find_files
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
     files = find_files([str(pattern) for pattern in patterns])

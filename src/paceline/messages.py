@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The next predictions, each as `results.predict.Prediction.to_json` returns it."""
+    """The next predictions, each as `results.predict_files.Prediction.to_json` returns it."""
 
     predictions: list[dict[str, Any]]
 

@@ -85,7 +85,7 @@ def _add_predictions(
     for frame in frames:
         predictor = _load(archive, checkpoint)
         images = [b"" if data is None else bytes(data) for data in frame[column]]
-        probabilities, faults = predictor.predict_whole(images)
+        probabilities, faults = predictor.try_predict(images)
         labels = [predictor.classes[best] for best in probabilities.argmax(axis=1)]
         yield frame.assign(
             label=[None if row in faults else label for row, label in enumerate(labels)],

@@ -19,7 +19,7 @@ from paceline.messages import Message, Predictions, Progress, Send, Warn
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from paceline.results.predict import Prediction
+    from paceline.results.predict_files import Prediction
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Predict:
 
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
-        from paceline.results.predict import Prediction, find_files
+        from paceline.results.predict_files import Prediction, find_files
         from paceline.run_folder.folder import existing_run
 
         self._check()

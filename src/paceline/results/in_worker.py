@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 KINDS = {
     "evaluate": "paceline.results.evaluate",
-    "predict": "paceline.results.predict",
+    "predict": "paceline.results.predict_files",
     "export": "paceline.results.export",
 }
-"""Kind of a job -> the module whose `serve(job, send)` does it and returns the result."""
+"""Kind of a job -> the module whose `run_job(job, send)` does it and returns the result."""
 
 
 def in_a_worker(
@@ -68,5 +68,5 @@ def in_a_worker(
 
 def use_run(job: Job, send: Send) -> dict[str, Any]:
     """Do the work of such a job in this worker; return the result."""
-    result: dict[str, Any] = import_module(KINDS[job.kind]).serve(job, send)
+    result: dict[str, Any] = import_module(KINDS[job.kind]).run_job(job, send)
     return result

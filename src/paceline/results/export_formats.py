@@ -1,0 +1,209 @@
+"""The formats of `paceline export`, one writer each, and the table of them.
+
+With `serving`, an export contains the preprocessing: it takes pixels or image files and gives
+probabilities. Without, it takes scaled images and gives the outputs of the model. TensorFlow is
+imported by the writers only.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.config.experiment import Data
+from paceline.core.state import StateLayout
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from paceline.results.trained_model import TrainedModel
+
+FACTS_FILE = "paceline.json"
+"""The description of an export, inside it; safetensors and ONNX have it in their metadata."""
+OPSET = 17
+
+
+def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]) -> None:
+    model = portable_model(trained)
+    if serving:
+        model = _with_scaling(model, trained)
+    model.save(path)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(FACTS_FILE, json.dumps(facts, indent=2))
+
+
+def portable_model(trained: TrainedModel) -> keras.Model:
+    """Return the model with Keras's own BatchNormalization, so that Keras alone can load it."""
+    import keras
+
+    from paceline.models.batch_norm import FusedBatchNormalization
+
+    def clone(layer: keras.Layer) -> keras.Layer:
+        fused = isinstance(layer, FusedBatchNormalization)
+        kind = keras.layers.BatchNormalization if fused else type(layer)
+        return kind.from_config(layer.get_config())
+
+    trained.template.assign(trained.params, trained.stats)
+    model = keras.models.clone_model(trained.template.model, clone_function=clone)
+    model.set_weights(trained.template.model.get_weights())
+    return model
+
+
+def _with_scaling(model: keras.Model, trained: TrainedModel) -> keras.Model:
+    import keras
+
+    pixels = keras.Input(trained.image_shape, name="pixels")
+    outputs = model(scaling_layers(trained.experiment.data, trained.image_shape, pixels))
+    if trained.gives_logits:
+        outputs = keras.layers.Softmax(name="probabilities")(outputs)
+    return keras.Model(pixels, outputs, name=f"{model.name}_serving")
+
+
+def scaling_layers(
+    data: Data, shape: tuple[int, int, int], x: keras.KerasTensor
+) -> keras.KerasTensor:
+    """Apply `augment.scale` as layers of Keras."""
+    from keras import layers, ops
+
+    if data.scaling == "standardise":
+        axes = (1, 2, 3)
+        deviation = ops.maximum(ops.std(x, axis=axes, keepdims=True), float(np.prod(shape)) ** -0.5)
+        return (x - ops.mean(x, axis=axes, keepdims=True)) / deviation
+    if data.scaling == "unit":
+        return layers.Rescaling(1 / 128, -1.0, name="scaling")(x)
+    deviations = data.std if data.scaling == "mean_std" else (1.0,) * 3
+    mean = list(data.mean[: shape[2]])
+    variance = [each**2 for each in deviations[: shape[2]]]
+    return layers.Normalization(mean=mean, variance=variance, name="scaling")(x)
+
+
+def _write_savedmodel(
+    trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]
+) -> None:
+    import tensorflow as tf
+
+    from paceline.data.batches import prepare_encoded
+
+    def decode(files: tf.Tensor) -> tf.Tensor:
+        return prepare_encoded(trained.experiment.data, trained.stored_shape, files)
+
+    function = _build_function(trained, decode if serving else None)
+    module = tf.Module()
+    module.weights = [variable.value for variable in trained.template.model.variables]
+    module.classes = tf.constant(trained.classes)
+
+    def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = function(inputs)
+        if not serving:
+            return {"outputs": outputs}
+        label = tf.argmax(outputs, axis=-1)
+        return {"probabilities": outputs, "label": label, "class": tf.gather(module.classes, label)}
+
+    spec = tf.TensorSpec([None], tf.string, "encoded") if serving else _images(trained, "images")
+    module.serve = tf.function(serve, input_signature=[spec], autograph=False)
+    tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+    extra = path / "assets.extra"
+    extra.mkdir(exist_ok=True)
+    (extra / FACTS_FILE).write_text(json.dumps(facts, indent=2))
+
+
+def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]) -> None:
+    import onnx
+    import tensorflow as tf
+    import tf2onnx
+
+    from paceline.data import augment
+
+    def scale(pixels: tf.Tensor) -> tf.Tensor:
+        return augment.scale(trained.experiment.data, pixels)
+
+    spec = [_images(trained, "pixels" if serving else "images")]
+    function = _build_function(trained, scale if serving else None)
+    function = tf.function(function, input_signature=spec, autograph=False)
+    model, _ = tf2onnx.convert.from_function(function, input_signature=spec, opset=OPSET)
+    _rename_output(model.graph, "probabilities" if serving else "outputs")
+    onnx.helper.set_model_props(model, _as_text(facts))
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+def _rename_output(graph: Any, name: str) -> None:
+    """Rename the only output; TensorFlow calls it Identity:0."""
+    (output,) = graph.output
+    for node in graph.node:
+        for index, each in enumerate(node.output):
+            if each == output.name:
+                node.output[index] = name
+    output.name = name
+
+
+def _images(trained: TrainedModel, name: str) -> tf.TensorSpec:
+    import tensorflow as tf
+
+    return tf.TensorSpec([None, *trained.image_shape], tf.float32, name=name)
+
+
+def _build_function(
+    trained: TrainedModel, prepare: Callable[[tf.Tensor], tf.Tensor] | None
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Build: images -> outputs; or with `prepare`: what it takes -> probabilities."""
+    import tensorflow as tf
+
+    trained.template.assign(trained.params, trained.stats)
+
+    def function(inputs: tf.Tensor) -> tf.Tensor:
+        images = prepare(inputs) if prepare else inputs
+        outputs = tf.cast(trained.template.model(images, training=False), tf.float32)
+        return tf.nn.softmax(outputs) if prepare and trained.gives_logits else outputs
+
+    return function
+
+
+def _write_safetensors(
+    trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]
+) -> None:
+    """Write the variables that evaluation takes, by their names in the model."""
+    from safetensors.numpy import save_file
+
+    vectors = {"params": trained.params, "stats": trained.stats}
+    layout = StateLayout({"params": trained.template.params, "stats": trained.template.stats})
+    variables = {
+        name.removeprefix(f"{vector}/"): vectors[vector][where].reshape(shape)
+        for vector, name, where, shape in layout.pieces()
+    }
+    save_file(variables, path, _as_text(facts) | {"format": "tf"})
+    path.chmod(0o644)
+
+
+def _as_text(facts: dict[str, Any]) -> dict[str, str]:
+    return {k: fact if isinstance(fact, str) else json.dumps(fact) for k, fact in facts.items()}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: its writer (model, path, serving, facts), and what is special about it."""
+
+    write: Callable[[TrainedModel, Path, bool, dict[str, Any]], None]
+    suffix: str = ""
+    """The file must end in this."""
+    is_folder: bool = False
+    decodes_files: bool = False
+    """With `serving` it takes JPEG and PNG files, not pixels."""
+    weights_only: bool = False
+    packages: tuple[str, ...] = ()
+    """Packages that Paceline itself does not need."""
+
+
+FORMATS = {
+    "keras": Format(_write_keras, suffix=".keras"),
+    "savedmodel": Format(_write_savedmodel, is_folder=True, decodes_files=True),
+    "onnx": Format(_write_onnx, packages=("tf2onnx", "onnx")),
+    "safetensors": Format(_write_safetensors, weights_only=True),
+}

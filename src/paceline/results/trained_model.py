@@ -1,0 +1,106 @@
+"""The model of a run with the weights of a checkpoint, loaded from the run folder alone.
+
+It needs config.json and one checkpoint, not the data. `predictor` and `export` use it. TensorFlow
+is imported by the functions only, after its settings are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from paceline.config.experiment import Experiment
+from paceline.core.state import State, evaluated_vector
+from paceline.errors import UserError
+from paceline.run_folder.folder import RunFolder
+from paceline.worker import devices
+
+if TYPE_CHECKING:
+    from paceline.core.flat import Template
+    from paceline.data.batches import Shape
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model and the state of a checkpoint."""
+
+    experiment: Experiment
+    classes: tuple[str, ...]
+    """A name for each output."""
+    stored_shape: Shape | None
+    """Shape of the images in the data source; None if they are encoded, in any size."""
+    image_shape: Shape
+    """Shape of the model's input."""
+    template: Template
+    state: State
+
+    @property
+    def params(self) -> np.ndarray:
+        """Return the parameters that evaluation takes."""
+        return self.state.vectors[evaluated_vector(self.state.vectors)]
+
+    @property
+    def stats(self) -> np.ndarray:
+        return self.state.vectors["stats"]
+
+    @property
+    def gives_logits(self) -> bool:
+        return self.experiment.model.outputs == "logits"
+
+
+def load_trained_model(
+    run: RunFolder, checkpoint: str = "best", precision: Literal["", "float32"] = ""
+) -> TrainedModel:
+    """Load a run's model and a checkpoint, in the precision of the training or another."""
+    experiment, facts = run.experiment(), run.data_facts()
+    experiment = replace(experiment, precision=precision or experiment.precision)
+    names = facts.get("classes")
+    if not names:
+        raise UserError(
+            f"{run.path} is damaged: its config.json names no classes; restore it from a copy"
+        )
+    devices.configure_inference(experiment)
+    from paceline.core.flat import build_template
+    from paceline.core.replica import build_layout
+    from paceline.data.batches import model_shape
+    from paceline.models import build_model
+    from paceline.run_folder.checkpoint import Checkpoints
+
+    stored = _stored_shape(experiment, facts)
+    shape = model_shape(experiment.data, stored)
+    num_classes = experiment.model.num_classes or len(names)
+    template = build_template(build_model(experiment, shape, num_classes))
+    state = Checkpoints(run.checkpoints, build_layout(experiment, template)).choose(checkpoint)
+    classes = output_names(names, num_classes)
+    return TrainedModel(experiment, classes, stored, shape, template, state)
+
+
+def output_names(classes: Sequence[str], num_outputs: int) -> tuple[str, ...]:
+    """Return the classes of the data, and numbers for outputs beyond them."""
+    return (*classes, *(str(number) for number in range(len(classes), num_outputs)))
+
+
+def to_probabilities(outputs: np.ndarray, are_logits: bool) -> np.ndarray:
+    """Return float32 probabilities; a row's values do not depend on the other rows."""
+    if not are_logits:
+        return outputs
+    powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def _stored_shape(experiment: Experiment, facts: dict[str, Any]) -> Shape | None:
+    if "image_shape" in facts:
+        shape = facts["image_shape"] and tuple(facts["image_shape"])
+    else:  # an older version wrote the run folder: ask the data
+        from paceline.data import build_source
+
+        shape = build_source(experiment.data).image_shape
+    if shape and shape[2] not in (1, 3):
+        raise UserError(
+            f"the run's images have {shape[2]} channels; "
+            "image files can be predicted by models with 1 or 3 channels"
+        )
+    return shape or None
