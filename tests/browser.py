@@ -1,4 +1,4 @@
-"""A real browser, headless Chromium, driven by its DevTools protocol over a pipe. Not a test itself.
+"""Headless Chromium, driven by its DevTools protocol over a pipe. Not a test itself.
 
 with Browser(folder) as browser:
     page = browser.open(file, width=390, dark=True)
@@ -85,7 +85,7 @@ class Browser:
     def open(
         self, file: Path, width: int, height: int = 844, dark: bool = False, scale: float = 1.0
     ) -> Page:
-        """Show a file as a screen of this width does; narrow ones are phones."""
+        """Open a file on a screen of this width; a narrow one is a phone."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -159,7 +159,7 @@ class Page:
 
     @property
     def requests(self) -> list[str]:
-        """What the page asked for, itself and data in it aside."""
+        """Return the URLs that the page requested, without itself and its data URLs."""
         urls = [
             e["params"]["request"]["url"]
             for e in self._own
@@ -169,7 +169,7 @@ class Page:
 
     @property
     def errors(self) -> list[str]:
-        """What the console complains about."""
+        """Return the errors and messages of the console."""
         logged = [
             e["params"]["entry"]["text"] for e in self._own if e.get("method") == "Log.entryAdded"
         ]

@@ -1,4 +1,4 @@
-"""`paceline eval` and `paceline.evaluate`: the numbers of the training's own evaluation, each class, and one line for bad input."""
+"""`paceline eval` and `paceline.evaluate`: the bits of training's own evaluation, each class."""
 
 from __future__ import annotations
 

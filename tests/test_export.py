@@ -1,4 +1,4 @@
-"""`paceline export`: each format is used by its own runtime, in a fresh process that has no Paceline, and agrees with eval."""
+"""`paceline export`: without Paceline, each format gives the predictions of eval."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOLERANCE = 1e-4
 
 
 def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
-    """As the worker process of the command does it; answers its notes."""
+    """Export as the worker process of the command does; return its warnings."""
     notes: list[str] = []
     request = {"to": to, "out": str(out), "serving": serving, "checkpoint": "best"}
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
@@ -41,7 +41,7 @@ def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
 
 
 def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """What the export says of pictures, in a process of its own."""
+    """Return what the export predicts for images, in a process of its own."""
     np.savez(folder / "inputs.npz", **inputs)
     program = Path(__file__).with_name("exported.py")
     command = [
@@ -60,20 +60,20 @@ def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndar
 
 @pytest.mark.parametrize("to", ["keras", "savedmodel", "onnx"])
 @pytest.mark.parametrize("serving", [False, True])
-def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_picture(
+def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
     uninterrupted: Path, tmp_path: Path, to: str, serving: bool
 ):
     run, out = RunFolder(uninterrupted), tmp_path / f"model.{to}"
     notes = export(run, out, to, serving)
     assert len(notes) == (serving and to != "savedmodel"), notes
-    pictures, _ = draw_shapes(1, 131)
+    images, _ = draw_shapes(1, 131)
     found, classes = use(
         to,
         out,
         tmp_path,
-        images=augment.scale(run.experiment().data, tf.constant(pictures)).numpy(),
-        pixels=pictures.astype(np.float32),
-        encoded=np.array([encode(each) for each in pictures], object),
+        images=augment.scale(run.experiment().data, tf.constant(images)).numpy(),
+        pixels=images.astype(np.float32),
+        encoded=np.array([encode(each) for each in images], object),
     )
     evaluation = evaluate_run(run)
     assert classes == list(evaluation.classes)
@@ -200,5 +200,5 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
         paceline(
             "export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path
         ),
-        "weights alone",
+        "only weights",
     )

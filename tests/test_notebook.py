@@ -70,13 +70,15 @@ print("tensorflow" in sys.modules)
 def test_the_drawing_fits_a_notebooks_cell(result: Result, tmp_path: Path) -> None:
     page = tmp_path / "cell.html"
     page.write_text(
-        f"<!doctype html><title>cell</title><h1>theirs</h1><div style='width:600px'>{result._repr_html_()}</div>"
+        "<!doctype html><title>cell</title><h1>theirs</h1>"
+        f"<div style='width:600px'>{result._repr_html_()}</div>"
     )
     with Browser(tmp_path / "chromium") as browser:
         cell = browser.open(page, 800)
         assert (
             cell.evaluate(
-                "Math.max(...[...document.querySelectorAll('div *')].map(e => e.getBoundingClientRect().right))"
+                "Math.max(...[...document.querySelectorAll('div *')]"
+                ".map(e => e.getBoundingClientRect().right))"
             )
             <= 610
         )
@@ -93,7 +95,9 @@ def test_a_real_notebook_trains_and_shows_the_result(tmp_path: Path, uninterrupt
     from nbclient import NotebookClient
 
     cells = [
-        'import sys, paceline\nresult = paceline.train("smoke", run=paceline.Run(run_dir="run"), progress=False)\nresult',
+        "import sys, paceline\n"
+        'result = paceline.train("smoke", run=paceline.Run(run_dir="run"), progress=False)\n'
+        "result",
         'result.history[["step", "loss"]].tail(1)',
         'print(result.state_sha256, "tensorflow" in sys.modules)',
     ]

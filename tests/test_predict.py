@@ -1,4 +1,7 @@
-"""`paceline predict`, `paceline.predict` and the predictor: pictures of any kind, prepared as in training; what is no picture is named."""
+"""`paceline predict` and the predictor: images of any kind, prepared as in training.
+
+What is not an image is named.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from paceline.results.image_bytes import as_jpeg_or_png
 from paceline.results.predict_files import find_files
 from paceline.results.predictor import Predictor, load_predictor
 
-TEST_PICTURES, _ = draw_shapes(1, 131)
+TEST_IMAGES, _ = draw_shapes(1, 131)
 PHOTO = np.kron(
     np.arange(12, dtype=np.uint8).reshape(3, 4, 1) * 20 + [[[0, 5, 10]]], np.ones((50, 50, 1))
 ).astype(np.uint8)
@@ -39,16 +42,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def predictor(folder: Path) -> Predictor:
-    """Of 32 x 32 colour pictures."""
+    """Of 32 x 32 colour images."""
     run, _ = make_run(folder / "shapes", replace(SMALL, data=Data(train_size=64, test_size=5)))
     return load_predictor(run.path)
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The test pictures of the smoke recipe, as files, in their order; and what is none."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for number, pixels in enumerate(TEST_PICTURES):
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test images of the smoke recipe as files, in their order, and bad files."""
+    folder = tmp_path_factory.mktemp("images")
+    for number, pixels in enumerate(TEST_IMAGES):
         Image.fromarray(pixels).save(folder / f"{number:03d}.png")
     bad = folder / "bad"
     bad.mkdir()
@@ -59,11 +62,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_test_picture_as_a_file_gets_exactly_the_probabilities_of_eval(
-    uninterrupted: Path, pictures: Path
+def test_a_test_image_as_a_file_gets_exactly_the_probabilities_of_eval(
+    uninterrupted: Path, images: Path
 ):
     evaluation = library.evaluate(uninterrupted)
-    found = library.predict(uninterrupted, str(pictures / "*.png"), top=10)
+    found = library.predict(uninterrupted, str(images / "*.png"), top=10)
     assert [Path(each.file).name for each in found] == [
         f"{number:03d}.png" for number in range(131)
     ]
@@ -72,7 +75,7 @@ def test_a_test_picture_as_a_file_gets_exactly_the_probabilities_of_eval(
 
 
 @pytest.mark.parametrize("scaling", ["mean_std", "standardise"])
-def test_grey_pictures_that_are_not_square_get_exactly_the_probabilities_of_eval(
+def test_grey_images_that_are_not_square_get_exactly_the_probabilities_of_eval(
     tmp_path: Path, scaling: str
 ):
     run, _, test = make_grey_run(tmp_path, scaling=scaling)
@@ -83,7 +86,7 @@ def test_grey_pictures_that_are_not_square_get_exactly_the_probabilities_of_eval
     )
 
 
-def test_pictures_of_any_size_get_exactly_the_probabilities_of_eval(tmp_path: Path):
+def test_images_of_any_size_get_exactly_the_probabilities_of_eval(tmp_path: Path):
     run, _, files = make_pictures_run(tmp_path)
     shutil.move(tmp_path / "pictures", tmp_path / "elsewhere")  # it needs no data
     predictor = load_predictor(run.path)
@@ -103,7 +106,7 @@ def test_it_needs_nothing_but_the_config_and_a_checkpoint(
     shutil.copy(
         folder / "shapes" / "checkpoints" / "step-00000001.safetensors", tmp_path / "checkpoints"
     )
-    one = [encode(TEST_PICTURES[0])]
+    one = [encode(TEST_IMAGES[0])]
     np.testing.assert_array_equal(load_predictor(tmp_path).predict(one), predictor.predict(one))
 
 
@@ -114,7 +117,7 @@ def test_a_run_from_before_the_shape_was_noted_can_be_predicted_and_resumed(
     config = json.loads((tmp_path / "old" / "config.json").read_text())
     assert config["data"].pop("image_shape") == [32, 32, 3]
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
-    one = [encode(TEST_PICTURES[0])]
+    one = [encode(TEST_IMAGES[0])]
     np.testing.assert_array_equal(
         load_predictor(tmp_path / "old").predict(one), predictor.predict(one)
     )
@@ -122,8 +125,8 @@ def test_a_run_from_before_the_shape_was_noted_can_be_predicted_and_resumed(
     make_run(tmp_path / "old", experiment)  # opens the folder with the facts of today
 
 
-def test_probabilities_do_not_depend_on_the_other_pictures_of_a_call(predictor: Predictor):
-    encoded = [encode(pixels) for pixels in TEST_PICTURES[:4]] * 80  # more than a batch
+def test_probabilities_do_not_depend_on_the_other_images_of_a_call(predictor: Predictor):
+    encoded = [encode(pixels) for pixels in TEST_IMAGES[:4]] * 80  # more than a batch
     together = predictor.predict(encoded)
     assert together.shape == (320, 10)
     assert together.dtype == np.float32
@@ -139,8 +142,8 @@ def as_16_bit(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(pixels[..., 0].astype(np.uint16) * 256 + 7)
 
 
-GREY = np.repeat(TEST_PICTURES[0][..., :1], 3, axis=-1)
-COLOUR = TEST_PICTURES[0]
+GREY = np.repeat(TEST_IMAGES[0][..., :1], 3, axis=-1)
+COLOUR = TEST_IMAGES[0]
 LOSSLESS: dict[str, tuple[np.ndarray, Callable[[], bytes]]] = {
     "BMP": (COLOUR, lambda: encode(COLOUR, "BMP")),
     "TIFF": (COLOUR, lambda: encode(COLOUR, "TIFF")),
@@ -177,8 +180,8 @@ def test_lossy_formats_come_close_to_the_png(predictor: Predictor, make: Callabl
     )
 
 
-def test_a_picture_of_another_size_is_its_middle_resized(predictor: Predictor):
-    """150 x 200 pixels of squares: the middle is 150 x 150, which the antialiasing filter takes to 32 x 32."""
+def test_an_image_of_another_size_is_its_middle_resized(predictor: Predictor):
+    """PHOTO has 150 x 200 pixels; its middle is resized to 32 x 32 with antialiasing."""
     import tensorflow as tf
 
     middle = tf.image.resize(PHOTO[:, 25:175], [32, 32], antialias=True)
@@ -188,8 +191,8 @@ def test_a_picture_of_another_size_is_its_middle_resized(predictor: Predictor):
     )
 
 
-def test_a_picture_that_lies_on_its_side_is_turned_upright(predictor: Predictor, tmp_path: Path):
-    upright = TEST_PICTURES[3]
+def test_an_image_that_is_on_its_side_is_turned_upright(predictor: Predictor, tmp_path: Path):
+    upright = TEST_IMAGES[3]
     stored = {
         6: np.rot90(upright),
         3: np.rot90(upright, 2),
@@ -216,18 +219,18 @@ def test_a_model_of_one_size_of_another_is_resized_as_in_evaluation(tmp_path: Pa
     )
     predictor = load_predictor(run.path)
     assert predictor.classes[-3:] == (*predictor.classes[9:10], "10", "11")
-    found = predictor.predict([encode(pixels) for pixels in TEST_PICTURES[:7]])
+    found = predictor.predict([encode(pixels) for pixels in TEST_IMAGES[:7]])
     np.testing.assert_array_equal(found, evaluate_run(run).probabilities)
 
 
-def test_what_is_no_picture_is_told_by_its_place_and_the_others_are_predicted(
-    predictor: Predictor, pictures: Path
+def test_what_is_not_an_image_is_named_by_its_index_and_the_others_are_predicted(
+    predictor: Predictor, images: Path
 ):
-    good = (pictures / "000.png").read_bytes()
+    good = (images / "000.png").read_bytes()
     names = ("empty.jpg", "text.png", "cut.png", "large.png")
     mixed = [
         good,
-        *((pictures / "bad" / name).read_bytes() for name in names),
+        *((images / "bad" / name).read_bytes() for name in names),
         encode(PHOTO, "JPEG")[:400],
         good,
     ]
@@ -249,10 +252,10 @@ def test_a_bomb_of_pixels_is_refused_before_it_is_decoded():
 
 
 def test_the_command_names_what_it_skips_and_its_exit_code_says_so(
-    uninterrupted: Path, pictures: Path, tmp_path: Path
+    uninterrupted: Path, images: Path, tmp_path: Path
 ):
     ended = paceline(
-        "predict", str(uninterrupted), str(pictures), "--top", "2", "--csv", cwd=tmp_path
+        "predict", str(uninterrupted), str(images), "--top", "2", "--csv", cwd=tmp_path
     )
     assert ended.code == 1, ended
     rows = list(csv.DictReader(ended.out.splitlines()))
@@ -278,10 +281,8 @@ def test_the_command_names_what_it_skips_and_its_exit_code_says_so(
     ]
 
 
-def test_the_command_prints_json_or_plain_lines(
-    uninterrupted: Path, pictures: Path, tmp_path: Path
-):
-    files = [str(pictures / f"00{number}.png") for number in range(2)]
+def test_the_command_prints_json_or_plain_lines(uninterrupted: Path, images: Path, tmp_path: Path):
+    files = [str(images / f"00{number}.png") for number in range(2)]
     ended = paceline("predict", str(uninterrupted), *files, "--json", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, "")
     one, two = (json.loads(line) for line in ended.out.splitlines())
@@ -292,17 +293,18 @@ def test_the_command_prints_json_or_plain_lines(
 
 
 def test_a_reader_that_has_enough_ends_it_silently(
-    uninterrupted: Path, pictures: Path, tmp_path: Path
+    uninterrupted: Path, images: Path, tmp_path: Path
 ):
     many = " ".join(
-        [f"'{pictures}/*.png'", *(f"'{pictures}/{'./' * more}*.png'" for more in range(1, 6))]
+        [f"'{images}/*.png'", *(f"'{images}/{'./' * more}*.png'" for more in range(1, 6))]
     )  # several batches
-    line = f"'{sys.executable}' -m paceline predict '{uninterrupted}' {many} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    command = f"'{sys.executable}' -m paceline predict '{uninterrupted}' {many}"
+    line = f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S
     )
     first, code = done.stdout.splitlines()
-    assert first.startswith(str(pictures / "000.png"))
+    assert first.startswith(str(images / "000.png"))
     assert (code, done.stderr) == ("1", "")
 
 
@@ -326,7 +328,7 @@ def test_files_folders_and_globs_are_found_once_each_in_order(tmp_path: Path):
 
 def test_bad_flags_are_one_line(uninterrupted: Path, tmp_path: Path):
     for arguments, part in (
-        ([], "PICTURE is missing"),
+        ([], "IMAGE is missing"),
         (["no.jpg"], "there is no no.jpg"),
         ([".", "--json", "--csv"], "choose one"),
         ([".", "--top", "0"], "top is 0"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 def check_target(out: str, to: str, force: bool) -> None:
     """Refuse a target that exists, unless forced, and anything that is not an export to `to`."""
+    if to not in FORMATS:
+        raise UserError(f"to is {to!r}; it must be one of {', '.join(FORMATS)}")
     path, form = Path(out), FORMATS[to]
     if form.suffix and path.suffix != form.suffix:
         raise UserError(
