@@ -29,7 +29,7 @@ class Exchanger:
         self._vector = np.ones(size, np.float32)
 
     def load(self, attempt: int, state: Any, index: int, workers: int) -> None:
-        from paceline.engines.object_store.engine import num_shards
+        from paceline.engines.object_store.actor import num_shards
 
         self._workers, self._shards = workers, num_shards(workers)
 
@@ -38,7 +38,7 @@ class Exchanger:
         return [*np.array_split(self._vector, self._shards), np.zeros(5, np.float32)]
 
     def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
-        from paceline.engines.object_store.engine import mean
+        from paceline.engines.object_store.actor import mean
 
         return mean(pieces, self._workers)
 

@@ -16,8 +16,8 @@ from benchmarks.protocol import serve
 from paceline.config.cluster import Cluster
 from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 from paceline.config.job import Job, Place
+from paceline.engines.base import Engine
 from paceline.worker.devices import import_tensorflow
-from paceline.worker.loop import Engine
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
@@ -49,8 +49,9 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
     job = Job(experiment, Place(on="local", workers=cluster.num_workers), cluster=cluster)
     import_tensorflow(job)
     from paceline.engines.collective import open_engine
+    from paceline.worker.build import build_core_for
 
-    core, engine = open_engine(job, lambda: False)
+    core, engine = open_engine(job, lambda: build_core_for(job), lambda: False)
     engine.load(core.initial_state())
     return engine
 

@@ -13,7 +13,7 @@ from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job
-from paceline.worker.build import build
+from paceline.worker.build import build_core_for
 from paceline.worker.devices import build_strategy
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def build_reading(
 def serve_input(experiment: Experiment, touch: Touch = every_pixel) -> None:
     job = Job(experiment)
     build_strategy(job)
-    core = build(job)
+    core = build_core_for(job)
     # `build_strategy` makes TensorFlow's settings, so the import comes after it.
     import tensorflow as tf
 

@@ -21,7 +21,7 @@ from benchmarks.pictures import BATCH_SIZE, MEAN, STD
 from benchmarks.protocol import Channel, Clock
 from paceline.config.experiment import Data, Experiment, Model, Schedule
 from paceline.config.job import Job
-from paceline.worker.build import build
+from paceline.worker.build import build_core_for
 from paceline.worker.devices import build_strategy
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def serve_starts(experiment: Experiment, anew: bool, last: bool) -> None:
     build_strategy(job)
     import tensorflow as tf
 
-    core = build(job)
+    core = build_core_for(job)
     while (starts := channel.next_turn()) is not None:
         wall_s = cpu_s = 0.0
         for _ in range(starts):
-            core = build(job) if anew else core
+            core = build_core_for(job) if anew else core
             step = epoch * core.plan.steps_per_epoch + (
                 core.plan.steps_per_epoch - 1 if last else 0
             )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve_group
 from paceline.config.experiment import Sync
 from paceline.config.job import Job, Place
+from paceline.worker.build import build_core_for
 
 WORKERS, EVERY = 2, 10
 
@@ -25,7 +27,7 @@ def main() -> None:
     job = Job(experiment, Place(on="ray", workers=WORKERS))
     from paceline.engines.object_store.engine import open_engine
 
-    core, engine = open_engine(job, lambda: False)
+    core, engine = open_engine(job, partial(build_core_for, job), lambda: False)
     engine.load(core.initial_state())
     step, round_steps = 0, core.plan.round_steps
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from paceline.config.cluster import Cluster
 from paceline.config.experiment import Sync
 from paceline.engines.parameter_server.asynchronous import AsynchronousEngine
-from paceline.engines.parameter_server.engine import SynchronousEngine
+from paceline.engines.parameter_server.synchronous import SynchronousEngine
 from tiny import EXPERIMENT, build_small_model, build_tiny_core
 
 STEPS = 6

@@ -146,7 +146,7 @@ def test_what_is_compared_here_can_differ():
     assert core_of(2).initial_state().sha256() not in digests
 
 
-# --- devices, blocks, lanes
+# --- devices, blocks, replicas side by side
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def by_keras(core, params, split="test"):
 
 
 def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored):
-    """Three batches for up to eight lanes, and a split of one example."""
+    """Three batches for up to eight side by side, and a split of one example."""
     core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=503), validation=1)
     first, *others = [
         build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side).evaluate(

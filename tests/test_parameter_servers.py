@@ -32,7 +32,8 @@ from helpers import (
     wait_until,
 )
 from paceline.engines.parameter_server.asynchronous import Flights
-from paceline.engines.parameter_server.engine import bounds, check_ops, check_servers
+from paceline.engines.parameter_server.engine import check_ops, check_servers
+from paceline.engines.parameter_server.server import bounds
 from paceline.errors import UserError
 from tiny import CLASSES, SHAPE, build_source, build_tiny_core
 
@@ -145,16 +146,16 @@ def test_slices_of_a_real_model_are_balanced_within_a_hundredth() -> None:
 
 @given(st.integers(-1, 9), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers(0, 2**32))
 def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(
-    bound: int, workers: int, lanes: int, seed: int
+    bound: int, workers: int, side_by_side: int, seed: int
 ) -> None:
     choose = random.Random(seed)
-    lanes = min(lanes, bound + 1) if bound >= 0 else lanes
-    lanes = 2 ** (lanes.bit_length() - 1)
+    side_by_side = min(side_by_side, bound + 1) if bound >= 0 else side_by_side
+    side_by_side = 2 ** (side_by_side.bit_length() - 1)
     flights, under_way, ticket, stalest = Flights(bound), list[tuple[list[int], int]](), 0, 0
     for _ in range(200):
-        while len(under_way) < workers and flights.may_start(lanes):
-            tickets = list(range(ticket, ticket + lanes))
-            ticket += lanes
+        while len(under_way) < workers and flights.may_start(side_by_side):
+            tickets = list(range(ticket, ticket + side_by_side))
+            ticket += side_by_side
             for each in tickets:
                 flights.start(each)
             under_way.append(
@@ -165,7 +166,7 @@ def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(
         for each in choose.sample(tickets, len(tickets)):
             stalest = max(stalest, flights.applied - version)
             flights.land(each)
-    assert flights.applied == 200 * lanes
+    assert flights.applied == 200 * side_by_side
     if bound >= 0:
         assert stalest <= bound
 
@@ -189,7 +190,7 @@ def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
 
     check_ops(build_tiny_core())
     good = build_source()
-    with pytest.raises(UserError, match=r"read by Python code .* cannot travel to the workers"):
+    with pytest.raises(UserError, match=r"read by Python code .* cannot be sent to the workers"):
         check_ops(
             build_tiny_core(
                 source=Source(Split(50, read), good.test, tuple(map(str, range(CLASSES))), SHAPE)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,12 @@ from paceline.config.job import Job, Place, Run
 from paceline.config.job import Ray as RayFlags
 from paceline.config.recipes import get_recipe
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.object_store import engine as object_store
-from paceline.engines.object_store.engine import Crew, ObjectStoreEngine
+from paceline.engines.object_store import actor as actor_module
+from paceline.engines.object_store import crew as crew_module
+from paceline.engines.object_store.crew import Crew
+from paceline.engines.object_store.engine import ObjectStoreEngine
 from paceline.errors import UserError
-from paceline.worker.build import build
+from paceline.worker.build import build_core_for
 from paceline.worker.fingerprint import fingerprint
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -77,7 +79,7 @@ def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
 
 @cache
 def core_of(method: str) -> Any:
-    return build(job_of(method))
+    return build_core_for(job_of(method))
 
 
 @cache
@@ -99,7 +101,7 @@ def crews(nodes: Nodes) -> Iterator[Callable[..., Crew]]:
             made.pop(other).close()  # the cluster has room for one crew
         if (method, workers) not in made:
             job = job_of(method, workers)
-            made[method, workers] = Crew(job)
+            made[method, workers] = Crew(job, partial(build_core_for, job))
             made[method, workers].meet(fingerprint(job, core_of(method)))
         fill(made[method, workers], workers)
         return made[method, workers]
@@ -225,10 +227,10 @@ def spoil(actor: Any, phase: str, how: str) -> None:
             "computes": "_compute",
             "has the mean": "_take",
             "is asked": "_check",
-            "has computed": "_num_tails",
+            "has computed": "_cut",
         }
         owner, name = (
-            (object_store, "mean")
+            (actor_module, "mean")
             if phase == "adds up"
             else (self, names[phase.removeprefix("already ")])
         )
@@ -280,7 +282,7 @@ def test_an_actor_that_fails_leaves_the_bits_alone(
     spoil(crew.ready[1], phase, how)
     metrics = engine.advance(2, STEPS)
     workers = 2 if how == "SIGKILL" else 4
-    assert f"going on with {workers} of them from step" in metrics["events"][0]
+    assert f"continuing with {workers} workers from step" in metrics["events"][0]
     assert_as_expected(engine, "gradients", metrics)
 
 
@@ -301,10 +303,10 @@ def slow_down(actor: Any, seconds: float) -> None:
     def patch(self: Any) -> None:
         original = self._compute
 
-        def wait() -> Any:
+        def wait(*arguments: Any) -> Any:
             self._compute = original
             time.sleep(seconds)
-            return original()
+            return original(*arguments)
 
         self._compute = wait
 
@@ -330,7 +332,7 @@ def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(
     nodes.second = nodes.add()
     fill(crew, 4)
     metrics = engine.advance(6, STEPS)
-    assert metrics["events"] == ["going on with 4 workers from step 6"]
+    assert metrics["events"] == ["continuing with 4 workers from step 6"]
     assert_as_expected(engine, "gradients", metrics)
 
 
@@ -409,9 +411,9 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
     nodes: Nodes, crews: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crews("gradients", 2).close()
-    monkeypatch.setattr(object_store, "PLACED_S", 3.0)
+    monkeypatch.setattr(crew_module, "PLACED_S", 3.0)
     job = job_of("gradients", workers=4, cpus_per_worker=2)  # there is room for two
-    crew = Crew(job)
+    crew = Crew(job, partial(build_core_for, job))
     try:
         crew.meet(fingerprint(job, core_of("gradients")))
         engine = ObjectStoreEngine(job, core_of("gradients"), crew)
@@ -500,7 +502,8 @@ def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path
         job.experiment,
         data=replace(job.experiment.data, source="cifar10", dir=str(tmp_path / "nowhere")),
     )
-    crew = Crew(replace(job, experiment=missing))
+    other = replace(job, experiment=missing)
+    crew = Crew(other, partial(build_core_for, other))
     with pytest.raises(UserError, match=rf"on {os.uname().nodename}: .*nowhere"):
         crew.meet(fingerprint(job, core_of("gradients")))
     crew.close()

@@ -28,10 +28,12 @@ def _add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return left + right
 
 
-def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of 1, 2, 4, 8 ... tensors by the tree. Sums of whole subtrees may be given in place
-    of their leaves."""
+def tree_sum(values: Sequence[Any], add: Callable[[Any, Any], Any] = _add) -> Any:
+    """Return the sum of 1, 2, 4, 8 ... tensors by the tree, or of arrays with `add=np.add`.
+
+    The sum of a whole subtree may take the place of its leaves.
+    """
     if len(values) == 1:
         return values[0]
     half = len(values) // 2
-    return _add(tree_sum(values[:half]), tree_sum(values[half:]))
+    return add(tree_sum(values[:half], add), tree_sum(values[half:], add))

@@ -1,4 +1,4 @@
-"""Engines: how the workers of a place advance a state together. A table of names, imported lazily."""
+"""Engines: how the workers of a place advance a state together (the protocol is in `base`)."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ ENGINES = {
 
 
 def engine_module(name: str) -> ModuleType:
-    """Return the module of an engine; its `open_engine` builds one."""
+    """Import and return the module of an engine; its `open_engine` is a `base.OpenEngine`."""
     return import_module(ENGINES[name])

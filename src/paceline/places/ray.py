@@ -62,7 +62,7 @@ def relay(job: Job, send: Send, stop: threading.Event) -> None:
     """Place the workers, pass their messages to `send`, and stop them when `stop` is set."""
     import ray
 
-    from paceline.engines.object_store.engine import connect
+    from paceline.engines.object_store.cluster import connect
 
     connect(job)
     hosts = _place_hosts(job)
@@ -136,7 +136,7 @@ def _place_hosts(job: Job) -> list[Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from paceline.engines.object_store.engine import PLACED_S, needs, resources_of
+    from paceline.engines.object_store.cluster import PLACED_S, needs, resources_of
 
     resources = resources_of(job)
     kind = ray.remote(**resources, max_restarts=0, concurrency_groups={"control": 1})(Host)

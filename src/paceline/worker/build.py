@@ -96,6 +96,3 @@ def describe(job: Job) -> str:
 def _shape(layer: Any) -> str:
     shape = getattr(getattr(layer, "output", None), "shape", None)
     return " x ".join(str(size) for size in shape[1:]) if shape else ""
-
-
-build = build_core_for  # for engines, until they get the function passed in

@@ -6,6 +6,7 @@ TensorFlow is imported late, because its settings must be made before (`devices`
 from __future__ import annotations
 
 import threading
+from functools import partial
 from importlib import import_module
 
 from paceline.config.job import Job
@@ -15,7 +16,7 @@ from paceline.messages import Result, Send, Working
 from paceline.results.in_worker import KINDS, use_run
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import chief, devices, evaluator, follower
-from paceline.worker.build import describe
+from paceline.worker.build import build_core_for, describe
 from paceline.worker.training import Training, find_finished
 
 
@@ -66,5 +67,5 @@ def _open_training(job: Job, send: Send, stop: threading.Event) -> Training:
 
     devices.import_tensorflow(job)  # before the engine's module does
     open_engine = engine_module(job.engine).open_engine
-    core, engine = open_engine(job, wants_stop)
+    core, engine = open_engine(job, partial(build_core_for, job), wants_stop)
     return Training(job, core, engine, send, stop)

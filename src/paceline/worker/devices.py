@@ -176,10 +176,3 @@ def side_by_side(job: Job) -> int:
     cores = job.place.cores or len(os.sched_getaffinity(0)) // sharing
     replicas = job.experiment.replicas // job.place.workers
     return max(1, min(cores // job.experiment.threads_per_replica, replicas))
-
-
-def set_up(job: Job) -> None:  # for engines, until they follow
-    configure(job, check_threads=False)
-
-
-set_environment = import_tensorflow

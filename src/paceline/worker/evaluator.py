@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from paceline.config.dataclass_json import differences
@@ -25,7 +26,7 @@ from paceline.run_folder.folder import RunFolder, watched_run
 from paceline.run_folder.tensorboard import TensorBoard
 from paceline.worker import devices
 from paceline.worker.actions import SendMetrics
-from paceline.worker.build import data_facts
+from paceline.worker.build import build_core_for, data_facts
 from paceline.worker.training import Training
 
 POLL_S = 1.0
@@ -86,7 +87,7 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
         devices.import_tensorflow(job)
         from paceline.engines.collective import open_engine
 
-        core, engine = open_engine(job, waiter.check_stop)
+        core, engine = open_engine(job, partial(build_core_for, job), waiter.check_stop)
         _check(differences(run.data_facts(), data_facts(core)), run, "data")
         _evaluate_all(Training(job, core, engine, send, stop), run, waiter)
     except _Stopped:

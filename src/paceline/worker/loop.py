@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from paceline.config.plan import Plan
 from paceline.core.metrics import Metrics
-from paceline.core.state import State
+from paceline.engines.base import Engine
 
 Action = Callable[[int, Metrics], None]  # called with the number of steps done
 
 BLOCK_SECONDS = 5.0
-
-
-class Engine(Protocol):
-    """How the workers of a place advance a state together."""
-
-    def load(self, state: State) -> State:
-        """Go on from this state; where several workers meet, all from the chief's, which is answered."""
-        ...
-
-    def advance(self, start: int, stop: int) -> Metrics:
-        """Train steps [start, stop), fewer when a worker wants to stop: mean metrics, `per_step` lists, the `step` reached, and
-        what all workers agree on: `stop_requested` and `seconds_per_step`."""
-        ...
-
-    def state(self) -> State: ...
-
-    def evaluate(self, final: bool) -> Metrics: ...
-
-    def close(self) -> None:
-        """Let the workers go: the chief has written everything."""
-        ...
 
 
 def train(engine: Engine, plan: Plan, actions: Sequence[Action], first_step: int = 0) -> Metrics:

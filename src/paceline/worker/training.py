@@ -23,7 +23,7 @@ from paceline.worker.build import summary_line
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
-    from paceline.worker.loop import Engine
+    from paceline.engines.base import Engine
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""What one parameter server stores: its slices of the vectors, and the slots that workers fill."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import tensorflow as tf
+
+from paceline.core.replica import Core
+from paceline.core.tree import opaque
+from paceline.core.update import Vectors, decay_mask, update_slice
+
+STAMP = 2  # float32 places of an int64
+
+
+def bounds(size: int, count: int) -> list[tuple[int, int]]:
+    """Return start and stop of each of `count` slices of a vector; sizes differ by at most one."""
+    return [(size * i // count, size * (i + 1) // count) for i in range(count)]
+
+
+def stamps(rows: tf.Tensor) -> tf.Tensor:
+    """Return the stamps of rows of slots."""
+    return tf.bitcast(rows[..., -STAMP:], tf.int64)
+
+
+class Server:
+    """One parameter server: its slice of every vector, their number of updates, and its slots.
+
+    A row of the slots is [gradient | statistics | more | stamp].
+    """
+
+    def __init__(self, core: Core, index: int, count: int) -> None:
+        self.device = f"/job:ps/task:{index}/cpu:0"
+        self.slices = {
+            name: slice(*bounds(size, count)[index]) for name, size in core.layout.sizes().items()
+        }
+        self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
+        optimizer = core.experiment.optimizer
+        self._update = opaque(partial(update_slice, optimizer))
+        self._decay = None
+        with tf.device(self.device):
+            self.vectors = {
+                name: tf.Variable(tf.zeros([size]), trainable=False)
+                for name, size in self.sizes.items()
+            }
+            self.version = tf.Variable(0, trainable=False, dtype=tf.int64)
+            if optimizer.weight_decay:
+                mask = decay_mask(optimizer, core.layout.parts["params"])[self.slices["params"]]
+                self._decay = tf.Variable(mask, trainable=False)
+
+    def open_slots(self, count: int, more: int) -> None:
+        """Create `count` empty slots, with `more` further numbers in each."""
+        width = self.sizes["params"] + self.sizes["stats"] + more + STAMP
+        with tf.device(self.device):
+            self.slots = tf.Variable(tf.fill([count, width], -1.0), trainable=False)
+
+    def put(
+        self,
+        slot: tf.Tensor,
+        stamp: tf.Tensor,
+        gradient: tf.Tensor,
+        stats: tf.Tensor,
+        more: tf.Tensor,
+    ) -> None:
+        """In the graph of a worker: write this server's part of whole vectors into a slot, at once."""
+        own = [gradient[self.slices["params"]], stats[self.slices["stats"]], more]
+        row = tf.concat([*own, tf.bitcast(stamp, tf.float32)], 0)
+        with tf.device(self.device):
+            self.slots.scatter_update(tf.IndexedSlices(row, slot))
+
+    def split(self, row: tf.Tensor) -> list[tf.Tensor]:
+        """Return gradient, statistics and the rest of a row that has no stamp."""
+        return tf.split(row, [self.sizes["params"], self.sizes["stats"], -1])
+
+    def update(
+        self, gradient: tf.Tensor, rates: tf.Tensor, scale: tf.Tensor | None = None
+    ) -> Vectors:
+        """Return the vectors after an update, without the statistics."""
+        vectors = {name: tf.identity(variable) for name, variable in self.vectors.items()}
+        decay = None if self._decay is None else tf.identity(self._decay)
+        return self._update(vectors, gradient, rates, decay, scale)
+
+    def assign(self, new: Vectors, ready: tf.Tensor) -> None:
+        """Store the new vectors, if everything was ready for the update."""
+        for name, variable in self.vectors.items():
+            variable.assign(tf.where(ready, new[name], variable))
+        self.version.assign_add(tf.cast(ready, tf.int64))

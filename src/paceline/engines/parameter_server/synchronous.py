@@ -1,0 +1,90 @@
+"""Synchronous training on parameter servers: the same bits as one process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.core.metrics import TAIL, Metrics, block_metrics, tail_scale
+from paceline.core.rounds import rates_of
+from paceline.core.tree import tree_sum
+from paceline.engines.parameter_server.base import ParameterServerEngine
+from paceline.engines.parameter_server.server import STAMP, stamps
+
+TRIES = 5
+
+
+class SynchronousEngine(ParameterServerEngine):
+    """Updates the state when every worker's share of a step is in its slot.
+
+    A share is a whole subtree of the replicas; its slot holds the sum.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        for server in self._servers:
+            server.open_slots(self._workers, len(TAIL))
+        self._share = tf.function(self._compute_share, autograph=False)
+        self._apply = tf.function(self._apply_step, autograph=False)
+
+    def advance(self, start: int, stop: int) -> Metrics:
+        began = time.monotonic()
+        table = rates_of(self._core, start, stop)
+        tails = list[np.ndarray]()
+        with self._named_losses():
+            while self._step < stop and not (tails and self._wants_stop()):
+                tails.append(self._advance_one(table[self._step - start]))
+                self._step += 1
+        seconds = (time.monotonic() - began) / len(tails)
+        metrics = block_metrics(self._core, self._step, np.stack(tails), table, seconds)
+        return metrics | {"stop_requested": self._wants_stop()}
+
+    def _advance_one(self, rates: np.ndarray) -> np.ndarray:
+        """Train one step and return its tail."""
+        shares = [tf.constant([self._step, k], tf.int64) for k in range(self._workers)]
+        for _ in range(TRIES):
+            for share in shares:
+                self._coordinator.schedule(self._share, (share,))
+            self._coordinator.join()
+            step = tf.constant(self._step, tf.int64)
+            ready, *tail = self._apply(step, tf.constant(rates)).numpy()
+            if ready:
+                return np.array(tail)
+        raise RuntimeError(
+            f"late results of lost workers replaced those of step {self._step} {TRIES} times"
+        )
+
+    def _compute_share(self, request: tf.Tensor) -> None:
+        """On a worker: put the sum over the replicas of a share into its slot."""
+        step, share = request[0], request[1]
+        count = self._replicas // self._workers
+        _, (params, stats) = self._read("params", "stats")
+        which = [(step, share * count + k) for k in range(count)]
+        vectors = self._replica_vectors(params, stats, which)
+        gradient, new_stats, tail = self._split(tree_sum(vectors))
+        for server in self._servers:
+            server.put(share, step, gradient, new_stats, tail)
+
+    def _apply_step(self, step: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
+        """On all parameter servers, for the chief: finish the sum and update the state.
+
+        Nothing changes unless every slot is of this step. Returns [whether it was | tail].
+        """
+        parts, fresh = [], []
+        for server in self._servers:
+            with tf.device(server.device):
+                rows = server.slots.read_value()
+                fresh.append(tf.reduce_all(stamps(rows) == step))
+                parts.append(server.split(tree_sum(tf.unstack(rows[:, :-STAMP])) / self._replicas))
+        ready = tf.reduce_all(tf.stack(fresh))
+        limit, scale = self._core.experiment.optimizer.clip_norm, None
+        if limit:  # the bits of a norm depend on how its sum is cut, so it is taken of the whole
+            scale = self._clip(tf.concat([gradient for gradient, _, _ in parts], 0), limit)
+        for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
+            with tf.device(server.device):
+                server.assign({**server.update(gradient, rates, scale), "stats": stats}, ready)
+        tail = parts[0][2] * tail_scale(self._replicas)
+        return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)
