@@ -132,7 +132,7 @@ def without(arrays, name):
         ),
         (
             lambda arrays: arrays | {"sequential/dense/bias": np.array(list("abcd"))},
-            "'sequential/dense/bias' is not made of numbers",
+            "'sequential/dense/bias' does not contain numbers",
         ),
     ],
 )

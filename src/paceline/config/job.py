@@ -172,7 +172,8 @@ def _check_place(place: Place, replicas: int) -> None:
     if place.ps < 0 or (place.ps and not place.kind.parameter_servers):
         able = " and ".join(name for name, kind in PLACES.items() if kind.parameter_servers)
         raise UserError(
-            f"ps is {place.ps} on {place.on}; it must be 0 or more, and parameter servers run on {able}"
+            f"ps is {place.ps} on {place.on}; it must be 0 or more, and parameter servers run on "
+            f"{able}"
         )
     if place.cores < 0:
         raise UserError(f"cores is {place.cores}; it must be 0 (an equal share) or more")

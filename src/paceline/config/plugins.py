@@ -19,7 +19,7 @@ from paceline.errors import UserError, did_you_mean
 
 
 def load_function(spec: str) -> Callable[..., Any]:
-    """Return the function that `spec` names. The working directory is importable, as with `python -m`."""
+    """Return the function that `spec` names. The working directory is importable."""
     place, colon, name = spec.rpartition(":")
     if not (colon and place and name):
         raise UserError(

@@ -84,8 +84,8 @@ def _check_training(e: Experiment) -> None:
     staleness, method = e.sync.max_staleness, e.sync.method
     if staleness != -1 and (staleness < 0 or method != "async"):
         raise UserError(
-            f"sync.max-staleness is {staleness} with sync.method {method}; it must be -1 (no limit), "
-            "or with sync.method async a number of gradients, 0 or more"
+            f"sync.max-staleness is {staleness} with sync.method {method}; it must be -1 (no "
+            "limit), or with sync.method async a number of gradients, 0 or more"
         )
     boundaries, factors = e.schedule.boundaries, e.schedule.factors
     if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):

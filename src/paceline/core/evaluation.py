@@ -1,9 +1,9 @@
-"""Rows of evaluation batches -> metrics. Rows are added in the order of the batches, so the worker
-count never shows.
+"""Rows of evaluation batches -> metrics. Rows are added in the order of the batches, so the result
+does not depend on the number of workers.
 
 A row is [loss, correct, correct among five, count | labels | predictions | probabilities]: four
-sums over the batch, then for each of its places the label, what the model said instead or rightly,
-and how sure it was. Labels as float32 are exact up to 16 million.
+sums over the batch, then the label, the prediction and its probability for each example. Labels are
+stored as float32, which is exact up to 16 million.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 NUM_SUMS = 4
 EXAMPLES = "_examples"
-"""How the names of metrics end that are not numbers but `Examples`."""
+"""End of the names of metrics that are not numbers but `Examples`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What the model said of each example of a split, in the split's own order."""
+    """The prediction for each example of a split, in the split's order."""
 
     labels: np.ndarray
     predictions: np.ndarray
     probabilities: np.ndarray
-    """Of the predictions."""
+    """Probabilities of the predictions."""
 
     def __eq__(self, other: object) -> bool:
         names = ("labels", "predictions", "probabilities")
@@ -38,22 +38,23 @@ class Examples:
         )
 
     def confusion(self, num_classes: int) -> np.ndarray:
-        """How often each class (row) was taken for each class (column)."""
+        """Return how often each class (row) was predicted as each class (column)."""
         counts = np.bincount(self.labels * num_classes + self.predictions, minlength=num_classes**2)
         return counts.reshape(num_classes, num_classes)
 
     def worst(self, most: int) -> np.ndarray:
-        """Indices of the mistakes that the model was most sure of, worst first."""
+        """Return the indices of the wrong predictions with the highest probabilities."""
         wrong = np.flatnonzero(self.labels != self.predictions)
         return wrong[np.argsort(-self.probabilities[wrong], kind="stable")][:most]
 
 
 def num_batches(size: int, batch_size: int) -> int:
+    """Return the number of batches of a split; the last one may be partly empty."""
     return -(-size // batch_size)
 
 
 def evaluated(splits: Iterable[str], final: bool) -> list[str]:
-    """The validation split where there is one, else the test split; at the end, both."""
+    """Return the validation split if there is one, otherwise the test split; at the end, all."""
     names = list(splits)
     return [name for name in names if final or name == "validation" or "validation" not in names]
 
@@ -74,7 +75,7 @@ def evaluate_splits(
 
 
 def summarise(split: str, rows: np.ndarray) -> dict[str, Any]:
-    """Metrics of a split from the rows of its batches."""
+    """Return the metrics of a split from the rows of its batches."""
     sums = np.asarray(rows[:, :NUM_SUMS], np.float64)
     loss, correct, among_five, count = (float(np.cumsum(column)[-1]) for column in sums.T)
     labels, predictions, probabilities = (

@@ -1,8 +1,8 @@
 """Named arrays <-> one flat vector, for any Keras model.
 
 `Template` is what the pure core uses: the model as a function of flat vectors. `Weights` is for
-people who hold a Keras model themselves, in an actor for example. Names are relative to the model,
-so they never depend on what else the process built.
+people who have a Keras model of their own, in a Ray actor for example. Names are relative to the
+model, so they never depend on what else the process built.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from paceline.errors import UserError
 
 
 def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
-    """A name for each variable: its Keras path, with automatic layer names (dense_7) counted anew
-    within the model."""
+    """Return a name for each variable: its Keras path, with automatic layer names (dense_7)
+    numbered from 0 within the model."""
     automatic = {layer.name for layer in model._flatten_layers() if _is_automatic(layer)}
     renamed: dict[str, dict[str, str]] = {}  # parent path -> {component: new name}
     counts: dict[tuple[str, str], int] = {}
@@ -44,9 +44,8 @@ def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
             parent = f"{parent}/{rename(parent, component)}"
         return parent[1:]
 
-    for variable in (
-        model.variables
-    ):  # count in the order of the layers, whichever of them are asked for or frozen
+    # Count in the order of the layers, whichever of them are asked for or frozen.
+    for variable in model.variables:
         relative(variable.path)
     return _unique([relative(variable.path) for variable in variables])
 
@@ -71,8 +70,10 @@ def _unique(names: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Template:
-    """A Keras model as a pure function of two flat vectors: params (trainable) and stats (every
-    other float variable)."""
+    """A Keras model as a pure function of two flat vectors.
+
+    `params` has the trainable variables, `stats` every other float variable.
+    """
 
     model: keras.Model
     params: Part
@@ -87,7 +88,7 @@ class Template:
         training: bool,
         key: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Outputs, new stats, extra losses. `key`, int64 [2], seeds random layers."""
+        """Return outputs, new stats and extra losses. `key`, int64 [2], seeds random layers."""
         trainable = _unflatten(params, self.params)
         floats, seeds = iter(_unflatten(stats, self.stats)), iter(self._seeds(key))
         others = [
@@ -109,13 +110,12 @@ class Template:
             return []
         if key is None:
             return [tf.zeros([2], tf.uint32)] * self.num_seeds
-        numbers = tf.random.stateless_uniform(
-            [self.num_seeds, 2], seed=key, minval=None, maxval=None, dtype=tf.uint32
-        )
-        return tf.unstack(numbers)
+        shape = [self.num_seeds, 2]
+        numbers = tf.random.stateless_uniform(shape, key, None, None, tf.uint32)
+        return list(tf.unstack(numbers))
 
     def initial(self) -> dict[str, np.ndarray]:
-        """The vectors as the model was built."""
+        """Return the vectors of the model as it was built."""
         variables = self.model.non_trainable_variables
         return {
             "params": _flatten(self.model.trainable_variables),
@@ -134,7 +134,7 @@ class Template:
 
 
 def build_template(model: keras.Model) -> Template:
-    """Look through a built model's variables; state that cannot be averaged is a clear error."""
+    """Return the template of a built model; a variable that cannot be averaged is an error."""
     trainable, others = model.trainable_variables, model.non_trainable_variables
     if not trainable:
         raise UserError("the model has no trainable weights; there is nothing to train")
@@ -143,8 +143,8 @@ def build_template(model: keras.Model) -> Template:
     for variable, name in zip([*trainable, *others], names, strict=True):
         if not _is_float(variable) and id(variable) not in seeds:
             raise UserError(
-                f"the model's variable {name} is {variable.dtype}; only float variables and the seeds of random layers can be "
-                "averaged over replicas: make it a float or remove it"
+                f"the model's variable {name} is {variable.dtype}; only float variables and the "
+                "seeds of random layers can be averaged over replicas: make it a float or remove it"
             )
     shapes = [tuple(v.shape) for v in [*trainable, *others]]
     floats = [
@@ -206,7 +206,8 @@ class Weights:
     def __init__(self, model: keras.Model, optimizer: bool = False) -> None:
         if not model.built:
             raise UserError(
-                "the model is not built yet; call it once or give it an Input before paceline.Weights(model)"
+                "the model is not built yet; call it once or give it an Input before "
+                "paceline.Weights(model)"
             )
         self._variables = list(model.weights)
         names = relative_names(model, self._variables)
@@ -228,12 +229,15 @@ class Weights:
         }
 
     def get_flat_size(self) -> int:
+        """Return the length of the flat vector."""
         return sum(math.prod(shape) for shape in self._parts.values())
 
     def get_flat(self) -> np.ndarray:
+        """Return all weights as one float32 vector."""
         return _flatten(self._variables)
 
     def set_flat(self, vector: np.ndarray) -> None:
+        """Set all weights from a vector like that of `get_flat`."""
         vector = np.asarray(vector)
         if vector.shape != (self.get_flat_size(),):
             raise UserError(
@@ -244,17 +248,19 @@ class Weights:
             variable.assign(piece)
 
     def get_weights(self) -> dict[str, np.ndarray]:
+        """Return a copy of each weight by name."""
         return {
             name: variable.numpy().copy()
             for name, variable in zip(self._parts, self._variables, strict=True)
         }
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """All weights by name; nothing is changed when a name or shape is wrong."""
+        """Set all weights by name. If a name or shape is wrong, nothing is changed."""
         if weights.keys() != self._parts.keys():
             odd = sorted(weights.keys() ^ self._parts.keys())[0]
+            problem = "unknown to the model" if odd in weights else "missing"
             raise UserError(
-                f"set_weights: {odd!r} is {'unknown to the model' if odd in weights else 'missing'}; names must be those of get_weights"
+                f"set_weights: {odd!r} is {problem}; names must be those of get_weights"
             )
         arrays = {name: np.asarray(weights[name]) for name in self._parts}
         for name, shape in self._parts.items():
@@ -264,7 +270,8 @@ class Weights:
                 )
             if arrays[name].dtype.kind in "OSUmM":
                 raise UserError(
-                    f"set_weights: {name!r} is not made of numbers: its type is {arrays[name].dtype}"
+                    f"set_weights: {name!r} does not contain numbers: it has type "
+                    f"{arrays[name].dtype}"
                 )
         for array, variable in zip(arrays.values(), self._variables, strict=True):
             variable.assign(array)

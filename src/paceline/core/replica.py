@@ -1,9 +1,10 @@
 """The pure core: what one replica computes, as functions of (state, step, replica) alone.
 
-Any worker can compute any replica of any step with the same result. Who computes what, and how the
-vectors meet, is the engine's business. Each function is opaque to TensorFlow's graph optimizer: it
-may reorder sums within one, always in the same way, but never together with what an engine puts
-around it.
+Any worker can compute any replica of any step with the same result. Which worker computes which
+replica, and how workers exchange vectors, is the engine's business. Each function is opaque to
+TensorFlow's graph optimizer. Within such a function the optimizer may reorder sums, always in the
+same way; it cannot merge them with the operations that an engine puts around the function, which
+would give each engine its own bits.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from paceline.data.source import Source, Split
 
 @dataclass(frozen=True)
 class Core:
-    """An experiment on its data and model, as pure functions. Vectors are those of `layout`, in its
-    order."""
+    """An experiment on its data and model, as pure functions.
+
+    Vectors are those of `layout`, in its order.
+    """
 
     experiment: Experiment
     plan: Plan
@@ -37,11 +40,11 @@ class Core:
     template: Template
     layout: StateLayout
     num_examples: int
-    """Of the training split."""
+    """Number of training examples."""
     splits: dict[str, Split]
-    """What is evaluated: test, and validation where the experiment holds one out."""
+    """The splits to evaluate: test, and validation if the experiment holds one out."""
     batch: Callable[[tf.Tensor, tf.Tensor], Batch]
-    """(step, replica) -> the replica's slice, prepared."""
+    """(step, replica) -> the replica's slice, prepared"""
     replica_step: Callable[..., tf.Tensor]
     """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats |
     tail]"""
@@ -49,14 +52,14 @@ class Core:
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
-    """By split: (params, stats, batch number) -> a row of `evaluate`: sums, then label, prediction
-    and probability of each example"""
+    """By split: (params, stats, batch number) -> a row, as `core.evaluation` describes it"""
     examine_batch: dict[
         str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
     ]
     """By split: the same, and each example's outputs and label, padding included"""
 
     def initial_state(self) -> State:
+        """Return the state of step 0: the model as it was built, and empty slots."""
         vectors = self.template.initial()
         slots = {
             name: vectors["params"] if name == "ema" else np.zeros_like(vectors["params"])
@@ -86,6 +89,7 @@ class Core:
         return tf.stack([evaluate(params, stats, first + k) for k in range(count)])
 
     def tail(self, vector: tf.Tensor) -> tf.Tensor:
+        """Return the numbers of `TAIL` from a replica's vector, or from a mean of such vectors."""
         return vector[-len(TAIL) :]
 
 
@@ -99,22 +103,15 @@ def build_core(
 ) -> Core:
     """Put the pure functions of an experiment together; `splits` has train, test and perhaps
     validation."""
-    train, held_out = (
-        splits["train"],
-        {name: split for name, split in splits.items() if name != "train"},
-    )
-    layout, eval_batch_size = (
-        build_layout(experiment, template),
-        choose_eval_batch_size(image_shape(experiment.data, source)),
-    )
-    examine = {
-        name: _build_examine(
-            experiment,
-            template,
-            build_eval_batches(experiment, split, num_classes, eval_batch_size),
-        )
-        for name, split in held_out.items()
-    }
+    train = splits["train"]
+    held_out = {name: split for name, split in splits.items() if name != "train"}
+    layout = build_layout(experiment, template)
+    eval_batch_size = choose_eval_batch_size(image_shape(experiment.data, source))
+    targets_of = build_targets(experiment, num_classes)
+    examine = {}
+    for name, split in held_out.items():
+        batch_of = build_eval_batches(experiment, split, num_classes, eval_batch_size)
+        examine[name] = _build_examine(experiment, template, batch_of)
     return Core(
         experiment=experiment,
         plan=plan,
@@ -123,9 +120,7 @@ def build_core(
         layout=layout,
         num_examples=train.size,
         splits=held_out,
-        batch=opaque(
-            build_train_batches(experiment, train, build_targets(experiment, num_classes))
-        ),
+        batch=opaque(build_train_batches(experiment, train, targets_of)),
         replica_step=_build_replica_step(experiment, template),
         apply=_build_apply(experiment, layout),
         eval_batch_size=eval_batch_size,
@@ -138,7 +133,7 @@ def build_core(
 
 
 def build_layout(experiment: Experiment, template: Template) -> StateLayout:
-    """The vectors of a state: parameters, the optimizer's slots, statistics."""
+    """Return the vectors of a state: parameters, the optimizer's slots, statistics."""
     parts = {
         "params": template.params,
         **dict.fromkeys(slot_names(experiment.optimizer), template.params),
@@ -147,7 +142,7 @@ def build_layout(experiment: Experiment, template: Template) -> StateLayout:
 
 
 def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
-    """Fixed for pictures of a shape, because the batch size changes the last bits of a logit."""
+    """Return a size that depends on the image shape alone: it changes the last bits of a logit."""
     return 250 if shape[0] * shape[1] <= 64 * 64 else 50
 
 
@@ -172,7 +167,16 @@ def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
-    def replica_step(params, stats, images, targets, labels, step, replica, signals):
+    def replica_step(
+        params: tf.Tensor,
+        stats: tf.Tensor,
+        images: tf.Tensor,
+        targets: tf.Tensor,
+        labels: tf.Tensor,
+        step: tf.Tensor,
+        replica: tf.Tensor,
+        signals: tf.Tensor,
+    ) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(params)
             key = op_key("layers", experiment.seed, step, replica)

@@ -1,7 +1,7 @@
-"""A round as every engine computes it: the vectors of some replicas, the state after the mean of
-all, and the metrics of a block.
+"""A round as every engine computes it: the vectors of some replicas, and the state after the mean.
 
-How the vectors of all replicas meet in between is the engine's business.
+A round is what replicas compute between two exchanges. How they exchange vectors is the engine's
+business.
 """
 
 from __future__ import annotations
@@ -91,8 +91,11 @@ def _build_gradients(core: Core) -> tuple[Any, Any]:
 
 def _build_weights(core: Core) -> tuple[Any, Any]:
     """Each replica trains alone, then all vectors are averaged as one."""
-    length = core.plan.round_steps
-    sizes = [core.layout.sizes()[name] for name in core.layout.parts]
+    length, scale = core.plan.round_steps, tail_scale(core.experiment.replicas)
+    names, sizes = list(core.layout.parts), list(core.layout.sizes().values())
+
+    def join(vectors: Vectors) -> tf.Tensor:
+        return tf.concat([vectors[name] for name in names], 0)
 
     @opaque
     def train_alone(
@@ -102,15 +105,13 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         table: tf.Tensor,
         signals: tf.Tensor,
         replica: tf.Tensor,
-    ) -> Any:
-        def body(
-            step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray
-        ) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
-            vectors = dict(zip(core.layout.parts, tf.split(vector, sizes), strict=True))
+    ) -> tf.Tensor:
+        def body(step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray) -> tuple[Any, ...]:
+            vectors = dict(zip(names, tf.split(vector, sizes), strict=True))
             own = core.replica_vector(vectors["params"], vectors["stats"], step, replica, signals)
             new = core.apply(vectors, own, table[step - first])
-            joined = tf.concat([new[name] for name in core.layout.parts], 0)
-            return step + 1, joined, tails.write(tf.cast(step - first, tf.int32), core.tail(own))
+            tails = tails.write(tf.cast(step - first, tf.int32), core.tail(own))
+            return step + 1, join(new), tails
 
         empty = tf.TensorArray(tf.float32, length, element_shape=[len(TAIL)])
         _, joined, tails = tf.while_loop(
@@ -118,24 +119,19 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         )
         return tf.concat([joined, tf.reshape(tails.stack(), [-1])], 0)
 
-    def one_replica(
-        vectors: Vectors, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
-    ) -> Any:
-        state = tf.concat([vectors[name] for name in core.layout.parts], 0)
-        return lambda replica: train_alone(state, first, last, table, signals, replica)
+    def one_replica(vectors: Vectors, *arguments: tf.Tensor) -> Any:
+        return partial(train_alone, join(vectors), *arguments)
 
     def finish(vectors: Vectors, mean: tf.Tensor, table: tf.Tensor) -> tuple[Vectors, tf.Tensor]:
         *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
-        return dict(zip(core.layout.parts, pieces, strict=True)), tf.reshape(
-            tails, [length, len(TAIL)]
-        ) * tail_scale(core.experiment.replicas)
+        tails = tf.reshape(tails, [length, len(TAIL)]) * scale
+        return dict(zip(names, pieces, strict=True)), tails
 
     return one_replica, finish
 
 
 def rates_of(core: Core, first: int, last: int) -> np.ndarray:
-    """The rates of steps [first, last), a row each."""
-    return np.array(
-        rates(core.experiment, first, last, core.plan.steps_per_epoch, core.plan.total_steps),
-        np.float32,
-    )
+    """Return the rates of steps [first, last), a row each."""
+    plan = core.plan
+    rows = rates(core.experiment, first, last, plan.steps_per_epoch, plan.total_steps)
+    return np.array(rows, np.float32)

@@ -1,9 +1,8 @@
-"""The sum over replicas in one fixed order: the range is halved again and again, and each pair is
-added by itself.
+"""The sum over replicas in one fixed order: halve the range until pairs are left, and add pairs.
 
 Floating-point addition is not associative, so the order is part of the experiment. TensorFlow's
-graph optimizer would turn (a+b)+(c+d) into one AddN with another order; it does not look into
-functions that must not be inlined.
+graph optimizer would turn (a+b)+(c+d) into one AddN, which adds in another order. It does not look
+into functions that are marked as not to be inlined.
 """
 
 from __future__ import annotations

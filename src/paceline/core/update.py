@@ -1,7 +1,9 @@
 """(state, mean gradient, rates) -> state: the optimizer rules, elementwise on flat vectors.
 
-Only + - x / and square root: vectorised exp or rsqrt would give other bits on other slices of a
-vector. `rates` is float32 [3]: the learning rate and Adam's bias corrections.
+Rules use only + - x / and square root. TensorFlow computes exp and rsqrt with other instructions at
+the end of a vector than in its middle, so their bits would depend on how a vector is cut into
+slices, as parameter servers do. `rates` is float32 [3]: the learning rate and Adam's two bias
+corrections.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ _SLOTS = {
 
 
 def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
-    """The vectors of the size of params that the rule keeps."""
+    """Return the names of the further vectors of the size of params that the rule keeps."""
     return _SLOTS[optimizer.name] + (("ema",) if optimizer.ema else ())
 
 
 def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
-    """The decay coefficient of each parameter."""
+    """Return the decay coefficient of each parameter."""
 
     def decays(name: str, shape: tuple[int, ...]) -> bool:
         if optimizer.decay == "all" or len(shape) > 1:
@@ -47,7 +49,7 @@ def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
 def build_update(
     optimizer: Optimizer, params: Part
 ) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
-    """The function (vectors, mean gradient, rates) -> new params, slots and ema."""
+    """Return the function (vectors, mean gradient, rates) -> new params, slots and ema."""
     decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
@@ -58,7 +60,7 @@ def build_update(
 
 
 def clip_scale(gradient: tf.Tensor, limit: float) -> tf.Tensor:
-    """What the whole gradient is multiplied with, so that its norm is at most the limit."""
+    """Return the factor that limits the norm of the whole gradient."""
     norm = tf.sqrt(tf.reduce_sum(gradient * gradient))
     return limit / tf.maximum(norm, limit)
 
@@ -71,8 +73,7 @@ def update_slice(
     decay: tf.Tensor | None,
     scale: tf.Tensor | None,
 ) -> Vectors:
-    """The update of any slice of the vectors, or of the whole; `decay` is that slice of the decay
-    mask."""
+    """Update any slice of the vectors, or all of them; `decay` is the same slice of the mask."""
     rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
     if scale is not None:
         gradient = gradient * scale
