@@ -1,4 +1,4 @@
-"""Run folders with a model, made in this process without training: whatever its weights, all must use them alike. Not a test itself."""
+"""Run folders with a model, made in this process without training. Not a test itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = Experiment(model=Model(depth=8, width=4), global_batch_size=16, replicas
 def make_run(
     folder: Path, experiment: Experiment, metrics: tuple[float | None, ...] = (None,)
 ) -> tuple[RunFolder, Core]:
-    """A run with a checkpoint for each of `metrics`, of steps 1, 2, ..., each with other weights."""
+    """Make a run with a checkpoint for each of `metrics`, of steps 1, 2 ..., with other weights."""
     core, run = build.build_core_for(Job(experiment)), RunFolder(folder)
     run.open(experiment, build.data_facts(core))
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
@@ -35,7 +35,7 @@ def make_run(
 
 
 def _state(core: Core, step: int) -> State:
-    """Weights and statistics as after some training: BatchNorm's do something, and logits differ between classes."""
+    """Return weights and statistics as after some training: logits differ between classes."""
     random, vectors = np.random.default_rng(step), core.initial_state().vectors
     changed = {
         name: vector + 0.1 * random.normal(size=vector.size).astype(np.float32)
@@ -45,7 +45,7 @@ def _state(core: Core, step: int) -> State:
 
 
 def make_grey_run(root: Path, **data: Any) -> tuple[RunFolder, Core, np.ndarray]:
-    """On grey pictures that are not square, [n, 12, 10, 1]; the last is the test split."""
+    """Make a run on grey images that are not square, [n, 12, 10, 1]; return the test split too."""
     random = np.random.default_rng(3)
     train, test = (random.integers(0, 256, (count, 12, 10, 1), np.uint8) for count in (40, 9))
     labels = np.arange(40) % 3
@@ -55,7 +55,7 @@ def make_grey_run(root: Path, **data: Any) -> tuple[RunFolder, Core, np.ndarray]
 
 
 def make_pictures_run(root: Path) -> tuple[RunFolder, Core, list[Path]]:
-    """On a folder of JPEGs of many sizes, some of them turned by EXIF; the files are those of the test split in its order."""
+    """Make a run on JPEGs of many sizes, some turned by EXIF; return the test files in order."""
     random = np.random.default_rng(4)
     for part, count in (("train", 9), ("val", 4)):
         for label in ("left", "right"):
@@ -83,6 +83,6 @@ def save(path: Path, pixels: np.ndarray, orientation: int = 1) -> None:
 
 def encode(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
-    picture = Image.fromarray(pixels.squeeze()) if isinstance(pixels, np.ndarray) else pixels
-    picture.save(file, kind, **options)
+    image = Image.fromarray(pixels.squeeze()) if isinstance(pixels, np.ndarray) else pixels
+    image.save(file, kind, **options)
     return file.getvalue()

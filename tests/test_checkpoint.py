@@ -110,7 +110,7 @@ def test_the_digest_depends_on_the_order_of_the_vectors() -> None:
     assert State(0, {"params": a}).sha256() == hashlib.sha256(b"\0\0\x80\x3f\0\0\0\x40").hexdigest()
 
 
-def test_a_file_has_one_tensor_for_each_variable_and_tells_where_it_is_from(tmp_path: Path) -> None:
+def test_a_file_has_one_tensor_for_each_variable_and_records_its_origin(tmp_path: Path) -> None:
     state = some_state(123)
     path = Checkpoints(tmp_path, LAYOUT, experiment_digest="12345678").save(state)
     assert path == tmp_path / "step-00000123.safetensors"
@@ -199,21 +199,21 @@ def test_a_damaged_one_is_never_kept_in_place_of_a_good_one(tmp_path: Path) -> N
     checkpoints = Checkpoints(tmp_path, LAYOUT, keep=2)
     checkpoints.save(some_state(10), 0.5)
     flip_a_byte(checkpoints.save(some_state(20), 0.9), -1)
-    told: list[str] = []
-    resumed = Checkpoints(tmp_path, LAYOUT, keep=1, warn=told.append)
+    warned: list[str] = []
+    resumed = Checkpoints(tmp_path, LAYOUT, keep=1, warn=warned.append)
     assert resumed.latest() is not None
-    assert len(told) == 1
+    assert len(warned) == 1
     resumed.save(some_state(15))
     assert resumed.steps() == [10, 15]
 
 
 def test_only_damaged_ones_are_as_none(tmp_path: Path) -> None:
-    told: list[str] = []
-    checkpoints = Checkpoints(tmp_path, LAYOUT, warn=told.append)
+    warned: list[str] = []
+    checkpoints = Checkpoints(tmp_path, LAYOUT, warn=warned.append)
     flip_a_byte(checkpoints.save(some_state(1), 0.5), -1)
     assert checkpoints.latest() is None
     assert checkpoints.best() is None
-    assert told
+    assert warned
 
 
 @pytest.mark.timeout(60)
@@ -312,12 +312,25 @@ def test_a_really_full_disk_keeps_the_last_good_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"params": (("conv/kernel", (3, 3, 3)), ("scale", ()))}, r"'params/conv/kernel' .*2\), in the model \(3, 3, 3\)"),
-        ({"params": (("conv/kernel", (3, 3, 2)), ("bias", (1,)))}, "it has no 'params/bias', which the model has"),
-        ({"params": (("conv/kernel", (3, 3, 2)),)}, "it has 'params/scale', which the model does not have"),
-        ({"ema": ()}, r"it has the vectors \['params', 'momentum', 'stats'\], not \['params', 'momentum', 'stats', 'ema'\]"),
+        (
+            {"params": (("conv/kernel", (3, 3, 3)), ("scale", ()))},
+            r"'params/conv/kernel' .*2\), in the model \(3, 3, 3\)",
+        ),
+        (
+            {"params": (("conv/kernel", (3, 3, 2)), ("bias", (1,)))},
+            "it has no 'params/bias', which the model has",
+        ),
+        (
+            {"params": (("conv/kernel", (3, 3, 2)),)},
+            "it has 'params/scale', which the model does not have",
+        ),
+        (
+            {"ema": ()},
+            r"it has the vectors \['params', 'momentum', 'stats'\], "
+            r"not \['params', 'momentum', 'stats', 'ema'\]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_checkpoint_of_another_model_names_the_first_difference(
     tmp_path: Path, parts: dict, message: str
 ) -> None:

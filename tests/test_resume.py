@@ -1,4 +1,4 @@
-"""Resuming gives the same bits as not stopping: the real program, stopped in every way that a program can be stopped."""
+"""Resuming gives the same bits as not stopping, in whichever way the real program is stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAST_STEP = 24  # of the recipe smoke: 3 epochs of 8 steps, a save every 4, an e
 
 @pytest.fixture
 def run(stopped_at_5: Path, tmp_path: Path) -> Path:
-    """A copy of the stopped run, to go on with."""
+    """Return a copy of the stopped run, to resume."""
     write_own_code(tmp_path)
     return Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
 
@@ -40,7 +40,7 @@ def train(run: Path, *flags: str) -> Ended:
 
 @contextmanager
 def training_that_waits(run: Path) -> Iterator[Program]:
-    """Go on with the stopped run, and stand still after one more step, which is in the metrics but not saved."""
+    """Resume the stopped run, and wait after one more step, which has metrics but no checkpoint."""
     waits = ("--actions", "own.py:wait_for_a_signal", "--max-restarts", "0")
     with program("train", "smoke", "--run-dir", str(run), *waits, cwd=run.parent) as running:
         wait_until(lambda: (run.parent / "reached").exists() or not running.is_running())
@@ -63,7 +63,7 @@ def assert_stopped(run: Path, step: int) -> None:
 
 
 def assert_same(run: Path, other: Path, flags: tuple[str, ...] = ()) -> Ended:
-    """Going on with `run` ends where `other` ended, and leaves the same record of the way there."""
+    """Resuming `run` ends where `other` ended, with the same metrics and events."""
     ended = train(run, *flags)
     assert ended.code == 0, ended.err
     assert (
@@ -174,7 +174,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_result(
     assert_same(run, uninterrupted)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     uninterrupted: Path, run: Path
 ) -> None:
     newest = run / "checkpoints/step-00000005.safetensors"
@@ -221,7 +221,7 @@ def cpu_seconds_of_children() -> float:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Every file but the lock, which has the number of the process that looked."""
+    """Return every file but the lock, which has the id of the last process that opened the run."""
     return {
         str(file.relative_to(run)): file.read_bytes()
         for file in run.rglob("*")

@@ -1,4 +1,4 @@
-"""The run folder: whose it is, who may write it, and that nothing in it is ever half written."""
+"""The run folder: its experiment, who may write it, and that no file is ever half written."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_the_default_folder_is_named_by_recipe_and_digest() -> None:
     assert default_path("smoke", EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
 
 
-def test_a_new_folder_tells_experiment_data_versions_and_format(run: RunFolder) -> None:
+def test_a_new_folder_records_experiment_data_versions_and_format(run: RunFolder) -> None:
     config = json.loads((run.path / "config.json").read_text())
     assert config["experiment"] == EXPERIMENT.to_json()
     assert config["data"] == {"train": 50000, "test": 10000, "image_shape": [32, 32, 3]}
@@ -69,7 +69,7 @@ def test_data_that_only_moved_are_the_same_data(run: RunFolder) -> None:
     assert run.open(Experiment(seed=3, data=Data(dir="/elsewhere")), FACTS) == []
 
 
-def test_another_experiment_is_told_what_differs(run: RunFolder) -> None:
+def test_another_experiment_is_refused_with_what_differs(run: RunFolder) -> None:
     with pytest.raises(UserError) as error:
         run.open(Experiment(seed=4, data=Data(flip=True)), FACTS)
     assert "data.flip: False -> True, seed: 3 -> 4" in one_line(error)
@@ -84,13 +84,13 @@ def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
     one_line(error)
 
 
-def test_other_data_are_told_apart(run: RunFolder) -> None:
+def test_other_data_are_refused(run: RunFolder) -> None:
     with pytest.raises(UserError) as error:
         run.open(EXPERIMENT, FACTS | {"train": 40000})
     assert "the data is not the same: train 50000 -> 40000" in one_line(error)
 
 
-def test_changed_libraries_are_answered(run: RunFolder) -> None:
+def test_changed_libraries_are_returned(run: RunFolder) -> None:
     config = json.loads((run.path / "config.json").read_text())
     config["versions"]["keras"] = "2.0"
     (run.path / "config.json").write_text(json.dumps(config))
@@ -204,7 +204,7 @@ def test_metrics_are_read_as_appended(run: RunFolder) -> None:
     assert run.metrics.read() == records
 
 
-def test_resuming_forgets_metrics_beyond_its_step_and_a_half_written_line(run: RunFolder) -> None:
+def test_resuming_removes_metrics_after_its_step_and_a_half_written_line(run: RunFolder) -> None:
     for step in (10, 20, 30):
         run.metrics.append({"step": step})
     with open(run.path / "metrics.jsonl", "a") as file:

@@ -1,4 +1,4 @@
-"""Run folders and data on remote storage: a real S3 server (moto's, in its own process), real trainings, and faults on the way."""
+"""Run folders and data on remote storage: real trainings and faults, with moto's S3 server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 @contextmanager
 def server(**environment: str) -> Iterator[str]:
-    """moto's S3 server in a process of its own; gives its URL."""
+    """moto's S3 server in a process of its own. Yields its URL."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -73,7 +73,7 @@ def answers(port: int) -> bool:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """The endpoint of an S3 server with an empty `bucket`, and the environment that leads there."""
+    """Start an S3 server with an empty `bucket`; set the environment that leads to it."""
     with server() as url, pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "ENDPOINT_URL": url,
@@ -88,13 +88,13 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture
 def folder(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty remote folder of this test's own; the cache is empty, too."""
+    """Return the URL of an empty remote folder for one test, with an empty cache."""
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     return f"s3://bucket/{tmp_path.name}-{os.getpid()}"
 
 
 def another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of what this machine has in its cache is there."""
+    """Use another, empty cache."""
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache-of-another-host"))
 
 
@@ -143,11 +143,19 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
     assert ended.code == 0, ended
     assert "resuming at step 5" in ended.out
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-    assert set(Store(folder).files()) == {
-        "config.json", "metrics.jsonl", "starts.jsonl", "evaluation.npz", "result.json", "worker-0.log",
-        "checkpoints/step-00000020.safetensors", "checkpoints/step-00000024.safetensors",
-        "events/events.out.tfevents.0000000001", "events/events.out.tfevents.0000000002",
-    }  # fmt: skip
+    files = set(Store(folder).files())
+    checkpoints_there = {name for name in files if name.startswith("checkpoints/")}
+    events = {name for name in files if name.startswith("events/")}
+    assert checkpoints_there == {f"checkpoints/step-000000{step}.safetensors" for step in (20, 24)}
+    assert events == {f"events/events.out.tfevents.000000000{number}" for number in (1, 2)}
+    assert files - checkpoints_there - events == {
+        "config.json",
+        "metrics.jsonl",
+        "starts.jsonl",
+        "evaluation.npz",
+        "result.json",
+        "worker-0.log",
+    }
     again = train(folder, tmp_path)
     assert (again.code, "this run is finished" in again.out) == (0, True)
     assert "lock" not in Store(folder).files()
@@ -158,7 +166,7 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
 
 
 def scalars_of(url: str, tag: str) -> list[tuple[int, float]]:
-    """As TensorBoard's own server shows them, reading from S3."""
+    """Return scalars as TensorBoard's own server shows them, reading from S3."""
     port = free_port()
     command = [
         sys.executable,
@@ -190,7 +198,7 @@ def scalars_of(url: str, tag: str) -> list[tuple[int, float]]:
 
 
 class HoldingProxy:
-    """Passes everything on to a server, until a request for `marked` comes: a part of that, and nothing more."""
+    """Forwards everything to a server until a request for `marked`: of that, it forwards a part."""
 
     def __init__(self, target: str, marked: bytes) -> None:
         self._target, self._marked = int(target.rpartition(":")[2]), marked
@@ -225,7 +233,7 @@ class HoldingProxy:
                 target.close()
 
 
-def test_a_run_killed_in_the_middle_of_an_upload_is_taken_over_elsewhere_and_ends_with_the_same_bits(
+def test_a_run_killed_during_an_upload_is_taken_over_elsewhere_and_ends_with_the_same_bits(
     uninterrupted: Path, folder: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_LOCK_TIMEOUT_S", "3")
@@ -274,7 +282,7 @@ def test_a_second_run_is_refused_and_a_killed_worker_starts_again_at_once(
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-def test_a_damaged_remote_checkpoint_is_passed_over_and_removed_and_the_cache_never_wins(
+def test_a_damaged_remote_checkpoint_is_skipped_and_removed_and_the_cache_is_not_used(
     uninterrupted: Path, stopped_at_5: Path, folder: str, tmp_path: Path
 ) -> None:
     upload(stopped_at_5, folder)
@@ -392,7 +400,7 @@ def test_a_store_without_objects_puts_under_another_name_and_renames(tmp_path: P
 
 
 class Recorded(Store):
-    """The real store, which notes what it does, and can be told to fail."""
+    """The real store, which records what it does."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -452,7 +460,7 @@ def test_publishing_leaves_something_to_resume_from_at_every_moment(
     assert remote_run._store.done == [f"put {new}", f"remove {old}"]
 
 
-def test_who_was_taken_over_writes_nothing_more(
+def test_a_run_that_was_taken_over_writes_nothing_more(
     remote_run: RemoteRun, folder: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "local", "config.json")
@@ -490,9 +498,7 @@ def test_what_another_process_writes_is_seen_although_the_folder_was_listed_befo
 
 
 @pytest.mark.long
-def test_a_file_that_travels_in_several_parts_comes_back_as_it_was(
-    folder: str, tmp_path: Path
-) -> None:
+def test_a_file_uploaded_in_several_parts_is_fetched_unchanged(folder: str, tmp_path: Path) -> None:
     content = np.random.default_rng(0).bytes(150_000_000)
     (tmp_path / "large").write_bytes(content)
     Store(folder).put("large", tmp_path / "large")
@@ -551,7 +557,7 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"
 
 
-def test_a_folder_with_files_but_no_config_is_somebodys_own(folder: str, tmp_path: Path) -> None:
+def test_a_folder_with_files_but_no_config_is_left_alone(folder: str, tmp_path: Path) -> None:
     Store(folder).put("holiday/picture.jpg", b"x")
     assert "is not a run folder: it has holiday/picture.jpg" in one_line(train(folder, tmp_path))
     assert set(Store(folder).files()) == {"holiday/picture.jpg"}
@@ -560,7 +566,7 @@ def test_a_folder_with_files_but_no_config_is_somebodys_own(folder: str, tmp_pat
 # Data
 
 
-def draw_pictures(place: Path) -> None:
+def draw_images(place: Path) -> None:
     random = np.random.default_rng(1)
     for split, count in (("train", 40), ("val", 7)):
         for label, name in enumerate(("dark", "light")):
@@ -573,13 +579,13 @@ def draw_pictures(place: Path) -> None:
 ENCODED = ("--data.image-size", "32", "--data.padding", "0", "--stop-at", "2")
 
 
-def test_pictures_and_the_records_made_of_them_are_read_from_remote_storage(
+def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
     folder: str, tmp_path: Path
 ) -> None:
-    draw_pictures(tmp_path / "pictures")
+    draw_images(tmp_path / "pictures")
     upload(tmp_path / "pictures", f"{folder}/pictures")
-    told = paceline("data", "info", f"{folder}/pictures", cwd=tmp_path)
-    assert (told.code, "80 examples" in told.out) == (0, True), told
+    info = paceline("data", "info", f"{folder}/pictures", cwd=tmp_path)
+    assert (info.code, "80 examples" in info.out) == (0, True), info
     records = f"{folder}/records"
     converted = paceline(
         "data", "convert", f"{folder}/pictures", records, "--shards", "2", cwd=tmp_path
@@ -605,7 +611,7 @@ def test_pictures_and_the_records_made_of_them_are_read_from_remote_storage(
     assert digests[0] == digests[1]
 
 
-def test_a_copy_is_made_once_goes_on_after_a_cut_and_follows_the_remote_folder(
+def test_a_copy_is_made_once_continues_after_an_error_and_follows_the_remote_folder(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(40):
@@ -640,7 +646,7 @@ def test_a_copy_is_made_once_goes_on_after_a_cut_and_follows_the_remote_folder(
 # What a person can put right
 
 
-def test_a_missing_bucket_and_missing_credentials_are_told_in_one_line(
+def test_a_missing_bucket_and_missing_credentials_are_one_line(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
@@ -659,9 +665,7 @@ def test_a_missing_bucket_and_missing_credentials_are_told_in_one_line(
     assert not list((tmp_path / "cache" / "runs").iterdir())
 
 
-def test_wrong_credentials_are_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_credentials_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     with server(INITIAL_NO_AUTH_ACTION_COUNT="0") as url:
         for name, value in {
@@ -673,7 +677,9 @@ def test_wrong_credentials_are_told_in_one_line(
         assert "check the credentials" in one_line(train("s3://bucket/run", tmp_path))
 
 
-def test_a_missing_extra_and_an_unknown_protocol_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_and_an_unknown_protocol_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UserError, match=r"install the extra gs: pip install 'paceline\[gs\]'"):
         Store("gs://bucket/run").files()
@@ -681,7 +687,7 @@ def test_a_missing_extra_and_an_unknown_protocol_are_told(monkeypatch: pytest.Mo
         Store("nonsense://bucket/run").files()
 
 
-def test_a_store_that_does_not_answer_is_told_of(
+def test_a_store_that_does_not_answer_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run, read back by TensorBoard's own reader and plug-ins."""
+"""What TensorBoard shows of a run, as its own reader and plug-ins read it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def read_events(folder: Path) -> EventAccumulator:
-    # With a module of this name tensorboard reads files by itself, and does not take seconds to import TensorFlow for it.
+    # With a module of this name, tensorboard reads files without TensorFlow, and starts quickly.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     accumulator = EventAccumulator(
         str(folder), size_guidance=dict.fromkeys(("scalars", "tensors", "histograms", "images"), 0)
@@ -170,7 +170,7 @@ def test_blocks_end_where_a_profile_begins_and_ends() -> None:
 
 @pytest.fixture(scope="module")
 def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `train smoke` with everything that TensorBoard can show, stopped and gone on with in between."""
+    """Return a run of smoke with everything that TensorBoard can show, stopped once and resumed."""
 
     def make(folder: Path) -> None:
         flags = ("train", "smoke", "--run-dir", "run", "--histograms", "--profile", "9,12")
@@ -180,7 +180,7 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once_per_session(tmp_path_factory, "looked-at", make) / "run"
 
 
-def test_looking_on_changes_no_bit(looked_at: Path, uninterrupted: Path) -> None:
+def test_histograms_and_profiles_change_no_bit(looked_at: Path, uninterrupted: Path) -> None:
     assert result_of(looked_at)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
@@ -195,7 +195,7 @@ def test_a_run_shows_scalars_images_confusion_and_histograms(looked_at: Path) ->
     assert [event.step for event in events.Histograms(kernels[0])] == [4, 8, 10, 12, 16, 20, 24]
 
 
-def test_without_being_asked_a_run_writes_no_histograms_and_no_profile(uninterrupted: Path) -> None:
+def test_without_flags_a_run_writes_no_histograms_and_no_profile(uninterrupted: Path) -> None:
     assert not read_events(uninterrupted / "events").Tags()["histograms"]
     assert not (uninterrupted / "events" / "plugins").exists()
 
@@ -214,7 +214,7 @@ def test_the_graph_has_the_layers_and_their_connections(looked_at: Path) -> None
     assert all(parent in nodes for node in graph.node for parent in node.input)
 
 
-def test_models_of_a_persons_own_have_a_graph_too(tmp_path: Path) -> None:
+def test_models_of_the_users_own_have_a_graph_too(tmp_path: Path) -> None:
     write_own_code(tmp_path)
     ended = paceline(
         "train",
@@ -246,7 +246,7 @@ def test_models_of_a_persons_own_have_a_graph_too(tmp_path: Path) -> None:
 def test_the_hyper_parameters_tab_compares_runs(
     looked_at: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """By the plug-in itself, which lists the session of each run with its settings and its metrics."""
+    """The plug-in itself lists each run with its settings and its metrics."""
     for name, run in (("looked-at", looked_at), ("uninterrupted", uninterrupted)):
         (tmp_path / name).symlink_to(run / "events")
     program = f"""
@@ -266,11 +266,17 @@ experiment = context.experiment_from_metadata(RequestContext(), "e", True, metad
 columns = [api_pb2.ColParams(hparam=info.name) for info in experiment.hparam_infos]
 columns += [api_pb2.ColParams(metric=info.name) for info in experiment.metric_infos]
 statuses = [api_pb2.STATUS_UNKNOWN, api_pb2.STATUS_RUNNING, api_pb2.STATUS_SUCCESS]
-request = api_pb2.ListSessionGroupsRequest(slice_size=10, col_params=columns, allowed_statuses=statuses)
+request = api_pb2.ListSessionGroupsRequest(
+    slice_size=10, col_params=columns, allowed_statuses=statuses
+)
 answer = list_session_groups.Handler(RequestContext(), context, "e", request).run()
 (group,) = answer.session_groups
-sessions = {{session.name: {{m.name.tag: m.value for m in session.metric_values}} for session in group.sessions}}
-print(json.dumps([group.hparams["schedule.rate"].number_value, group.hparams["schedule.name"].string_value, sessions]))
+sessions = {{
+    session.name: {{m.name.tag: m.value for m in session.metric_values}}
+    for session in group.sessions
+}}
+rate, name = (group.hparams[f"schedule.{{each}}"] for each in ("rate", "name"))
+print(json.dumps([rate.number_value, name.string_value, sessions]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
@@ -284,7 +290,7 @@ print(json.dumps([group.hparams["schedule.rate"].number_value, group.hparams["sc
 
 
 def test_a_profile_has_the_operations_of_its_steps(looked_at: Path) -> None:
-    """One of the attempt that was stopped in the middle, one of the rest."""
+    """There is one profile of the attempt that was stopped, and one of the rest."""
     files = sorted((looked_at / "events" / "plugins" / "profile").glob("*/*.xplane.pb"))
     assert len(files) == 2
     for file in files:

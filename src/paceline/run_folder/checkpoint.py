@@ -84,7 +84,7 @@ class Checkpoints:
         return path
 
     def latest(self) -> State | None:
-        """Return the newest whole state. For damaged files it warns; the next `save` removes them."""
+        """Return the newest whole state; warn of damaged files, which the next `save` removes."""
         return self._first_whole(self.steps()[::-1])
 
     def best(self) -> State | None:

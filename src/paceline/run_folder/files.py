@@ -75,6 +75,6 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as strict JSON has it: Python numbers for NumPy's, None for NaN and infinity."""
+    """Return a value as strict JSON has it: no NumPy types, and None for NaN and infinity."""
     text = json.dumps(value, default=lambda item: item.tolist())
     return json.loads(text, parse_constant=lambda name: None)

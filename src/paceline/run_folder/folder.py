@@ -165,7 +165,7 @@ class RunFolder:
         return read_json(self._result, "train again to write it anew")
 
     def append_start(self, step: int, place: str, workers: int) -> None:
-        """Record that training starts or continues at this step, where and with how many workers."""
+        """Record that training starts or continues at this step, where, with how many workers."""
         now = {"step": step, "time": time.time(), "place": place, "workers": workers}
         self.starts.append(now | {"machine": machine(), "versions": library_versions()})
 

@@ -58,7 +58,9 @@ def list_runs(folder: Path, sort: str = "changed") -> list[RunSummary]:
 def _summary(run: RunFolder) -> RunSummary:
     changed = max(file.stat().st_mtime for file in run.path.iterdir())
     try:
-        result, metrics, experiment = run.read_result() or {}, run.metrics.read(), run.experiment()
+        result = run.read_result() or {}
+        metrics = run.metrics.read()
+        experiment = run.experiment()
     except UserError as error:
         return RunSummary(run.path.name, "damaged", changed=changed, note=str(error))
     last = metrics[-1] if metrics else {}

@@ -1,4 +1,4 @@
-"""A run folder on remote storage: a local side, which everything else works on, and the remote side.
+"""A run folder on remote storage: the local side, which all other code uses, and the remote side.
 
 The process that trains locks the remote side, fetches it, and uploads what changes: metrics and
 events before the checkpoint that they belong to, the result last. A pruned checkpoint is removed
