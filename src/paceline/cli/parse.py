@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
-import tyro._errors as refused  # private to tyro, so pyproject.toml allows tyro 1.0 alone
+
+# Both are private to tyro, so pyproject.toml allows tyro 1.0 alone.
+import tyro._docstrings as docstrings
+import tyro._errors as refused
 
 from paceline.errors import UserError
 
@@ -24,6 +27,8 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
     def refuse(event: refused.ParseErrorEvent) -> None:
         raise UserError(f"{_refusal(event, kind)} (see {program} --help)")
 
+    if {"-h", "--help"} & set(arguments):
+        _join_lines(kind)
     with refused.on_parse_error(refuse):
         return tyro.cli(
             kind,
@@ -31,6 +36,15 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
             args=_joined(arguments),
             default=tyro.MISSING_NONPROP if default is None else default,
         )
+
+
+def _join_lines(kind: Any) -> None:
+    """Join the lines of each flag's help, which tyro would show with the breaks of the source."""
+    texts = docstrings.parse_docstring_from_object(kind)  # tyro's cache, changed in place
+    texts.update({name: " ".join(text.split()) for name, text in texts.items()})
+    for _, hint, _ in _fields(kind):
+        if dataclasses.is_dataclass(hint):
+            _join_lines(hint)
 
 
 def _joined(arguments: list[str], flag: str = "--spark.conf") -> list[str]:
