@@ -14,8 +14,9 @@ from paceline.config.experiment import Data, Experiment
 from paceline.core.replica import build_targets
 from paceline.data.augment import scale
 from paceline.data.batches import build_eval_batches, build_train_batches, image_shape
+from paceline.data.boxes import area_box, short_side, short_side_box
 from paceline.data.draws import Draws
-from paceline.data.encoded import area_box, evaluation_pictures, short_side, short_side_box
+from paceline.data.encoded import evaluation_images
 from paceline.data.headers import read_headers
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
@@ -81,7 +82,7 @@ def bilinear(pixels, size, axis):
 
 @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
 def evaluated(encoded):
-    return evaluation_pictures(encoded, SIZE, tf.range(100, 100 + tf.size(encoded, tf.int64)))
+    return evaluation_images(encoded, SIZE, tf.range(100, 100 + tf.size(encoded, tf.int64)))
 
 
 @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])

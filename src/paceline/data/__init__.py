@@ -73,11 +73,11 @@ def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
         return source.train, None
     if not 0 < validation < size:
         raise UserError(
-            f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can be held out"
+            f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can "
+            "be held out"
         )
-    return _part(source.train, 0, size - validation), _part(
-        source.train, size - validation, validation
-    )
+    kept = size - validation
+    return _part(source.train, 0, kept), _part(source.train, kept, validation)
 
 
 def _part(split: Split, start: int, size: int) -> Split:
@@ -116,7 +116,8 @@ def _check_source(source: Any, spec: str) -> None:
         len(shape) == 3 and all(isinstance(side, int) and side > 0 for side in shape)
     ):
         raise UserError(
-            f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for encoded pictures"
+            f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for "
+            "encoded images"
         )
     for name, split in (("train", source.train), ("test", source.test)):
         if not isinstance(split, Split):
@@ -125,7 +126,8 @@ def _check_source(source: Any, spec: str) -> None:
             )
         if not isinstance(split.size, int) or split.size < 1:
             raise UserError(
-                f"{spec}: the {name} split has size {split.size!r}; it must be a whole number above 0"
+                f"{spec}: the {name} split has size {split.size!r}; it must be a whole number "
+                "above 0"
             )
         _check_examples(source, split, f"{spec}: read of the {name} split")
 
@@ -140,23 +142,23 @@ def _check_examples(source: Source, split: Split, what: str) -> None:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1].strip()
         raise UserError(
-            f"{what} failed in a compiled step (use TensorFlow ops only): {type(error).__name__}: {reason}"
+            f"{what} failed in a compiled step (use TensorFlow ops only): "
+            f"{type(error).__name__}: {reason}"
         ) from error
-    wanted = (
-        (tf.string, (len(chosen),))
-        if source.image_shape is None
-        else (tf.uint8, (len(chosen), *source.image_shape))
-    )
-    if (raw.dtype, tuple(raw.shape)) != wanted:
+    dtype = tf.string if source.image_shape is None else tf.uint8
+    shape = (len(chosen), *(source.image_shape or ()))
+    if (raw.dtype, tuple(raw.shape)) != (dtype, shape):
         raise UserError(
-            f"{what} gave {raw.dtype.name} {tuple(raw.shape)}; it must be {wanted[0].name} {wanted[1]}"
+            f"{what} gave {raw.dtype.name} {tuple(raw.shape)}; it must be {dtype.name} {shape}"
         )
     if labels.dtype != tf.int32 or tuple(labels.shape) != (len(chosen),):
         raise UserError(
-            f"{what} gave labels {labels.dtype.name} {tuple(labels.shape)}; they must be int32 ({len(chosen)},)"
+            f"{what} gave labels {labels.dtype.name} {tuple(labels.shape)}; they must be int32 "
+            f"({len(chosen)},)"
         )
+    highest = len(source.classes) - 1
     for index, label in zip(chosen, labels.numpy().tolist(), strict=True):
-        if not 0 <= label < len(source.classes):
+        if not 0 <= label <= highest:
             raise UserError(
-                f"{what} gave label {label} for example {index}; labels are 0 to {len(source.classes) - 1}"
+                f"{what} gave label {label} for example {index}; labels are 0 to {highest}"
             )

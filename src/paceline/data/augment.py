@@ -1,4 +1,4 @@
-"""Pictures -> what the model sees: random crop, flip, cutout and mixup, then scaling; in TensorFlow
+"""Images -> what the model sees: random crop, flip, cutout and mixup, then scaling; in TensorFlow
 ops, vectorised over a batch.
 
 Every random choice is a function of (seed, epoch, index), so it does not matter who prepares an
@@ -14,8 +14,10 @@ from paceline.data.draws import Draws, op_key
 
 
 def mirrored(data: Data, draws: Draws) -> tf.Tensor:
-    """Return which pictures are flipped, bool [n]. With `alternate_flip` a picture is flipped in
-    every second epoch; which of the two is random."""
+    """Return which images are flipped, bool [n].
+
+    With `alternate_flip` an image is flipped in every second epoch; which of the two is random.
+    """
     if not data.flip:
         return tf.zeros_like(draws.indices, tf.bool)
     if data.alternate_flip:
@@ -24,12 +26,12 @@ def mirrored(data: Data, draws: Draws) -> tf.Tensor:
     return draws.one("flip") % 2 == 1
 
 
-def augment(data: Data, pictures: tf.Tensor, draws: Draws) -> tf.Tensor:
+def augment(data: Data, images: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Random crop and flip of uint8 [n, h, w, c], by one gather of pixels from the padded
-    pictures."""
+    images."""
     if not data.padding and not data.flip:
-        return pictures
-    height, width, channels = pictures.shape[1:]
+        return images
+    height, width, channels = images.shape[1:]
     pad = data.padding
     rows = tf.range(height, dtype=tf.int64)[None]
     columns = tf.range(width, dtype=tf.int64)[None]
@@ -38,21 +40,21 @@ def augment(data: Data, pictures: tf.Tensor, draws: Draws) -> tf.Tensor:
     if pad:
         rows += draws.one("crop/row")[:, None] % (2 * pad + 1)
         columns += draws.one("crop/column")[:, None] % (2 * pad + 1)
-    padded = tf.pad(pictures, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
+    padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
     tall, wide = height + 2 * pad, width + 2 * pad
-    first = tf.range(tf.shape(pictures, tf.int64)[0])[:, None, None] * tall
+    first = tf.range(tf.shape(images, tf.int64)[0])[:, None, None] * tall
     pixels = (first + rows[:, :, None]) * wide + columns[:, None, :]
     return tf.gather(tf.reshape(padded, [-1, channels]), pixels)
 
 
-def scale(data: Data, pictures: tf.Tensor) -> tf.Tensor:
-    """Pictures of values 0 to 255 to the float32 range that the experiment asks for."""
-    x = tf.cast(pictures, tf.float32)
+def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
+    """Scale values of 0 to 255 to the float32 range of the experiment."""
+    x = tf.cast(images, tf.float32)
     if data.scaling == "standardise":
         return tf.image.per_image_standardization(x)
     if data.scaling == "unit":
         return x / 128.0 - 1.0
-    _, height, width, channels = pictures.shape
+    _, height, width, channels = images.shape
     # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a
     # multiple of the time
     rows = tf.reshape(x, [-1, width * channels]) - tf.tile(
@@ -63,13 +65,13 @@ def scale(data: Data, pictures: tf.Tensor) -> tf.Tensor:
     return tf.reshape(rows, [-1, height, width, channels])
 
 
-def resize(data: Data, pictures: tf.Tensor) -> tf.Tensor:
-    """Pictures of one size to the experiment's: the short side, then the middle of the long one."""
-    size, (height, width) = data.image_size, pictures.shape[1:3]
+def resize(data: Data, images: tf.Tensor) -> tf.Tensor:
+    """Resize the short side to the experiment's size, and crop the middle of the long side."""
+    size, (height, width) = data.image_size, images.shape[1:3]
     if not size or (height, width) == (size, size):
-        return pictures
+        return images
     tall, wide = max(size, round(height * size / width)), max(size, round(width * size / height))
-    resized = tf.image.resize(pictures, [tall, wide], antialias=True)
+    resized = tf.image.resize(images, [tall, wide], antialias=True)
     top, left = (tall - size) // 2, (wide - size) // 2
     return resized[:, top : top + size, left : left + size]
 

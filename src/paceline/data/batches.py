@@ -29,20 +29,22 @@ class Batch(NamedTuple):
 
 
 def image_shape(data: Data, source: Source) -> Shape:
-    """What the model sees of this source."""
+    """Return the shape of the images that the model sees."""
     if source.image_shape is None and not data.image_size:
         raise UserError(
-            "data.image-size is 0, and these pictures come in any size; give one, such as --data.image-size 224"
+            "data.image-size is 0, but these images have any size; give one, such as "
+            "--data.image-size 224"
         )
     if source.image_shape is None and data.padding:
         raise UserError(
-            f"data.padding is {data.padding}; pictures of any size are cropped by data.crop instead: use 0"
+            f"data.padding is {data.padding}; images of any size are cropped by data.crop "
+            "instead: use 0"
         )
     return model_shape(data, source.image_shape)
 
 
 def model_shape(data: Data, stored: Shape | None) -> Shape:
-    """What the model sees of pictures that are stored in one shape, or encoded."""
+    """Return the shape that the model sees of images of shape `stored`; None: encoded images."""
     height, width, channels = stored or (data.image_size, data.image_size, 3)
     return data.image_size or height, data.image_size or width, channels
 
@@ -61,8 +63,8 @@ def build_train_batches(
             epoch, indices = order.slice_indices(experiment, train.size, step, replica)
             raw, labels = train.read(indices)
             draws = Draws(experiment.seed, epoch, indices)
-            pictures = _train_pictures(data, raw, draws)
-            images = augment.cutout(data, augment.scale(data, pictures), draws)
+            images = augment.scale(data, _train_images(data, raw, draws))
+            images = augment.cutout(data, images, draws)
             targets = targets_of(labels)
             images, targets = augment.mixup(experiment, images, targets, step, replica)
             return Batch(images, targets, labels, tf.ones([size]))
@@ -73,18 +75,20 @@ def build_train_batches(
 def build_eval_batches(
     experiment: Experiment, split: Split, num_classes: int, batch_size: int
 ) -> Callable[[tf.Tensor], Batch]:
-    """The function batch number -> Batch of a fixed shape; padding beyond the last example has
-    weight 0."""
+    """Return the function batch number -> Batch of a fixed shape.
+
+    Padding beyond the last example has weight 0.
+    """
 
     def batch(number: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
             positions = number * batch_size + tf.range(batch_size, dtype=tf.int64)
             indices = tf.minimum(positions, split.size - 1)
             raw, labels = split.read(indices)
-            pictures = evaluation_pictures(experiment.data, raw, indices)
+            images = evaluation_images(experiment.data, raw, indices)
             weights = tf.cast(positions < split.size, tf.float32)
             return Batch(
-                augment.scale(experiment.data, pictures),
+                augment.scale(experiment.data, images),
                 tf.one_hot(labels, num_classes),
                 labels,
                 weights,
@@ -93,33 +97,27 @@ def build_eval_batches(
     return batch
 
 
-def evaluation_pictures(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """What is evaluated and predicted of raw examples, before scaling."""
+def evaluation_images(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Return raw examples as evaluation and prediction take them, before scaling."""
     if _is_encoded(raw):
-        return encoded.evaluation_pictures(raw, data.image_size, indices)
+        return encoded.evaluation_images(raw, data.image_size, indices)
     return augment.resize(data, raw)
 
 
 def prepare_encoded(
-    data: Data, stored: Shape | None, encoded_pictures: tf.Tensor, fitting: bool = False
+    data: Data, stored: Shape | None, encoded_images: tf.Tensor, fitting: bool = False
 ) -> tf.Tensor:
-    """JPEG and PNG pictures of any size, strings [n], as evaluation would see them: for prediction.
-    Where the source has pictures of one shape, they are made to fit it first, unless they do
+    """JPEG and PNG images of any size, strings [n], as evaluation would see them: for prediction.
+    Where the source has images of one shape, they are made to fit it first, unless they do
     already."""
     with tf.device("CPU:0"):
-        raw = (
-            encoded.fitted_pictures(encoded_pictures, stored, fitting)
-            if stored
-            else encoded_pictures
-        )
-        return augment.scale(
-            data, evaluation_pictures(data, raw, tf.range(tf.size(encoded_pictures)))
-        )
+        raw = encoded.fitted_images(encoded_images, stored, fitting) if stored else encoded_images
+        return augment.scale(data, evaluation_images(data, raw, tf.range(tf.size(encoded_images))))
 
 
-def _train_pictures(data: Data, raw: tf.Tensor, draws: Draws) -> tf.Tensor:
+def _train_images(data: Data, raw: tf.Tensor, draws: Draws) -> tf.Tensor:
     if _is_encoded(raw):
-        return encoded.train_pictures(data, raw, draws)
+        return encoded.train_images(data, raw, draws)
     return augment.resize(data, augment.augment(data, raw, draws))
 
 

@@ -1,40 +1,28 @@
-"""Encoded pictures of any size -> square float32 pictures of one size, values 0 to 255; in
-TensorFlow ops.
+"""Encoded images of any size -> square float32 images of one size, values 0 to 255; in TensorFlow
+ops.
 
-Every way of cropping is a box in the upright picture. Boxes are chosen for a whole batch at once;
-then each picture is decoded (of a JPEG only its box, made smaller while it is decoded where the box
-is much larger than wanted), resized and turned upright.
+Boxes to crop are chosen for a whole batch at once (`boxes`). Then each image is decoded, resized
+and turned upright. Of a JPEG only the box is decoded, and at a smaller scale if the box is much
+larger than the result.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from paceline.config.experiment import Data
 from paceline.data import augment
+from paceline.data.boxes import Box, area_box, central_box, short_side_box
 from paceline.data.draws import Draws
 from paceline.data.headers import Headers, is_known_format, read_headers
 
-TRIES = 10  # boxes drawn for a random area before the largest that fits is taken
-
-_WIDEST = 4 / 3  # aspect of a random area: from its reciprocal to this
-_RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make a picture smaller by these in less time than whole
-_PARALLEL = 32  # pictures in work at a time, by as many cores as there are
+_RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
+_PARALLEL = 32  # images in work at a time, by as many cores as there are
 
 
-class Box(NamedTuple):
-    """int64 [n] each, in pixels."""
-
-    top: tf.Tensor
-    left: tf.Tensor
-    height: tf.Tensor
-    width: tf.Tensor
-
-
-def train_pictures(data: Data, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
+def train_images(data: Data, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Return random crops of strings [n], flipped where the experiment asks for it."""
     headers = _checked(encoded, draws.indices)
     crops = {
@@ -45,23 +33,23 @@ def train_pictures(data: Data, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
     return _decode(encoded, headers, box, augment.mirrored(data, draws), data.image_size)
 
 
-def evaluation_pictures(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:
-    """Central crops of strings [n]: seven eighths of the short side, which is 224 of 256."""
+def evaluation_images(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:
+    """Return central crops of strings [n]: 7/8 of the short side, that is 224 of 256."""
     headers = _checked(encoded, indices)
     box = central_box(*_upright_size(headers), size)
     return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
 
 
-def fitted_pictures(
+def fitted_images(
     encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False
 ) -> tf.Tensor:
     """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box
     in the middle that has the shape's proportions is resized, bilinear with antialiasing, and
-    rounded; a picture of that size already stays as it is, and where all are (`fitting`), decoding
+    rounded; an image of that size already stays as it is, and where all are (`fitting`), decoding
     is all that is done."""
     height, width, channels = shape
     if fitting:
-        pictures = _decode_by_tens(encoded, [height, width, 3])
+        images = _decode_by_tens(encoded, [height, width, 3])
     else:
         options = {
             "fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8),
@@ -72,100 +60,36 @@ def fitted_pictures(
             tf.cast(flag, tf.int32) * weight
             for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4))
         )
-        pictures = tf.map_fn(
-            partial(_fitted, height=height, width=width), (encoded, turn), **options
-        )
+        images = tf.map_fn(partial(_fitted, height=height, width=width), (encoded, turn), **options)
     if channels == 1:
-        pictures = tf.cast(
-            tf.round(tf.image.rgb_to_grayscale(tf.cast(pictures, tf.float32))), tf.uint8
-        )
-    return pictures
+        images = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(images, tf.float32))), tf.uint8)
+    return images
 
 
 def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
-    picture, turn = _decode_any(parts[0]), parts[1]
+    image, turn = _decode_any(parts[0]), parts[1]
     size, target = (
-        tf.shape(picture, tf.int64)[:2],
+        tf.shape(image, tf.int64)[:2],
         tf.where(turn >= 4, [width, height], [height, width]),
     )
     across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
     box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
-    picture = tf.slice(picture, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
-    picture = tf.image.resize(picture, target, antialias=True)
-    picture = tf.switch_case(turn, [partial(_turned, picture, code) for code in range(8)])
-    return tf.ensure_shape(tf.cast(tf.round(picture), tf.uint8), [height, width, 3])
-
-
-def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float) -> Box:
-    """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a
-    random place.
-
-    Only + - x / and the square root of doubles: these round alike on every machine, which exp and
-    log do not.
-    """
-    tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
-    share, slant = (
-        _unit(draws.several([f"{name}/{k}" for k in range(TRIES)]))
-        for name in ("area/share", "area/aspect")
-    )
-    area = (area_min + share * (1.0 - area_min)) * tall * wide
-    stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (_WIDEST - 1.0)
-    aspect = tf.where(slant < 0.5, stretch, 1.0 / stretch)  # as often wide as tall
-    tries = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=-1)))
-    fits = tf.reduce_all((tries >= 1) & (tries <= tf.stack([tall, wide], axis=-1)), axis=-1)
-    largest = tf.round(
-        tf.concat([tf.minimum(tall, wide * _WIDEST), tf.minimum(wide, tall * _WIDEST)], axis=1)
-    )
-    drawn = tf.gather(tries, tf.argmax(fits, axis=1), batch_dims=1)
-    sides = tf.cast(
-        tf.where(tf.reduce_any(fits, axis=1)[:, None], drawn, tf.maximum(largest, 1.0)), tf.int64
-    )
-    return _placed(height, width, sides[:, 0], sides[:, 1], draws)
-
-
-def short_side_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, size: int) -> Box:
-    """A square at a random place: `size` pixels of the picture whose short side was made 256/224 to
-    512/224 times `size`."""
-    shortest, longest = short_side(size), 2 * short_side(size)
-    short = shortest + draws.one("short-side") % (longest - shortest + 1)
-    side = _side(height, width, size, short)
-    return _placed(height, width, side, side, draws)
-
-
-def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
-    """The square in the middle: `size` pixels of the picture whose short side was made 256/224
-    times `size`."""
-    side = _side(height, width, size, short_side(size))
-    return Box((height - side) // 2, (width - side) // 2, side, side)
-
-
-def short_side(size: int) -> int:
-    """256 for 224."""
-    return (size * 8 + 3) // 7
-
-
-def _side(height: tf.Tensor, width: tf.Tensor, size: int, short: tf.Tensor | int) -> tf.Tensor:
-    return tf.maximum((2 * size * tf.minimum(height, width) + short) // (2 * short), 1)
-
-
-def _placed(
-    height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, draws: Draws
-) -> Box:
-    top = draws.one("crop/row") % (height - tall + 1)
-    return Box(top, draws.one("crop/column") % (width - wide + 1), tall, wide)
-
-
-def _unit(numbers: tf.Tensor) -> tf.Tensor:
-    return tf.cast(numbers, tf.float64) / 2.0**31
+    image = tf.slice(image, tf.concat([(size - box) // 2, [0]], 0), tf.concat([box, [3]], 0))
+    image = tf.image.resize(image, target, antialias=True)
+    image = tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
+    return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), [height, width, 3])
 
 
 def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
-    """The headers, sizes complete; what is not a picture ends the step with the number of the
+    """The headers, sizes complete; what is not an image ends the step with the number of the
     example."""
     headers = read_headers(encoded)
     unknown = tf.minimum(headers.height, headers.width) == 0
     bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
-    message = "is not a whole JPEG, PNG, GIF, BMP or WebP picture; `paceline data check` finds all such examples"
+    message = (
+        "is not a whole JPEG, PNG, GIF, BMP or WebP image; "
+        "`paceline data check` finds all such examples"
+    )
     check = tf.debugging.Assert(
         ~tf.reduce_any(bad), ["example", tf.boolean_mask(indices, bad)[:1], message]
     )
@@ -201,7 +125,7 @@ def _upright_size(headers: Headers) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _turns(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """EXIF: a stored picture is transposed, then flipped, to stand upright."""
+    """Return how a stored image is made upright: by transposing, flipping x, flipping y."""
     return orientation >= 5, _is_any(orientation, 2, 3, 6, 7), _is_any(orientation, 3, 4, 7, 8)
 
 
@@ -212,7 +136,7 @@ def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
 def _decode(
     encoded: tf.Tensor, headers: Headers, box: Box, mirror: tf.Tensor, size: int
 ) -> tf.Tensor:
-    """float32 [n, size, size, 3]: the boxes of the upright pictures, mirrored where `mirror` says
+    """float32 [n, size, size, 3]: the boxes of the upright images, mirrored where `mirror` says
     so."""
     lying, flip_x, flip_y = _turns(headers.orientation)
     tall, wide = _upright_size(headers)
@@ -245,8 +169,8 @@ def _decode(
 def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
     string, window, way, turn = parts
     ways = [partial(_decode_jpeg, string, window, ratio, size) for ratio in _RATIOS]
-    picture = tf.switch_case(way, [*ways, partial(_decode_other, string, window, size)])
-    return tf.switch_case(turn, [partial(_turned, picture, code) for code in range(8)])
+    image = tf.switch_case(way, [*ways, partial(_decode_other, string, window, size)])
+    return tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
 
 
 def _decode_jpeg(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> tf.Tensor:
@@ -256,28 +180,28 @@ def _decode_jpeg(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) ->
     whole: about a factor of two remains at most, and published TensorFlow ResNets were trained so.
     """
     start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
-    picture = tf.image.decode_and_crop_jpeg(
+    image = tf.image.decode_and_crop_jpeg(
         string, tf.concat([start, end - start], 0), channels=3, ratio=ratio
     )
     return tf.raw_ops.ResizeBilinear(
-        images=picture[None], size=[size, size], half_pixel_centers=True
+        images=image[None], size=[size, size], half_pixel_centers=True
     )[0]
 
 
 def _decode_other(string: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
-    picture = tf.slice(
+    image = tf.slice(
         _decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
     )
-    return tf.ensure_shape(tf.image.resize(picture, [size, size], antialias=True), [size, size, 3])
+    return tf.ensure_shape(tf.image.resize(image, [size, size], antialias=True), [size, size, 3])
 
 
 def _decode_any(string: tf.Tensor) -> tf.Tensor:
-    picture = tf.io.decode_image(string, channels=3, expand_animations=False)
-    return tf.ensure_shape(picture, [None, None, 3])
+    image = tf.io.decode_image(string, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, 3])
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """Pictures of one small shape: ten in a turn of the loop, which alone costs as much as decoding
+    """Images of one small shape: ten in a turn of the loop, which alone costs as much as decoding
     one of them."""
     count = tf.size(encoded)
     whole = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
@@ -288,18 +212,18 @@ def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
         )
 
     signature = tf.TensorSpec([10, *shape], tf.uint8)
-    pictures = tf.map_fn(
+    images = tf.map_fn(
         ten,
         tf.reshape(whole, [-1, 10]),
         fn_output_signature=signature,
         parallel_iterations=_PARALLEL,
     )
-    return tf.reshape(pictures, [-1, *shape])[:count]
+    return tf.reshape(images, [-1, *shape])[:count]
 
 
-def _turned(picture: tf.Tensor, code: int) -> tf.Tensor:
+def _turned(image: tf.Tensor, code: int) -> tf.Tensor:
     """Bits of `code`: 4 transposes, then 1 flips left and right, 2 up and down."""
     if code & 4:
-        picture = tf.transpose(picture, [1, 0, 2])
+        image = tf.transpose(image, [1, 0, 2])
     axes = [axis for axis, bit in ((0, 2), (1, 1)) if code & bit]
-    return tf.reverse(picture, axes) if axes else tf.identity(picture)
+    return tf.reverse(image, axes) if axes else tf.identity(image)

@@ -1,7 +1,7 @@
-"""Sizes and orientations of encoded pictures, from their first bytes: a walk over the segments of
+"""Sizes and orientations of encoded images, from their first bytes: a walk over the segments of
 all JPEGs of a batch at once.
 
-TensorFlow's own op gives a JPEG's size one picture at a time, and nothing in TensorFlow tells its
+TensorFlow's own op gives a JPEG's size one image at a time, and nothing in TensorFlow tells its
 EXIF orientation.
 """
 
@@ -17,7 +17,7 @@ _ORIENTATION_TAG = 0x0112
 
 
 class Headers(NamedTuple):
-    """Of n pictures: int64 sizes as stored, 0 where the first bytes do not tell; the EXIF
+    """Of n images: int64 sizes as stored, 0 where the first bytes do not tell; the EXIF
     orientation, int64 1 to 8; JPEG or not."""
 
     height: tf.Tensor
@@ -27,14 +27,14 @@ class Headers(NamedTuple):
 
 
 def read_headers(encoded: tf.Tensor) -> Headers:
-    """Of strings [n]. JPEG and PNG tell their sizes; of other formats decoding does."""
+    """Read the headers of strings [n]. Sizes of formats other than JPEG and PNG need decoding."""
     start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 24)
     is_jpeg = _starts_with(start, b"\xff\xd8\xff")
     is_png = _starts_with(start, b"\x89PNG\r\n\x1a\n")
     height, width, exif = _walk(encoded, is_jpeg)
     height = tf.where(is_png, _number(start[:, 20:24]), height)
     width = tf.where(is_png, _number(start[:, 16:20]), width)
-    # most pictures of most data sets have no EXIF
+    # most images of most data sets have no EXIF
     orientation = tf.cond(
         tf.reduce_any(exif > 0),
         lambda: _orientation(encoded, exif),
@@ -45,7 +45,7 @@ def read_headers(encoded: tf.Tensor) -> Headers:
 
 
 def is_known_format(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether each string begins as a picture that TensorFlow can decode: JPEG, PNG, GIF, BMP or
+    """Whether each string begins as an image that TensorFlow can decode: JPEG, PNG, GIF, BMP or
     WebP."""
     start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
     magics = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
@@ -69,13 +69,13 @@ def _starts_with(numbers: tf.Tensor, magic: bytes) -> tf.Tensor:
 
 
 def _number(numbers: tf.Tensor) -> tf.Tensor:
-    """Big-endian bytes [..., k] to numbers [...]."""
+    """Return the numbers [...] of big-endian bytes [..., k]."""
     places = [256**power for power in reversed(range(numbers.shape[-1]))]
     return tf.reduce_sum(numbers * tf.constant(places, tf.int64), axis=-1)
 
 
 def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Height, width and position of the EXIF segment of JPEGs; 0 for what is not found."""
+    """Return height, width and position of the EXIF segment of JPEGs; 0 if not found."""
 
     def body(
         position: tf.Tensor, active: tf.Tensor, height: tf.Tensor, width: tf.Tensor, exif: tf.Tensor

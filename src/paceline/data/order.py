@@ -16,7 +16,10 @@ _SALT = 0x9ACE  # keeps the key of the order apart from other uses of the same s
 
 
 def shuffled(positions: tf.Tensor, size: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """A permutation of range(size) for each (seed, epoch), evaluated at `positions` (int64)."""
+    """Return the values of a permutation of range(size) at `positions` (int64).
+
+    Each (seed, epoch) has its own permutation.
+    """
     key = tf.stack(
         [tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64), tf.constant(_SALT, tf.int64)]
     )

@@ -17,7 +17,7 @@ import tensorflow as tf
 @dataclass(frozen=True)
 class Split:
     """`size` examples. `read(indices)` takes int64 [n] and gives (raw, labels): raw is uint8 [n,
-    height, width, channels], or strings [n] of encoded pictures; labels are int32 [n]."""
+    height, width, channels], or strings [n] of encoded images; labels are int32 [n]."""
 
     size: int
     read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -25,7 +25,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A training and a test split with their class names; `image_shape` is None where pictures come
+    """A training and a test split with their class names; `image_shape` is None where images come
     encoded, in any size."""
 
     train: Split

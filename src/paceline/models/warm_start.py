@@ -18,16 +18,17 @@ from paceline.run_folder.storage import is_remote
 
 
 def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:
-    """The state with every variable of `spec`, a run folder or a .keras file, that has the same
-    name and shape; and the rest's names."""
+    """Return the state with every variable of `spec`, a run folder or a .keras file, that has the
+    same name and shape; and the rest's names."""
     known = _from_keras(spec) if spec.endswith(".keras") else _from_run(spec)
     params, new_params = _fill(template.params, state.vectors["params"], known)
     stats, new_stats = _fill(template.stats, state.vectors["stats"], known)
     new = new_params + new_stats
-    if len(new) > len(template.params + template.stats) // 2:
+    count = len(template.params + template.stats)
+    if len(new) > count // 2:
         raise UserError(
-            f"model.init-from {spec} fits only {len(template.params + template.stats) - len(new)} of "
-            f"{len(template.params + template.stats)} variables, {new[0]} for one does not; it must be of the same kind of model"
+            f"model.init-from {spec} fits only {count - len(new)} of {count} variables; {new[0]}, "
+            "for example, does not fit. It must be of the same kind of model"
         )
     evaluated = evaluated_vector(state.vectors)
     vectors = {**state.vectors, evaluated: params.copy(), "params": params, "stats": stats}
@@ -56,7 +57,8 @@ def _from_run(spec: str) -> dict[str, np.ndarray]:
     run = existing_run(spec) if is_remote(spec) else RunFolder(spec)
     if not run.exists():
         raise UserError(
-            f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a .keras file"
+            f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a "
+            ".keras file"
         )
     return newest_variables(run.checkpoints, ("ema", "params", "stats"))
 
@@ -64,7 +66,8 @@ def _from_run(spec: str) -> dict[str, np.ndarray]:
 def _from_keras(spec: str) -> dict[str, np.ndarray]:
     if is_remote(spec):
         raise UserError(
-            f"model.init-from is {spec}; of remote storage it takes run folders only: copy the .keras file here first"
+            f"model.init-from is {spec}; on remote storage it can be a run folder only: copy the "
+            ".keras file to this machine first"
         )
     if not Path(spec).is_file():
         raise UserError(f"model.init-from: there is no file {spec}")

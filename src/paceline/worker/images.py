@@ -23,10 +23,10 @@ def evaluated_images(core: Core, split: str, indices: np.ndarray) -> np.ndarray:
     """Return examples of a split as they are evaluated, before scaling."""
     import tensorflow as tf
 
-    from paceline.data.batches import evaluation_pictures
+    from paceline.data.batches import evaluation_images
 
     where = tf.constant(indices, tf.int64)
-    images = evaluation_pictures(core.experiment.data, core.splits[split].read(where)[0], where)
+    images = evaluation_images(core.experiment.data, core.splits[split].read(where)[0], where)
     return np.clip(images.numpy(), 0, 255).astype(np.uint8)
 
 
