@@ -1,8 +1,9 @@
-"""A cluster of two parameter servers and a worker inside one process, into whose slots late results of lost workers are written.
+"""Two parameter servers and a worker in one process, with late results of lost workers.
 
     python late_results.py gradients|async
 
-prints the digests of a training without and one with late results, and how many updates were refused. Not a test itself.
+prints the digests of a training without and one with late results in the slots, and how many
+updates were refused. It is not a test itself.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main(method: str) -> None:
     apply, sizes, answers = engine._apply, core.layout.sizes(), list[bool]()
 
     def apply_after_a_late_result(request: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
-        """What was asked for lies in the slots; now something older comes to one of the two servers, every third time."""
+        """Every third time, write an older result into a slot of one server before the update."""
         if len(answers) % 3 == 1:
             stamp = tf.reshape(request, [-1])[0] - 1
             more = (

@@ -1,4 +1,4 @@
-"""The collective engine in one process: the same bits on one device and on many, and evaluation that counts everything once."""
+"""The collective engine in one process: the same bits on one device and on many."""
 
 from dataclasses import replace
 from functools import cache
@@ -47,7 +47,7 @@ def build_engine(core, strategy=None, side_by_side=1):
 
 @cache
 def engine_of(replicas, method="gradients", side_by_side=1):
-    """One process on one device; compiled once for all tests that train with it from a state of their own."""
+    """One process on one device, compiled once for all tests; each test loads its own state."""
     return build_engine(core_of(replicas, method), side_by_side=side_by_side)
 
 

@@ -1,4 +1,4 @@
-"""Parameter servers: the same bits as one process, workers that come and go, gradients that are never too stale."""
+"""Parameter servers: the same bits as one process, lost workers, and bounded staleness."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def evaluations(run: Path) -> list[tuple[int, float, float, float]]:
 
 
 class Tasks:
-    """The tasks of a TF_CONFIG cluster, each a `paceline train smoke` of its own; whoever is left at the end is killed."""
+    """The tasks of a TF_CONFIG cluster, each a `paceline train smoke`; `__exit__` kills the rest."""
 
     def __init__(self, folder: Path, chief: str, workers: int, servers: int, *flags: str) -> None:
         self._folder, self._flags = folder, flags

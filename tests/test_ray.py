@@ -1,4 +1,4 @@
-"""Ray: real clusters of one and several nodes, the same bits as one process, and whatever may be killed is killed."""
+"""Ray: real clusters of one and several nodes, the same bits as one process, and many faults."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
-    """The recipe smoke, wider, so that its vectors are large enough to lie in the object store."""
+    """The recipe smoke, wider, so that its vectors are large enough for the object store."""
     smoke = get_recipe("smoke")
     experiment = replace(
         smoke, model=replace(smoke.model, width=16), sync=Sync(method=method, every=3)
@@ -93,7 +93,7 @@ def expected(method: str) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def crews(nodes: Nodes) -> Iterator[Callable[..., Crew]]:
-    """One crew of actors for each method and size, used by all tests; those killed before are replaced first."""
+    """One crew of actors for each method and size, for all tests; killed actors are replaced."""
     made: dict[tuple[str, int], Crew] = {}
 
     def crew(method: str, workers: int = 4) -> Crew:
@@ -362,7 +362,7 @@ def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]
 def test_a_run_whose_driver_is_killed_goes_on(
     uninterrupted: Path, tmp_path: Path, restarts: str
 ) -> None:
-    """By itself where it may start again, else with the same command; no actor outlives its driver."""
+    """By itself if it may restart, else with the same command; no actor outlives its driver."""
     write_own_code(tmp_path)
     flags = ("--on", "ray", "--workers", "2", "--run-dir", "run", "--max-restarts", restarts)
     with program(

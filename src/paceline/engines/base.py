@@ -26,8 +26,8 @@ BuildCore = Callable[[], "Core"]
 building uses TensorFlow. The object-store engine also sends it to its actors, so it is picklable
 and unpickling it does not import TensorFlow."""
 WantsStop = Callable[[], bool]
-"""Returns whether someone asked this worker to stop. An engine calls it before every block and every
-turn of an evaluation. Each call also shows the parent process that the worker is active."""
+"""Returns whether someone asked this worker to stop. An engine calls it before every block and
+every turn of an evaluation. Each call also shows the parent process that the worker is active."""
 
 
 class Engine(Protocol):

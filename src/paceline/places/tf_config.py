@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.config.job import Job
+from paceline.engines.probe import answers
 from paceline.errors import UserError
 from paceline.messages import Send, Warn
 from paceline.places.failures import WorkerFailed
-from paceline.places.probe import answers
 from paceline.places.process_group import Group, forwarded_signals
 from paceline.places.tf_config_variable import parse_tf_config
 

@@ -11,7 +11,7 @@ import time
 import tensorflow as tf
 
 from paceline.config.job import Job
-from paceline.places.probe import answers
+from paceline.engines.probe import answers
 from paceline.worker.devices import side_by_side
 
 ASK_EVERY_S = 1.0

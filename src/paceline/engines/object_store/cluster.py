@@ -15,7 +15,7 @@ from paceline.errors import UserError
 
 CONNECT_S = 8.0
 PLACED_S = 10.0
-"""How long to wait for an actor that Ray has not placed, once another is ready. It may join later."""
+"""How long the others wait for an actor that Ray has not placed. It may join later."""
 
 
 def connect(job: Job) -> None:

@@ -53,7 +53,7 @@ class Computer:
         )
 
     def finish(self, vectors: Vectors, mean: np.ndarray, now: tuple[int, int]) -> Vectors:
-        """Return the vectors after the round of steps `now`, whose mean over all replicas this is."""
+        """Return the vectors after the round of steps `now`, from the mean over all replicas."""
         return self._finish(vectors, tf.constant(mean), self._table(now))[0]
 
     def evaluate(self, vectors: Vectors, split: str, start: int, stop: int) -> np.ndarray:

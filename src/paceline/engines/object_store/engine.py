@@ -1,4 +1,4 @@
-"""The object-store engine: actors of a Ray cluster compute, and their sums meet in its object store.
+"""The object-store engine: actors of a Ray cluster exchange sums through its object store.
 
 Every actor holds the whole state and its step. A round is one call of each actor: it finishes the
 round before with the pieces of its mean, then computes the sum over its own replicas. Two actors
@@ -115,8 +115,7 @@ class ObjectStoreEngine:
         ray.shutdown()
 
     def _let_others_join(self) -> None:
-        refused = [f"a worker cannot join: {reason}" for reason in self._crew.take_in()]
-        self._events += refused
+        self._events += [f"a worker cannot join: {reason}" for reason in self._crew.take_in()]
         self._crew.recruit()
         count = len(self._crew.team())
         if count > len(self._team):
@@ -183,7 +182,7 @@ class ObjectStoreEngine:
         self._compiled.update((actor, len(self._team)) for actor in self._team)
 
     def _form(self, state: Any) -> None:
-        """Form the team, and give every actor its part and the same state. Earlier calls are void."""
+        """Form the team; give every actor its part and the same state. Earlier calls are void."""
         self._attempt += 1
         self._team = self._crew.team()
         self._get(

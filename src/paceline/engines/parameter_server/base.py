@@ -26,7 +26,7 @@ from paceline.core.tree import opaque
 from paceline.core.update import clip_scale
 from paceline.engines.base import WantsStop
 from paceline.engines.parameter_server.server import Server
-from paceline.places.probe import answers
+from paceline.engines.probe import answers
 
 
 class ParameterServerEngine:
@@ -127,7 +127,7 @@ class ParameterServerEngine:
     def _replica_vectors(
         self, params: tf.Tensor, stats: tf.Tensor, which: list[tuple[tf.Tensor, tf.Tensor]]
     ) -> list[tf.Tensor]:
-        """In the graph of a worker: compute the vectors of replicas, each a pair (step, replica)."""
+        """In the graph of a worker: compute the vectors of the replicas `which`: (step, replica)."""
         compute = partial(self._core.replica_vector, params, stats)
         signals = tf.zeros([len(SIGNALS)])
         replicas = [partial(compute, step, replica, signals) for step, replica in which]

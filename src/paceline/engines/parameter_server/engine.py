@@ -8,6 +8,7 @@ and TensorFlow sends each worker once what the ops hold in memory.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,8 +19,8 @@ from paceline.engines.base import BuildCore, WantsStop
 from paceline.engines.parameter_server.asynchronous import AsynchronousEngine
 from paceline.engines.parameter_server.base import ParameterServerEngine
 from paceline.engines.parameter_server.synchronous import SynchronousEngine
+from paceline.engines.probe import answers
 from paceline.errors import UserError
-from paceline.places.probe import answers
 from paceline.worker import devices
 from paceline.worker.fingerprint import cpu_features
 
@@ -65,7 +66,8 @@ def check_servers(servers: int, params: int) -> None:
 def check_ops(core: Core) -> None:
     """Check that batches need no Python code: a worker gets the graph, not Python functions."""
     number = tf.TensorSpec([], tf.int64)
-    graph = core.batch.get_concrete_function(number, number).graph.as_graph_def()  # type: ignore[attr-defined]
+    batch: Any = core.batch  # a tf.function
+    graph = batch.get_concrete_function(number, number).graph.as_graph_def()
     functions = (node for function in graph.library.function for node in function.node_def)
     python = [node.op for node in [*graph.node, *functions] if "PyFunc" in node.op]
     if python:
