@@ -90,7 +90,7 @@ def evaluations(run: Path) -> list[tuple[int, float, float, float]]:
 
 
 class Tasks:
-    """The tasks of a TF_CONFIG cluster, each a `paceline train smoke`; `__exit__` kills the rest."""
+    """The tasks of a TF_CONFIG cluster, each a `paceline train smoke`; the exit kills the rest."""
 
     def __init__(self, folder: Path, chief: str, workers: int, servers: int, *flags: str) -> None:
         self._folder, self._flags = folder, flags

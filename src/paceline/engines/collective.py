@@ -37,7 +37,7 @@ def open_engine(
 
 
 class CollectiveEngine:
-    """A state on the devices of one strategy; each device runs `side_by_side` replicas at a time."""
+    """A state on the devices of one strategy; each runs `side_by_side` replicas at a time."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ class ParameterServerEngine:
     def _replica_vectors(
         self, params: tf.Tensor, stats: tf.Tensor, which: list[tuple[tf.Tensor, tf.Tensor]]
     ) -> list[tf.Tensor]:
-        """In the graph of a worker: compute the vectors of the replicas `which`: (step, replica)."""
+        """In the graph of a worker: compute the vectors of replicas, pairs (step, replica)."""
         compute = partial(self._core.replica_vector, params, stats)
         signals = tf.zeros([len(SIGNALS)])
         replicas = [partial(compute, step, replica, signals) for step, replica in which]

@@ -62,7 +62,7 @@ class Server:
         stats: tf.Tensor,
         more: tf.Tensor,
     ) -> None:
-        """In the graph of a worker: write this server's part of the vectors into a slot, at once."""
+        """In the graph of a worker: write this server's part of the vectors into a slot."""
         own = [gradient[self.slices["params"]], stats[self.slices["stats"]], more]
         row = tf.concat([*own, tf.bitcast(stamp, tf.float32)], 0)
         with tf.device(self.device):
