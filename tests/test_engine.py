@@ -1,5 +1,6 @@
 """The collective engine in one process: the same bits on one device and on many."""
 
+import inspect
 from dataclasses import replace
 from functools import cache
 
@@ -12,6 +13,8 @@ from paceline.config.experiment import Sync
 from paceline.config.schedule import rates
 from paceline.core.metrics import TAIL
 from paceline.core.state import State
+from paceline.engines import ENGINES, find_engine
+from paceline.engines.base import OpenEngine
 from paceline.engines.collective import CollectiveEngine
 from tiny import (
     CLASSES,
@@ -65,6 +68,12 @@ def train(engine, stops=(STEPS,)):
         losses += engine.advance(start, stop)["per_step"]["loss"]
         start = stop
     return engine.state().sha256(), losses
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_is_opened_as_the_protocol_says(name):
+    wanted = list(inspect.signature(OpenEngine.__call__).parameters)[1:]
+    assert list(inspect.signature(find_engine(name)).parameters) == wanted
 
 
 # --- the engine against the three lines of the design, one after another, with NumPy's tree

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.engines.base import OpenEngine
 
 ENGINES = {
     "collective": "paceline.engines.collective",
@@ -12,6 +15,6 @@ ENGINES = {
 }
 
 
-def engine_module(name: str) -> ModuleType:
-    """Import and return the module of an engine; its `open_engine` is a `base.OpenEngine`."""
-    return import_module(ENGINES[name])
+def find_engine(name: str) -> OpenEngine:
+    """Import the module of an engine, and return its `open_engine`."""
+    return import_module(ENGINES[name]).open_engine

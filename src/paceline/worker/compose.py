@@ -11,7 +11,7 @@ from importlib import import_module
 
 from paceline.config.job import Job
 from paceline.data.remote import bring_data
-from paceline.engines import engine_module
+from paceline.engines import find_engine
 from paceline.messages import Result, Send, Working
 from paceline.results.in_worker import KINDS, use_run
 from paceline.run_folder.folder import RunFolder
@@ -66,6 +66,6 @@ def _open_training(job: Job, send: Send, stop: threading.Event) -> Training:
         return stop.is_set()
 
     devices.import_tensorflow(job)  # before the engine's module does
-    open_engine = engine_module(job.engine).open_engine
+    open_engine = find_engine(job.engine)
     core, engine = open_engine(job, partial(build_core_for, job), wants_stop)
     return Training(job, core, engine, send, stop)
