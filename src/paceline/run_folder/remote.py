@@ -46,7 +46,7 @@ class RemoteRun:
 
     @property
     def token(self) -> str:
-        """What tells this holder of the lock from others."""
+        """Return what distinguishes this holder of the lock from others."""
         return self._lock.token
 
     def lock(self, earlier: str, send: Send) -> None:
