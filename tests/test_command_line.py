@@ -125,7 +125,7 @@ def files_in(folder: Path) -> set[str]:
         ("train smoke --data.mean 1 2", ["--data.mean needs 3 values"]),
         (
             "train smoke --schedule.boundaries 1 2",
-            ["schedule.boundaries", "schedule.factors", "one length"],
+            ["schedule.boundaries", "schedule.factors", "the same length"],
         ),
         ("train smoke --keep 0", ["keep is 0", "1 or more"]),
         ("data info nowhere", ["there is no folder nowhere"]),
@@ -424,7 +424,7 @@ def test_help_of_train_explains_every_flag(here: Path) -> None:
     text = " ".join(ended.out.replace("│", " ").split())
     assert "paceline train [RECIPE] [flags]" in text
     assert "--model.depth INT" in text
-    assert "Examples of one step, over all replicas. (default: 32)" in text
+    assert "Examples in one step, over all replicas. (default: 32)" in text
     assert "Stop after this step, as after an interruption" in text
 
 
