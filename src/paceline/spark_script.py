@@ -1,6 +1,7 @@
 """The script for spark-submit: `spark-submit ... $(paceline spark-script) train RECIPE ...`.
 
-It is `paceline train RECIPE --on spark ...` with the Spark of spark-submit; `data convert` likewise.
+It runs `paceline train RECIPE --on spark ...` with the Spark of spark-submit, and `data convert`
+likewise.
 """
 
 import os

@@ -19,8 +19,8 @@ Jobs = dict[str, tuple[str, ...]]
 def parse_tf_config(text: str) -> tuple[Cluster, str]:
     """Return the cluster of a TF_CONFIG and the run folder that it names, or "".
 
-    `master` is the old name of the chief; without either, worker 0 is the chief. An evaluator is not
-    part of the cluster that trains, whether or not the platform lists it there.
+    `master` is the old name of the chief; without either, worker 0 is the chief. An evaluator is
+    not part of the cluster that trains, whether or not the platform lists it there.
     """
     config = _load(text)
     given = {name: _addresses(name, hosts) for name, hosts in _object(config, "cluster").items()}

@@ -1,4 +1,4 @@
-"""The one loop of every engine. It imports neither TensorFlow nor data nor models."""
+"""The training loop of every engine. It imports neither TensorFlow nor data nor models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BLOCK_SECONDS = 5.0
 
 def train(engine: Engine, plan: Plan, actions: Sequence[Action], first_step: int = 0) -> Metrics:
     """Train from `first_step` to the end of the plan; return the last metrics."""
-    step, block_steps, metrics = first_step, 1, Metrics()
+    step, metrics = first_step, Metrics()
+    block_steps = 1
     while step < plan.total_steps:
         metrics = engine.advance(step, plan.next_stop(step, block_steps))
         block_steps = min(
