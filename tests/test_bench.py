@@ -258,7 +258,7 @@ def test_without_real_pictures_jpegs_are_drawn_and_said_to_be(
 ) -> None:
     monkeypatch.setenv("PACELINE_PICTURES", str(tmp_path))
     with picture_folder(12) as (folder, note):
-        assert "12 drawn ones" in note
+        assert "12 generated ones" in note
         found = sorted(Path(folder, "train").rglob("*.jpg"))
         assert len(found) == 12
         assert all(path.read_bytes().startswith(b"\xff\xd8\xff") for path in found)
