@@ -1,0 +1,33 @@
+// Batch normalisation over the last axis with what follows it, for training:
+//   y = act(gamma (x - mean) / sqrt(variance + epsilon) + beta [+ residual]),  act(z) = z > 0 ? z : slope z
+//
+// float32, channels in multiples of 8, one thread, same bits for the same arguments. A slope of 1 is no
+// activation, 0 is ReLU, anything between is leaky ReLU.
+#pragma once
+
+#include <cstddef>
+
+namespace paceline::batch_norm {
+
+struct Shape {
+  size_t rows;  // images x height x width
+  int c;
+};
+
+// Of each channel: the mean, 1 / sqrt(variance + epsilon), and the unbiased variance (for moving statistics).
+void moments(const Shape& s, const float* x, float epsilon, float* mean, float* scale, float* variance);
+
+// 1 / sqrt(variance + epsilon) of each channel, for inference with moving statistics.
+void scale(int c, const float* variance, float epsilon, float* scale);
+
+// `residual` may be null.
+void forward(const Shape& s, const float* x, const float* residual, float slope, const float* gamma,
+             const float* beta, const float* mean, const float* scale, float* y);
+
+// With a residual, `y` is the output of forward and `dresidual` takes the residual's gradient; without, both
+// are null. dx may be dy if there is no residual; dresidual may be dy.
+void backward(const Shape& s, const float* dy, const float* x, const float* y, float slope,
+              const float* gamma, const float* beta, const float* mean, const float* scale, float* dx,
+              float* dresidual, float* dgamma, float* dbeta);
+
+}  // namespace paceline::batch_norm

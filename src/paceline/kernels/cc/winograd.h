@@ -1,0 +1,25 @@
+// 3x3 convolutions with stride 1 and SAME padding by Winograd's method F(4x4, 3x3), for training.
+//
+// float32, NHWC images, HWIO filters, channels in multiples of 8, any height and width from 1. A call
+// runs on the calling thread alone and gives the same bits for the same arguments, whatever else runs.
+#pragma once
+
+#include <cstddef>
+
+namespace paceline::winograd {
+
+struct Shape {
+  int n, h, w;  // images
+  int c, k;     // channels of the convolution's input and output
+};
+
+// y[n,h,w,k] = conv(x[n,h,w,c], filter[3,3,c,k])
+void forward(const Shape& s, const float* x, const float* filter, float* y);
+
+// dx[n,h,w,c] from dy[n,h,w,k]
+void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx);
+
+// dfilter[3,3,c,k] from x[n,h,w,c] and dy[n,h,w,k]
+void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfilter);
+
+}  // namespace paceline::winograd
