@@ -1,0 +1,21 @@
+"""Own kernels for CPUs with AVX2 and FMA: 3x3 convolutions by Winograd's method, batch normalisation with what follows it.
+
+`accelerate(model)` rewrites a Keras model to use them; trainings do that by themselves (`--kernels auto`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.kernels.rewrite import accelerate
+
+__all__ = ["accelerate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "accelerate":
+        raise AttributeError(f"module 'paceline.kernels' has no attribute {name!r}")
+    from paceline.kernels.rewrite import accelerate
+
+    return accelerate

@@ -1,0 +1,107 @@
+"""The kernels as TensorFlow functions with gradients: `conv3x3`, `conv`, `batch_norm`, `batch_norm_inference`.
+
+`load` brings the operations into this process; it must be called before a graph that has them is built, read or run here.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from paceline.errors import UserError
+from paceline.kernels.library import find_library, why_unavailable
+
+
+@functools.cache
+def load() -> Any:
+    """Load the library into TensorFlow, once per process; return the module of its operations."""
+    library = find_library()
+    if library is None:
+        raise UserError(f"kernels is own, but {why_unavailable()}; or give --kernels tensorflow")
+    try:
+        return tf.load_op_library(str(library))
+    except (tf.errors.NotFoundError, OSError) as error:
+        raise UserError(
+            f"the kernels in {library} cannot be loaded ({str(error).splitlines()[0]}); "
+            "remove the file and run python -m paceline.kernels, or give --kernels tensorflow"
+        ) from error
+
+
+def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Return the 3x3 convolution with stride 1 and SAME padding; channels are multiples of 8."""
+    return load().paceline_conv3x3(x, kernel)
+
+
+def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
+    """Return a convolution of any kernel size and stride with SAME padding; output channels are a multiple of 8."""
+    return load().paceline_conv(x, kernel, stride=stride)
+
+
+def batch_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, residual: list[tf.Tensor], epsilon: float, slope: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return act(norm(x) [+ residual]), and the mean and unbiased variance of the batch.
+
+    `slope` is that of the activation below zero: 0 for ReLU, 1 for none.
+    """
+    y, mean, variance, _ = load().paceline_batch_norm(x, gamma, beta, residual, epsilon=epsilon, slope=slope)
+    return y, mean, variance
+
+
+def batch_norm_inference(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    residual: list[tf.Tensor],
+    epsilon: float,
+    slope: float,
+) -> tf.Tensor:
+    """Return act(norm(x) [+ residual]) with given statistics. It has no gradient of its own."""
+    return load().paceline_batch_norm_inference(
+        x, gamma, beta, mean, variance, residual, epsilon=epsilon, slope=slope
+    )
+
+
+@tf.RegisterGradient("PacelineConv3x3")
+def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+    x, kernel = op.inputs
+    return [load().paceline_conv3x3_input_gradient(dy, kernel), load().paceline_conv3x3_filter_gradient(x, dy)]
+
+
+@tf.RegisterGradient("PacelineConv")
+def _conv_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+    x, kernel = op.inputs
+    stride = op.get_attr("stride")
+    if x.shape[-1] % 8 == 0:
+        dx = load().paceline_conv_input_gradient(dy, kernel, x, stride=stride)
+    else:  # images themselves: their gradient is rarely asked for, and then TensorFlow removes this
+        dx = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, "SAME")
+    return [dx, load().paceline_conv_filter_gradient(x, dy, kernel, stride=stride)]
+
+
+@tf.RegisterGradient("PacelineBatchNorm")
+def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+    x, gamma, beta, *residual = op.inputs
+    y, mean, _, scale = op.outputs
+    found = load().paceline_batch_norm_gradient(
+        dy, x, gamma, beta, mean, scale, [y] if residual else [], slope=op.get_attr("slope")
+    )
+    return [found.dx, found.dgamma, found.dbeta, *found.dresidual]
+
+
+@tf.RegisterGradient("PacelineBatchNormInference")
+def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """For frozen layers and saliency maps; in TensorFlow's operations, because speed does not matter there."""
+    x, gamma, beta, mean, variance, *residual = op.inputs
+    slope, scale = op.get_attr("slope"), tf.math.rsqrt(variance + op.get_attr("epsilon"))
+    dz = tf.where(op.outputs[0] > 0, dy, slope * dy)
+    axes = list(range(x.shape.rank - 1))
+    dgamma = tf.reduce_sum(dz * (x - mean) * scale, axes)
+    dbeta = tf.reduce_sum(dz, axes)
+    dmean = -dbeta * gamma * scale
+    dvariance = -0.5 * dgamma * gamma * scale * scale
+    return [dz * gamma * scale, dgamma, dbeta, dmean, dvariance, *([dz] * len(residual))]
