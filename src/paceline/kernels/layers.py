@@ -37,7 +37,9 @@ class FastBatchNorm(keras.layers.Layer):
     `unbiased` says which variance of the batch goes into the moving variance: Keras's layer takes the biased one.
     """
 
-    def __init__(self, norm: keras.layers.BatchNormalization, slope: float, unbiased: bool, name: str) -> None:
+    def __init__(
+        self, norm: keras.layers.BatchNormalization, slope: float, unbiased: bool, name: str
+    ) -> None:
         super().__init__(name=name, dtype=norm.dtype_policy)
         self.norm = norm
         self._slope = slope
@@ -47,11 +49,16 @@ class FastBatchNorm(keras.layers.Layer):
         norm = self.norm
         x, *residual = inputs if isinstance(inputs, list | tuple) else [inputs]
         gamma, beta, mean, variance = (
-            tf.convert_to_tensor(each) for each in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
+            tf.convert_to_tensor(each)
+            for each in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
         )
         if not (training and norm.trainable):
-            return ops.batch_norm_inference(x, gamma, beta, mean, variance, residual, norm.epsilon, self._slope)
-        y, batch_mean, batch_variance = ops.batch_norm(x, gamma, beta, residual, norm.epsilon, self._slope)
+            return ops.batch_norm_inference(
+                x, gamma, beta, mean, variance, residual, norm.epsilon, self._slope
+            )
+        y, batch_mean, batch_variance = ops.batch_norm(
+            x, gamma, beta, residual, norm.epsilon, self._slope
+        )
         if not self._unbiased:
             count = tf.cast(tf.size(x) / tf.size(gamma), tf.float32)
             batch_variance *= (count - 1) / count

@@ -48,7 +48,9 @@ def cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith("flags")), ()))
+    return frozenset(
+        next((line.split(":")[1].split() for line in lines if line.startswith("flags")), ())
+    )
 
 
 @functools.cache
@@ -103,7 +105,9 @@ def build_library(folder: Path | None = None) -> Path:
         return target
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
-        raise UserError("there is no C++ compiler; install g++ (Debian: apt-get install g++), or set CXX")
+        raise UserError(
+            "there is no C++ compiler; install g++ (Debian: apt-get install g++), or set CXX"
+        )
     spec = find_spec("tensorflow")
     if spec is None or not spec.submodule_search_locations:
         raise UserError("TensorFlow is not installed; install it with pip install 'paceline[cpu]'")
@@ -120,20 +124,35 @@ def _compile(compiler: str, tensorflow: Path, work: Path) -> None:
     """Compile all sources at once, and link them."""
     commands = []
     for name in SOURCES:
-        flags = (*OPS_FLAGS, f"-isystem{tensorflow / 'include'}") if name == "ops.cc" else KERNEL_FLAGS
+        flags = (
+            (*OPS_FLAGS, f"-isystem{tensorflow / 'include'}") if name == "ops.cc" else KERNEL_FLAGS
+        )
         commands.append([compiler, *flags, "-c", name, "-o", f"{name}.o"])
-    running = [subprocess.Popen(command, cwd=work, stderr=subprocess.PIPE, text=True) for command in commands]
+    running = [
+        subprocess.Popen(command, cwd=work, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
     for process in running:
         _check(process)
     objects = [f"{name}.o" for name in SOURCES]
-    link = [compiler, "-shared", *objects, f"-L{tensorflow}", "-l:libtensorflow_framework.so.2", "-o", "library.so"]
+    link = [
+        compiler,
+        "-shared",
+        *objects,
+        f"-L{tensorflow}",
+        "-l:libtensorflow_framework.so.2",
+        "-o",
+        "library.so",
+    ]
     _check(subprocess.Popen(link, cwd=work, stderr=subprocess.PIPE, text=True))
 
 
 def _check(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
     if process.returncode:
-        first = next((line for line in errors.splitlines() if "error" in line), errors.strip()[:200])
+        first = next(
+            (line for line in errors.splitlines() if "error" in line), errors.strip()[:200]
+        )
         raise UserError(f"the compiler cannot build the kernels: {first}")
 
 
@@ -141,10 +160,15 @@ def main() -> int:
     """Build the library: `python -m paceline.kernels [FOLDER]`."""
     try:
         if missing := CPU_NEEDS - cpu_flags():
-            print(f"kernels: this CPU has no {' and '.join(sorted(missing))}; TensorFlow's own are used")
+            print(
+                f"kernels: this CPU has no {' and '.join(sorted(missing))}; TensorFlow's own are used"
+            )
             return 0
         print(f"kernels: {build_library(*(Path(each) for each in sys.argv[1:2]))}")
     except UserError as error:
-        print(f"kernels: {error}; TensorFlow's own kernels are used, which are slower", file=sys.stderr)
+        print(
+            f"kernels: {error}; TensorFlow's own kernels are used, which are slower",
+            file=sys.stderr,
+        )
         return 2
     return 0

@@ -40,13 +40,20 @@ def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
 
 
 def batch_norm(
-    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, residual: list[tf.Tensor], epsilon: float, slope: float
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    residual: list[tf.Tensor],
+    epsilon: float,
+    slope: float,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return act(norm(x) [+ residual]), and the mean and unbiased variance of the batch.
 
     `slope` is that of the activation below zero: 0 for ReLU, 1 for none.
     """
-    y, mean, variance, _ = load().paceline_batch_norm(x, gamma, beta, residual, epsilon=epsilon, slope=slope)
+    y, mean, variance, _ = load().paceline_batch_norm(
+        x, gamma, beta, residual, epsilon=epsilon, slope=slope
+    )
     return y, mean, variance
 
 
@@ -69,7 +76,10 @@ def batch_norm_inference(
 @tf.RegisterGradient("PacelineConv3x3")
 def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
-    return [load().paceline_conv3x3_input_gradient(dy, kernel), load().paceline_conv3x3_filter_gradient(x, dy)]
+    return [
+        load().paceline_conv3x3_input_gradient(dy, kernel),
+        load().paceline_conv3x3_filter_gradient(x, dy),
+    ]
 
 
 @tf.RegisterGradient("PacelineConv")

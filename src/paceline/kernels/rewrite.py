@@ -24,11 +24,13 @@ def accelerate(model: keras.Model) -> keras.Model:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
     """
     if isinstance(model, keras.Sequential):
-        model = keras.Model(model.inputs, model.outputs, name=model.name)
+        model = keras.Model(model.input, model.output, name=model.name)
     if not hasattr(model, "_nodes_by_depth"):  # a subclass with a `call` of its own
         return model
     rewrite = _Rewrite(model)
-    return keras.models.clone_model(model, clone_function=lambda layer: layer, call_function=rewrite.call)
+    return keras.models.clone_model(
+        model, clone_function=lambda layer: layer, call_function=rewrite.call
+    )
 
 
 class _Rewrite:
@@ -96,7 +98,11 @@ def _is_fast_conv(layer: Any) -> bool:
         return False
     if tuple(size) == (3, 3) and tuple(strides) == (1, 1) and channels % 8 == 0:
         return True
-    return size[0] * size[1] > 1 and strides[0] == strides[1] and channels * layer.filters <= IM2COL_LIMIT
+    return (
+        size[0] * size[1] > 1
+        and strides[0] == strides[1]
+        and channels * layer.filters <= IM2COL_LIMIT
+    )
 
 
 def _is_fast_norm(layer: Any) -> bool:
