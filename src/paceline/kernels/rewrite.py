@@ -24,7 +24,7 @@ def accelerate(model: keras.Model) -> keras.Model:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
     """
     if isinstance(model, keras.Sequential):
-        model = keras.Model(model.input, model.output, name=model.name)
+        model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     if not hasattr(model, "_nodes_by_depth"):  # a subclass with a `call` of its own
         return model
     rewrite = _Rewrite(model)
