@@ -1,0 +1,162 @@
+// The kernels on random shapes against plain loops in double precision, to be run under AddressSanitizer and
+// UndefinedBehaviorSanitizer: `make sanitize`. Prints the largest error and fails above 1e-4.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "batch_norm.h"
+#include "im2col.h"
+#include "winograd.h"
+
+namespace {
+
+using namespace paceline;
+using Array = std::vector<float>;
+
+std::mt19937 generator(0);
+double worst = 0;
+
+int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(generator); }
+
+Array random(size_t size) {
+  Array values(size);  // of exactly this size, so that a read beyond it is found
+  for (float& value : values) value = std::normal_distribution<float>()(generator);
+  return values;
+}
+
+void compare(const char* what, const Array& found, const std::vector<double>& right) {
+  double difference = 0, size = 1e-30;
+  for (size_t i = 0; i < right.size(); i++) {
+    difference += (found[i] - right[i]) * (found[i] - right[i]);
+    size += right[i] * right[i];
+  }
+  const double error = std::sqrt(difference / size);
+  worst = std::max(worst, error);
+  if (!(error < 1e-4)) {
+    std::printf("%s: error %g\n", what, error);
+    std::exit(1);
+  }
+}
+
+struct Plain {
+  std::vector<double> y, dx, dfilter;
+};
+
+Plain plain_convolution(const im2col::Shape& s, const Array& x, const Array& f, const Array& dy) {
+  Plain out{std::vector<double>(dy.size()), std::vector<double>(x.size()), std::vector<double>(f.size())};
+  for (int n = 0; n < s.n; n++)
+    for (int oy = 0; oy < s.oh; oy++)
+      for (int ox = 0; ox < s.ow; ox++)
+        for (int i = 0; i < s.kh; i++)
+          for (int j = 0; j < s.kw; j++) {
+            const int y = oy * s.stride - s.top + i, column = ox * s.stride - s.left + j;
+            if (y < 0 || y >= s.h || column < 0 || column >= s.w) continue;
+            for (int c = 0; c < s.c; c++)
+              for (int k = 0; k < s.k; k++) {
+                const size_t a = ((static_cast<size_t>(n) * s.h + y) * s.w + column) * s.c + c;
+                const size_t b = ((static_cast<size_t>(i) * s.kw + j) * s.c + c) * s.k + k;
+                const size_t o = ((static_cast<size_t>(n) * s.oh + oy) * s.ow + ox) * s.k + k;
+                out.y[o] += static_cast<double>(x[a]) * f[b];
+                out.dx[a] += static_cast<double>(dy[o]) * f[b];
+                out.dfilter[b] += static_cast<double>(x[a]) * dy[o];
+              }
+          }
+  return out;
+}
+
+im2col::Shape random_shape(int c, int k, int size, int stride) {
+  const int h = between(1, 13), w = between(1, 13);
+  const int oh = (h + stride - 1) / stride, ow = (w + stride - 1) / stride;
+  return {between(1, 4), h, w, c, oh, ow, k, size, size, stride,
+          std::max(0, (oh - 1) * stride + size - h) / 2, std::max(0, (ow - 1) * stride + size - w) / 2};
+}
+
+void check_winograd() {
+  const im2col::Shape s = random_shape(8 * between(1, 9), 8 * between(1, 9), 3, 1);
+  const size_t pixels = static_cast<size_t>(s.n) * s.h * s.w;
+  const Array x = random(pixels * s.c), f = random(9u * s.c * s.k), dy = random(pixels * s.k);
+  const Plain plain = plain_convolution(s, x, f, dy);
+  const winograd::Shape shape{s.n, s.h, s.w, s.c, s.k};
+  Array y(dy.size()), dx(x.size()), dfilter(f.size());
+  winograd::forward(shape, x.data(), f.data(), y.data());
+  winograd::input_gradient(shape, dy.data(), f.data(), dx.data());
+  winograd::filter_gradient(shape, x.data(), dy.data(), dfilter.data());
+  compare("winograd forward", y, plain.y);
+  compare("winograd input gradient", dx, plain.dx);
+  compare("winograd filter gradient", dfilter, plain.dfilter);
+}
+
+void check_im2col() {
+  const bool images = between(0, 1);
+  const im2col::Shape s = random_shape(images ? between(1, 5) : 8 * between(1, 4), 8 * between(1, 5),
+                                       between(1, 7), between(1, 3));
+  const size_t pixels = static_cast<size_t>(s.n) * s.h * s.w, outputs = static_cast<size_t>(s.n) * s.oh * s.ow;
+  const Array x = random(pixels * s.c), f = random(static_cast<size_t>(s.kh) * s.kw * s.c * s.k),
+              dy = random(outputs * s.k);
+  const Plain plain = plain_convolution(s, x, f, dy);
+  Array y(dy.size()), dx(x.size()), dfilter(f.size());
+  im2col::forward(s, x.data(), f.data(), y.data());
+  im2col::filter_gradient(s, x.data(), dy.data(), dfilter.data());
+  compare("im2col forward", y, plain.y);
+  compare("im2col filter gradient", dfilter, plain.dfilter);
+  if (images) return;  // the gradient of the input needs channels in multiples of 8
+  im2col::input_gradient(s, dy.data(), f.data(), dx.data());
+  compare("im2col input gradient", dx, plain.dx);
+}
+
+void check_batch_norm() {
+  const batch_norm::Shape s{static_cast<size_t>(between(4, 700)), 8 * between(1, 20)};
+  const bool has_residual = between(0, 1);
+  const float slope = std::vector<float>{0.f, 0.1f, 1.f}[between(0, 2)];
+  const Array x = random(s.rows * s.c), gamma = random(s.c), beta = random(s.c), dy = random(s.rows * s.c);
+  const Array residual = has_residual ? random(s.rows * s.c) : Array();
+  Array mean(s.c), scale(s.c), variance(s.c), y(x.size()), dx(x.size()), dgamma(s.c), dbeta(s.c);
+  Array dresidual(has_residual ? x.size() : 0);
+  batch_norm::moments(s, x.data(), 1e-5f, mean.data(), scale.data(), variance.data());
+  batch_norm::forward(s, x.data(), has_residual ? residual.data() : nullptr, slope, gamma.data(),
+                      beta.data(), mean.data(), scale.data(), y.data());
+  batch_norm::backward(s, dy.data(), x.data(), has_residual ? y.data() : nullptr, slope, gamma.data(),
+                       beta.data(), mean.data(), scale.data(), dx.data(),
+                       has_residual ? dresidual.data() : nullptr, dgamma.data(), dbeta.data());
+  std::vector<double> right_y(x.size()), right_dx(x.size()), right_dgamma(s.c), right_dbeta(s.c);
+  for (int c = 0; c < s.c; c++) {
+    double sum = 0, square = 0;
+    for (size_t r = 0; r < s.rows; r++) sum += x[r * s.c + c];
+    const double m = sum / s.rows;
+    for (size_t r = 0; r < s.rows; r++) square += (x[r * s.c + c] - m) * (x[r * s.c + c] - m);
+    const double inverse = 1 / std::sqrt(square / s.rows + 1e-5);
+    for (size_t r = 0; r < s.rows; r++) {
+      const size_t i = r * s.c + c;
+      const double unit = (x[i] - m) * inverse;
+      const double z = gamma[c] * unit + beta[c] + (has_residual ? residual[i] : 0);
+      right_y[i] = z > 0 ? z : slope * z;
+      const double dz = y[i] > 0 ? dy[i] : slope * dy[i];
+      right_dgamma[c] += dz * unit;
+      right_dbeta[c] += dz;
+    }
+    for (size_t r = 0; r < s.rows; r++) {
+      const size_t i = r * s.c + c;
+      const double dz = y[i] > 0 ? dy[i] : slope * dy[i], unit = (x[i] - m) * inverse;
+      right_dx[i] = gamma[c] * inverse * (dz - right_dbeta[c] / s.rows - unit * right_dgamma[c] / s.rows);
+    }
+  }
+  compare("batch norm forward", y, right_y);
+  compare("batch norm input gradient", dx, right_dx);
+  compare("batch norm gamma gradient", dgamma, right_dgamma);
+  compare("batch norm beta gradient", dbeta, right_dbeta);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const int rounds = count > 1 ? std::atoi(arguments[1]) : 200;
+  for (int i = 0; i < rounds; i++) {
+    check_winograd();
+    check_im2col();
+    check_batch_norm();
+  }
+  std::printf("%d random shapes of each kernel; the largest error is %.1e\n", rounds, worst);
+  return 0;
+}
