@@ -60,15 +60,15 @@ def differences(
 ) -> list[str]:
     """Return what differs between two experiments in JSON, as lines `field: old -> new`.
 
-    The folder of the data does not count unless `everything` does: the run folder compares the
-    data themselves.
+    `data.dir` and `kernels` do not count unless `everything` does: the run folder compares the data
+    themselves, and the kernels that are really used.
     """
     lines = []
     for key in sorted(old.keys() | new.keys()):
         name, a, b = prefix + key, old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             lines += differences(a, b, name + ".", everything)
-        elif a != b and (everything or name != "data.dir"):
+        elif a != b and (everything or name not in ("data.dir", "kernels")):
             lines.append(f"{name}: {a!r} -> {b!r}")
     return lines
 

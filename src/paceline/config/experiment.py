@@ -221,6 +221,10 @@ class Experiment:
     """Threads inside a TensorFlow operation. Above 1, a process computes one replica at a time."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the layers; the state is always float32."""
+    kernels: Literal["auto", "own", "tensorflow"] = "auto"
+    """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (AVX2, float32),
+    about twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice
+    decides the bits: it is stored in the run and compared between workers."""
     exact: bool = True
     """Add the replicas' vectors in a fixed order, for the same bits in every place. Off allows any
     all-reduce."""

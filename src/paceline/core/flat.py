@@ -79,6 +79,12 @@ class Template:
     params: Part
     stats: Part
     num_seeds: int
+    fast: keras.Model | None = None
+    """The model on own kernels, which shares the variables of `model`; None for TensorFlow's."""
+
+    @property
+    def kernels(self) -> str:
+        return "own" if self.fast else "tensorflow"
 
     def call(
         self,
@@ -95,12 +101,16 @@ class Template:
             next(floats) if _is_float(v) else next(seeds)
             for v in self.model.non_trainable_variables
         ]
-        outputs, new_others, losses = self.model.stateless_call(
-            trainable, others, images, training=training, return_losses=True
-        )
+        # As Keras's `stateless_call`, which would expect the variables in the order of `fast`.
+        variables = [*self.model.trainable_variables, *self.model.non_trainable_variables]
+        values = zip(variables, [*trainable, *others], strict=True)
+        with keras.StatelessScope(list(values), collect_losses=True) as scope:
+            model = self.fast or self.model
+            outputs = model.call(images, training=training)
+            losses = model.losses
         new_stats = [
-            tf.reshape(n, [-1])
-            for n, v in zip(new_others, self.model.non_trainable_variables, strict=True)
+            tf.reshape(scope.get_current_value(v), [-1])
+            for v in self.model.non_trainable_variables
             if _is_float(v)
         ]
         return tf.cast(outputs, tf.float32), tf.concat(new_stats, 0) if new_stats else stats, losses
@@ -133,7 +143,7 @@ class Template:
             variable.assign(array)
 
 
-def build_template(model: keras.Model) -> Template:
+def build_template(model: keras.Model, fast: keras.Model | None = None) -> Template:
     """Return the template of a built model; a variable that cannot be averaged is an error."""
     trainable, others = model.trainable_variables, model.non_trainable_variables
     if not trainable:
@@ -157,6 +167,7 @@ def build_template(model: keras.Model) -> Template:
         tuple(floats[: len(trainable)]),
         tuple(floats[len(trainable) :]),
         len(others) + len(trainable) - len(floats),
+        fast,
     )
 
 

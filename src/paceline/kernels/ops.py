@@ -106,7 +106,7 @@ def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list
 @tf.RegisterGradient("PacelineBatchNormInference")
 def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
     """For frozen layers and saliency maps; in TensorFlow's operations, because speed does not matter there."""
-    x, gamma, beta, mean, variance, *residual = op.inputs
+    x, gamma, _, mean, variance, *residual = op.inputs
     slope, scale = op.get_attr("slope"), tf.math.rsqrt(variance + op.get_attr("epsilon"))
     dz = tf.where(op.outputs[0] > 0, dy, slope * dy)
     axes = list(range(x.shape.rank - 1))

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import layers
 
+from paceline.config.experiment import Experiment
+from paceline.kernels.choice import choose_kernels
 from paceline.kernels.layers import FastBatchNorm, FastConv2D
 from paceline.models.batch_norm import FusedBatchNormalization
 
@@ -31,6 +33,11 @@ def accelerate(model: keras.Model) -> keras.Model:
     return keras.models.clone_model(
         model, clone_function=lambda layer: layer, call_function=rewrite.call
     )
+
+
+def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
+    """Return the model on own kernels if the experiment uses them, else None."""
+    return accelerate(model) if choose_kernels(experiment, uses_gpus) == "own" else None
 
 
 class _Rewrite:

@@ -15,6 +15,7 @@ from paceline.config.job import Job
 from paceline.core.evaluation import Examples, num_batches, summarise
 from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
+from paceline.kernels.choice import usable_kernels
 from paceline.messages import Progress, Send, Warn
 from paceline.results.trained_model import output_names, to_probabilities
 from paceline.run_folder.folder import RunFolder
@@ -102,7 +103,14 @@ def evaluate_run(
 
     The bits are those of training's own evaluation if this process has not used TensorFlow before.
     """
-    experiment = run.experiment()
+    experiment = replace(run.experiment(), kernels=usable_kernels(run.kernels()))
+    if experiment.kernels != run.kernels():
+        send(
+            Warn(
+                f"{run.path} was trained with own kernels, which this machine cannot use; "
+                "the last digits of the results may differ"
+            )
+        )
     if data_dir:
         experiment = replace(experiment, data=replace(experiment.data, dir=data_dir))
     parallel = devices.configure_inference(experiment)

@@ -15,6 +15,7 @@ import numpy as np
 from paceline.config.experiment import Experiment
 from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
+from paceline.kernels.choice import usable_kernels
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import devices
 
@@ -56,7 +57,11 @@ def load_trained_model(
 ) -> TrainedModel:
     """Load a run's model and a checkpoint, in the precision of the training or another."""
     experiment, facts = run.experiment(), run.data_facts()
-    experiment = replace(experiment, precision=precision or experiment.precision)
+    experiment = replace(
+        experiment,
+        precision=precision or experiment.precision,
+        kernels=usable_kernels(run.kernels()),
+    )
     names = facts.get("classes")
     if not names:
         raise UserError(
@@ -66,13 +71,15 @@ def load_trained_model(
     from paceline.core.flat import build_template
     from paceline.core.replica import build_layout
     from paceline.data.batches import model_shape
+    from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
     from paceline.run_folder.checkpoint import Checkpoints
 
     stored = _stored_shape(experiment, facts)
     shape = model_shape(experiment.data, stored)
     num_classes = experiment.model.num_classes or len(names)
-    template = build_template(build_model(experiment, shape, num_classes))
+    model = build_model(experiment, shape, num_classes)
+    template = build_template(model, accelerated(experiment, model, devices.has_gpus()))
     state = Checkpoints(run.checkpoints, build_layout(experiment, template)).choose(checkpoint)
     classes = output_names(names, num_classes)
     return TrainedModel(experiment, classes, stored, shape, template, state)

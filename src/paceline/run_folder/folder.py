@@ -87,7 +87,9 @@ class RunFolder:
         """Return whether a process of this machine trains here now."""
         return self._lock.is_locked()
 
-    def open(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
+    def open(
+        self, experiment: Experiment, data_facts: dict[str, Any], kernels: str = "tensorflow"
+    ) -> list[str]:
         """Make this the folder of the experiment, or check that it is.
 
         Returns which libraries have changed since the run began.
@@ -95,10 +97,12 @@ class RunFolder:
         self.make()
         changed = []
         if self.exists():
+            self._compare_kernels(kernels)
             changed = self._compare(experiment, data_facts)
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
-            write_json(self._config, config | {"versions": library_versions()})
+            config |= {"kernels": kernels, "versions": library_versions()}
+            write_json(self._config, config)
         with explained("make the folders of", self.path):
             self.events.mkdir(exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
@@ -152,6 +156,10 @@ class RunFolder:
         """Return what is known of the run's data: sizes, image shape, classes."""
         return dict(self.config().get("data", {}))
 
+    def kernels(self) -> str:
+        """Return which kernels the run was trained with: own or tensorflow."""
+        return str(self.config().get("kernels", "tensorflow"))
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Write and publish the result of this attempt."""
         assert "finished" in result, "a result says whether the run is finished"
@@ -192,6 +200,14 @@ class RunFolder:
             if new and not self.exists():
                 shutil.rmtree(self.path)
             raise
+
+    def _compare_kernels(self, kernels: str) -> None:
+        if kernels != self.kernels():
+            raise UserError(
+                f"{self.where} was trained with --kernels {self.kernels()}, this would continue with "
+                f"--kernels {kernels} and other bits; give --kernels {self.kernels()}, or use "
+                "another --run-dir"
+            )
 
     def _compare(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
         if changed := differences(self.experiment().to_json(), experiment.to_json()):

@@ -20,6 +20,7 @@ def build_core_for(job: Job) -> Core:
     from paceline.core.replica import build_core
     from paceline.data import build_source, hold_out
     from paceline.data.batches import image_shape
+    from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
 
     experiment = job.experiment
@@ -37,7 +38,8 @@ def build_core_for(job: Job) -> Core:
             "give that or more"
         )
     model = build_model(experiment, image_shape(experiment.data, source), num_classes)
-    return build_core(experiment, plan, source, splits, build_template(model), num_classes)
+    template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
+    return build_core(experiment, plan, source, splits, template, num_classes)
 
 
 def _check_width(model: Model) -> None:
@@ -73,7 +75,7 @@ def summary_line(job: Job, core: Core) -> str:
         f"{sizes['params']:,} parameters · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.side_by_side(job)} side by "
-        f"side · {core.plan.steps_per_epoch:,} steps per epoch, {core.plan.total_steps:,} in all"
+        f"side · {core.template.kernels} kernels · {core.plan.steps_per_epoch:,} steps per epoch, {core.plan.total_steps:,} in all"
     )
 
 

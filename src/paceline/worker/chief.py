@@ -9,6 +9,7 @@ from paceline.config.plugins import load_function
 from paceline.core.metrics import Metrics
 from paceline.core.state import State
 from paceline.errors import UserError
+from paceline.kernels.choice import why_not_own
 from paceline.messages import Result, Warn
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.folder import RunFolder
@@ -53,7 +54,10 @@ def lead(training: Training, run: RunFolder) -> bool:
 def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     """Begin the run folder, or compare it with this run; return its checkpoints."""
     job, core, send = training.job, training.core, training.send
-    for line in run.open(job.experiment, data_facts(core)):
+    kernels = core.template.kernels
+    if reason := why_not_own(job.experiment, kernels):
+        send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
+    for line in run.open(job.experiment, data_facts(core), kernels):
         send(Warn(f"a library changed since this run began, bits may differ: {line}"))
     return Checkpoints(
         run.checkpoints,

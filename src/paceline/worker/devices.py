@@ -156,6 +156,13 @@ def _raise_heartbeat_timeout(job: Job) -> None:
     )
 
 
+def has_gpus() -> bool:
+    """Return whether TensorFlow sees a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
 def gpus(job: Job) -> list[str]:
     """Return the names of the GPUs that the job may use."""
     import tensorflow as tf
@@ -163,6 +170,14 @@ def gpus(job: Job) -> list[str]:
     if job.place.devices == "cpu":
         return []
     return [f"/gpu:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
+
+
+def uses_gpus(job: Job) -> bool:
+    """Return whether replicas are computed on GPUs: of this process, or of a cluster's workers."""
+    import tensorflow as tf
+
+    remote = job.cluster.ps and job.place.devices != "cpu"
+    return bool(gpus(job) or (remote and tf.config.list_logical_devices("GPU")))
 
 
 def side_by_side(job: Job) -> int:

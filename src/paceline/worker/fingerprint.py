@@ -41,6 +41,7 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     return {
         "experiment": job.experiment.digest(),
         "data": data_facts(core),
+        "kernels": core.template.kernels,
         "libraries": library_versions(),
         "cpu": cpu_features(),
     }

@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from paceline.config.job import Job
 from paceline.engines.probe import answers
+from paceline.kernels import ops
+from paceline.kernels.library import why_unavailable
 from paceline.worker.devices import side_by_side
 
 ASK_EVERY_S = 1.0
@@ -29,6 +31,8 @@ def serve(job: Job) -> None:
     )
     config.gpu_options.allow_growth = True
     index = cluster.index if cluster.role == "ps" else cluster.index - 1
+    if not why_unavailable():  # the chief's graphs may have them
+        ops.load()
     server = tf.distribute.Server(
         tf.train.ClusterSpec(cluster.tasks),
         job_name=cluster.role,

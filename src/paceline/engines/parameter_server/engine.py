@@ -21,6 +21,7 @@ from paceline.engines.parameter_server.base import ParameterServerEngine
 from paceline.engines.parameter_server.synchronous import SynchronousEngine
 from paceline.engines.probe import answers
 from paceline.errors import UserError
+from paceline.kernels import ops
 from paceline.worker import devices
 from paceline.worker.fingerprint import cpu_features
 
@@ -40,6 +41,8 @@ def open_engine(
     check_servers(len(job.cluster.ps), core.layout.sizes()["params"])
     check_ops(core)
     _check_workers(job.cluster)
+    if core.template.kernels == "own":
+        _check_kernels(job.cluster)
     side_by_side = 1 if _workers_have_gpus(job) else devices.side_by_side(job)
     asynchronous = core.experiment.sync.method == "async"
     kind = AsynchronousEngine if asynchronous else SynchronousEngine
@@ -88,6 +91,19 @@ def _check_workers(cluster: Cluster) -> None:
                 f"worker {index} ({address}) has another kind of CPU than the chief: "
                 f"{theirs}, not {own}; use machines of the same kind"
             )
+
+
+def _check_kernels(cluster: Cluster) -> None:
+    """Check that every worker has the chief's own kernels, by using one of them there."""
+    for index, address in enumerate(cluster.tasks["worker"]):
+        try:
+            with tf.device(f"/job:worker/task:{index}/cpu:0"):
+                ops.conv3x3(tf.zeros([1, 1, 1, 8]), tf.zeros([3, 3, 8, 8])).numpy()
+        except tf.errors.OpError as error:
+            raise UserError(
+                f"worker {index} ({address}) lacks Paceline's own kernels, which the chief has; run "
+                "python -m paceline.kernels there, or give --kernels tensorflow"
+            ) from error
 
 
 def _workers_have_gpus(job: Job) -> bool:

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from paceline.config.job import Spark
 from paceline.errors import UserError
+from paceline.kernels.library import find_library
 from paceline.places.failures import WorkerFailed
 
 if TYPE_CHECKING:
@@ -196,6 +197,10 @@ def write_package(file: Path) -> str:
         metadata = distribution("paceline").read_text("METADATA")
     except PackageNotFoundError:
         metadata = None
+    sources = (package / "kernels" / "cc").glob("*")  # their hash names the library
+    files |= {path: Path("paceline", path.relative_to(package)) for path in sorted(sources)}
+    if library := find_library():
+        files[library] = Path("paceline", "kernels", "lib", library.name)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, name in files.items():
             archive.write(path, name)
