@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv || echo $(BIN)/uv)
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: train test test-long check format setup setup-all bench clean
+.PHONY: train test test-long check sanitize format setup setup-all bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -27,6 +27,14 @@ format: setup-all
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The kernels on random shapes under AddressSanitizer and UndefinedBehaviorSanitizer.
+KERNELS := src/paceline/kernels/cc
+sanitize:
+	mkdir -p build
+	g++ -O1 -g -mavx2 -mfma -std=c++17 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+	    -I$(KERNELS) tests/check_kernels.cc $(filter-out $(KERNELS)/ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
+	build/check-kernels
+
 bench: setup-all
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"  # the CPU build
 	$(INSTALL) --editable ".[$(ALL),bench]"
@@ -43,6 +51,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(UV) || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(INSTALL) --editable ".[$(EXTRA)]"
+	@bash packages.sh g++
+	-@$(BIN)/python -m paceline.kernels
 	touch $@
 
 # What the tests need beside it: Ray, Spark, storage, the tools, and packages of the system.

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# System packages that some tests need: Java 17 for Spark, ip and tc for network namespaces, Chromium for the report.
-# They are installed if this user may install them; otherwise the tests that need them are skipped and say so.
+# Installs system packages that are missing: `packages.sh g++` what the kernels need to be built, `packages.sh` what
+# some tests need: Java 17 for Spark, ip and tc for network namespaces, Chromium for the report.
+# If this user may not install them, TensorFlow's kernels are used, and the tests that need the others are skipped.
 set -uo pipefail
 
 missing=()
-java -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || missing+=(openjdk-17-jre-headless)
-command -v ip tc > /dev/null || missing+=(iproute2)
-command -v chromium google-chrome > /dev/null || missing+=(chromium)
+if [ "${1:-}" = g++ ]; then
+    command -v "${CXX:-g++}" clang++ > /dev/null || missing+=(g++)
+else
+    java -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || missing+=(openjdk-17-jre-headless)
+    command -v ip tc > /dev/null || missing+=(iproute2)
+    command -v chromium google-chrome > /dev/null || missing+=(chromium)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
@@ -21,4 +26,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
 else
     failed=("${missing[@]}")
 fi
-[ -z "${failed[*]:-}" ] || echo "Without these packages some tests are skipped: ${failed[*]} (Debian: apt-get install ${failed[*]})"
+[ -z "${failed[*]:-}" ] || echo "These packages are missing: ${failed[*]} (Debian: apt-get install ${failed[*]})"
+exit 0

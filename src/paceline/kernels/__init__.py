@@ -1,6 +1,7 @@
-"""Own kernels for CPUs with AVX2 and FMA: 3x3 convolutions by Winograd's method, batch normalisation with what follows it.
+"""Own kernels for CPUs with AVX2 and FMA: convolutions, and batch normalisation with what follows.
 
-`accelerate(model)` rewrites a Keras model to use them; trainings do that by themselves (`--kernels auto`).
+`accelerate(model)` rewrites a Keras model to use them. Trainings do that by themselves
+(`--kernels auto`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which kernels an experiment uses: own where they can be used, else TensorFlow's. No TensorFlow at import."""
+"""Which kernels an experiment uses: own where they can be used, else TensorFlow's.
+
+It does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Kernels = Literal["own", "tensorflow"]
 
 
 def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
-    """Return own or tensorflow. An experiment that asks for own kernels without reason is an error."""
+    """Return own or tensorflow. Asking for own kernels that cannot be used is an error."""
     reason = _why_unfit(experiment, uses_gpus) or why_unavailable()
     if experiment.kernels == "own" and reason:
         raise UserError(f"kernels is own, but {reason}; give --kernels tensorflow")
@@ -20,14 +23,17 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
 
 
 def why_not_own(experiment: Experiment, kernels: str) -> str:
-    """Return what is wrong with a machine that could use own kernels and does not; empty if nothing."""
+    """Return why this machine lacks own kernels that the experiment could use.
+
+    Empty if the experiment uses them, cannot use them, or does not want them.
+    """
     if kernels == "own" or experiment.kernels == "tensorflow" or _why_unfit(experiment, False):
         return ""
     return why_unavailable()
 
 
 def usable_kernels(trained_with: str) -> Kernels:
-    """Return the kernels to use a trained model with: those of the training if this machine has them."""
+    """Return the kernels to use a trained model with: those of its training, if they are here."""
     return "tensorflow" if why_unavailable() else cast(Kernels, trained_with)
 
 

@@ -1,7 +1,8 @@
-"""The compiled library of kernels: its sources, its key, where it is found, and how it is built. No TensorFlow at import.
+"""The compiled library of kernels: its sources, its name, where it is found, and how it is built.
 
-A library fits one set of sources, one TensorFlow and one set of compiler flags; its name holds a hash of them. It is looked for
-in the package (a wheel has one), then in the cache. Nothing is ever compiled by a training.
+A library fits one set of sources, one TensorFlow and one set of compiler flags; its name contains a
+hash of them. It is looked for in the package (a wheel contains one), then in the cache. A training
+never compiles anything. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-f
 OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")
 CPU_NEEDS = {"avx2", "fma"}
 DISABLE = "PACELINE_NO_KERNELS"
-"""Environment variable: if it is set, the library counts as missing. For tests, and for a CPU that reports what it lacks."""
+"""Environment variable: if it is set, the library counts as missing. For tests, and for machines
+that report instructions which they lack."""
 
 
 def why_unavailable() -> str:
@@ -76,7 +78,10 @@ def tensorflow_version() -> str:
 
 
 def find_library() -> Path | None:
-    """Return the library's file, or None if there is none that fits. From a zip it is unpacked into the cache first."""
+    """Return the library's file, or None if there is none that fits.
+
+    If the package is in a zip file, the library is unpacked into the cache first.
+    """
     kept = cache_folder() / "kernels" / library_name()
     packaged = files("paceline.kernels").joinpath("lib", library_name())
     if isinstance(packaged, Path) and packaged.is_file():
@@ -91,7 +96,7 @@ def find_library() -> Path | None:
 
 
 def _put(file: Path, target: Path) -> None:
-    """Copy a file to where it is kept, whole or not at all; several processes may do it at once."""
+    """Copy a file, whole or not at all. Several processes may do it at once."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.copyfile(file, temporary)
