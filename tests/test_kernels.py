@@ -1,4 +1,4 @@
-"""Own kernels: against double precision, the same bits from any thread, clear errors, and models that use them."""
+"""Own kernels: exact, the same bits from any thread, clear errors, and models that use them."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def error(found, exact):
 
 
 def assert_close(own, stock, exact, times):
-    """Each result is at most `times` as far from double precision as TensorFlow's own, or as 1e-6."""
+    """Assert that no error is more than `times` that of TensorFlow, or 1e-6."""
     for mine, theirs, right in zip(own, stock, exact, strict=True):
         assert mine.shape == right.shape
         assert error(mine, right) <= times * max(error(theirs, right), 1e-6)
@@ -252,7 +252,7 @@ def test_other_types_are_errors():
 
 
 def values(model, variables, x, training):
-    """Outputs, gradients and new statistics of a model that takes these variables, without changing any."""
+    """Outputs, gradients and new statistics of a model with these variables."""
     tensors = [tf.convert_to_tensor(v) for v in variables]
     trained = [tensor for v, tensor in zip(variables, tensors, strict=True) if v.trainable]
     with tf.GradientTape() as tape:

@@ -104,7 +104,7 @@ def _put(file: Path, target: Path) -> None:
 
 
 def build_library(folder: Path | None = None) -> Path:
-    """Compile the library into `folder`, by default the cache, unless it is there; return its file."""
+    """Compile the library into `folder` (the cache) unless it is there; return its file."""
     target = (folder or cache_folder() / "kernels") / library_name()
     if target.is_file():
         return target
@@ -166,7 +166,7 @@ def main() -> int:
     try:
         if missing := CPU_NEEDS - cpu_flags():
             print(
-                f"kernels: this CPU has no {' and '.join(sorted(missing))}; TensorFlow's own are used"
+                f"kernels: this CPU has no {' and '.join(sorted(missing))}; TensorFlow's are used"
             )
             return 0
         print(f"kernels: {build_library(*(Path(each) for each in sys.argv[1:2]))}")

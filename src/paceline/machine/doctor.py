@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from paceline.kernels.library import why_unavailable
+
 SLOW_MB_PER_S = 30
 LITTLE_MEMORY_GB = 2.0
 LITTLE_DISK_GB = 1.0
@@ -45,6 +47,7 @@ def examine_machine(
     """Yield the findings of all checks, each as soon as it is known."""
     yield _python()
     yield from _tensorflow()
+    yield _kernels()
     yield _cores()
     yield _memory()
     yield _ports()
@@ -151,6 +154,12 @@ def _onednn(with_s: float) -> Finding:
     if ratio < 0.9:
         return slow("oneDNN", f"{text}: it slows down this machine, but cannot be switched off")
     return good("oneDNN", f"{text}, {ratio:.1f} times as long")
+
+
+def _kernels() -> Finding:
+    if reason := why_unavailable():
+        return slow("kernels", f"TensorFlow's are used, at about half the speed: {reason}")
+    return good("kernels", "own, for convolutions and BatchNorm on CPUs")
 
 
 def _cores() -> Finding:
