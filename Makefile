@@ -21,6 +21,7 @@ check: setup-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict $(addprefix src/paceline/,config core places run_folder)
 	$(BIN)/lint-imports
 
 format: setup-all

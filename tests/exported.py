@@ -1,6 +1,8 @@
-"""Use an export as somebody who never heard of Paceline: python exported.py FORMAT PATH INPUTS.npz OUTPUTS.npz. Not a test itself.
+"""Use an export as somebody who never heard of Paceline: python exported.py FORMAT PATH INPUTS.npz
+OUTPUTS.npz. Not a test itself.
 
-INPUTS has `images` (scaled pictures), `pixels` and `encoded` (bytes of files); the export says which of them it takes.
+INPUTS has `images` (scaled), `pixels` and `encoded` (bytes of files); the export says which of them
+it takes.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""The benchmark's harness with tiny contenders, its statistics and its count of operations; no TensorFlow, no torch."""
+"""The benchmark's harness with tiny contenders, its statistics and its count of operations; no
+TensorFlow, no torch."""
 
 from __future__ import annotations
 
@@ -86,7 +87,10 @@ def test_cpu_time_of_a_busy_contender_is_counted_and_idle_time_is_not() -> None:
 
 
 def test_a_contender_that_uses_cpu_between_turns_is_seen() -> None:
-    spinning = "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()\n"
+    spinning = (
+        "import threading\ndef spin():\n    while True: pass\n"
+        "threading.Thread(target=spin, daemon=True).start()\n"
+    )
     results = alternate(
         [
             fake(
@@ -107,11 +111,13 @@ def test_a_contender_that_uses_cpu_between_turns_is_seen() -> None:
         ("import sys; input(); sys.exit('out of patience')", "died in its turn"),
         ("import sys; sys.exit('out of patience')", "died"),
         (
-            "import sys; input(); print('out of patience', file=sys.stderr); print('hello', flush=True); input()",
+            "import sys; input(); print('out of patience', file=sys.stderr); "
+            "print('hello', flush=True); input()",
             "not a turn",
         ),
         (
-            "import sys, time; print('out of patience', file=sys.stderr, flush=True); time.sleep(60)",
+            "import sys, time; print('out of patience', file=sys.stderr, flush=True); "
+            "time.sleep(60)",
             "no answer within 2 s",
         ),
     ],
@@ -140,7 +146,8 @@ def test_no_process_is_left_behind_even_if_a_descendant_ignores_the_end(
     import os, subprocess, sys, time
     from pathlib import Path
     from benchmarks.protocol import serve
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    program = "import time; time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     Path({str(tmp_path)!r}, "pids").write_text(f"{{os.getpid()}} {{child.pid}}")
     def work(steps):
         if {dies}:
@@ -193,7 +200,8 @@ def test_a_ratio_is_the_median_of_ratios_within_rounds() -> None:
     ],
 )
 def test_a_target_is_judged_by_the_median(comparison: str, value: float, reached: bool) -> None:
-    assert Figure("speed", Quartiles(0, 1.15, 9), "x", Target(comparison, value)).reached is reached  # type: ignore[arg-type]
+    target = Target(comparison, value)  # type: ignore[arg-type]
+    assert Figure("speed", Quartiles(0, 1.15, 9), "x", target).reached is reached
 
 
 def test_the_report_shows_and_saves_target_and_measured_value(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""docs/coming-from.md: every command that it tells people to type now is run, as it stands there, with fewer steps and less data."""
+"""docs/coming-from.md: every command that it tells people to type now is run, as it stands there,
+with fewer steps and less data."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def test_the_page_has_commands_for_all_five_systems() -> None:
 
 
 def is_quick(command: str) -> bool:
-    """Trainings take some seconds each: without `long`, the first of each recipe on this machine alone."""
+    """Trainings take some seconds each: without `long`, the first of each recipe on this machine
+    alone."""
     recipe = re.match(r"paceline train (\S+)", command)
     if not recipe:
         return "tensorboard" not in command
@@ -213,7 +215,11 @@ def test_the_examples_that_replace_code_run(command: str) -> None:
 
 def test_the_python_that_replaces_code_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
-    check = "\nimport numpy as np\nnp.testing.assert_array_equal(2 * paceline.Weights(first).get_flat(), flat)\nprint('same')"
+    check = (
+        "\nimport numpy as np\n"
+        "np.testing.assert_array_equal(2 * paceline.Weights(first).get_flat(), flat)\n"
+        "print('same')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code + check], capture_output=True, text=True, timeout=120
     )

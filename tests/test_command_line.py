@@ -1,4 +1,5 @@
-"""The command line as a person meets it: what it answers to good input, and the one line it answers to bad input."""
+"""The command line as a person meets it: what it answers to good input, and the one line it answers
+to bad input."""
 
 from __future__ import annotations
 
@@ -210,7 +211,9 @@ def test_a_loss_that_is_not_finite_names_its_step_and_saves_nothing_of_it(here: 
         "--schedule.rate", "1e30", "--schedule.name", "constant", "--schedule.warmup", "0", cwd=here
     )
     assert_refused(ended, "--schedule.rate", "diverged")
-    step = int(re.search(r"the loss of step (\d+) is (nan|inf)", ended.err)[1])  # type: ignore[index]
+    found = re.search(r"the loss of step (\d+) is (nan|inf)", ended.err)
+    assert found
+    step = int(found[1])
     assert 2 <= step <= 3
     assert not list((here / "run/checkpoints").glob("*"))
 
@@ -455,7 +458,9 @@ def test_a_dry_run_prints_derived_numbers_and_layers_and_creates_nothing(here: P
     rows = [line.split() for line in ended.out.splitlines()[2:]]
     assert rows[0] == ["layer", "kind", "output", "parameters"]
     total = sum(int(row[-1].replace(",", "")) for row in rows[1:])
-    parameters = int(re.search(r"([\d,]+) parameters", ended.out)[1].replace(",", ""))  # type: ignore[index]
+    found = re.search(r"([\d,]+) parameters", ended.out)
+    assert found
+    parameters = int(found[1].replace(",", ""))
     assert total >= parameters > 1000
     assert any("32 x 32 x 4" in line for line in ended.out.splitlines())
     assert files_in(here) == set()

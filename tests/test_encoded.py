@@ -1,4 +1,5 @@
-"""Encoded pictures: what is decoded is what PIL sees upright, crops stay inside, and choices depend on (seed, epoch, index) only."""
+"""Encoded pictures: what is decoded is what PIL sees upright, crops stay inside, and choices depend
+on (seed, epoch, index) only."""
 
 import hashlib
 import io
@@ -27,7 +28,8 @@ REAL = Path(__file__).parents[2] / "shared/data/imagenet-samples"
 
 
 def drawn(width, height, seed=0):
-    """Soft blobs of colour: no detail that another filter would show differently, and no symmetry."""
+    """Soft blobs of colour: no detail that another filter would show differently, and no symmetry.
+    Soft blobs of colour: no detail that another filter would show differently, and no symmetry."""
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), np.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.BICUBIC)
 
@@ -232,7 +234,8 @@ def test_short_side_crops_are_squares_of_the_side_asked_for():
     assert 0.86 < share[large].max() < 224 / 256 + 0.01
 
 
-# Like the golden values of test_order_augment: new ones are a change of every result with such crops.
+# Like the golden values of test_order_augment: new ones are a change of every result with such
+# crops.
 @pytest.mark.parametrize(
     ("choose", "option", "golden"),
     [(area_box, 0.08, "dcd47c5cd1f178e2"), (short_side_box, 224, "2c28316dcea77dfa")],

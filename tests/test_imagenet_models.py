@@ -1,4 +1,5 @@
-"""ResNets for large pictures: published sizes, all three versions, and that the CIFAR ones are still what they were."""
+"""ResNets for large pictures: published sizes, all three versions, and that the CIFAR ones are
+still what they were."""
 
 import math
 
@@ -125,7 +126,8 @@ def test_zero_gamma_makes_blocks_begin_as_their_shortcuts():
     [
         (
             {"layout": "imagenet", "depth": 56},
-            "model.depth is 56; the imagenet layout has 18, 34, 50, 101, 152, 200 layers: 50 is nearest",
+            "model.depth is 56; the imagenet layout has 18, 34, 50, 101, 152, 200 layers: "
+            "50 is nearest",
         ),
         ({"depth": 18}, "6n+2 layers: 14 or 20 is nearest; --model.layout imagenet has this depth"),
         (

@@ -1,4 +1,5 @@
-"""The ResNet family: sizes as in the papers, shortcuts as described, names and first weights that depend on nothing else."""
+"""The ResNet family: sizes as in the papers, shortcuts as described, names and first weights that
+depend on nothing else."""
 
 import hashlib
 from dataclasses import replace
@@ -28,7 +29,8 @@ def resnet(depth=8, width=4, classes=10, **options):
 
 
 def count_by_formula(n, w=16, classes=10):
-    """v1, basic blocks, option A: He et al. 2015, table in section 4.2. Convolutions without bias, two numbers per BatchNorm channel."""
+    """v1, basic blocks, option A: He et al. 2015, table in section 4.2. Convolutions without bias,
+    two numbers per BatchNorm channel."""
     stem = 27 * w + 2 * w
     first = 2 * n * (9 * w * w + 2 * w)
     second = 9 * w * 2 * w + (2 * n - 1) * 9 * (2 * w) ** 2 + 2 * n * 2 * (2 * w)
@@ -327,7 +329,11 @@ def own_model(tmp_path, text):
 
 
 def test_a_persons_own_function_builds_the_model(tmp_path):
-    text = "def make(image_shape, num_classes):\n    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(num_classes)])\n"
+    text = (
+        "def make(image_shape, num_classes):\n"
+        "    layers = [keras.layers.Flatten(), keras.layers.Dense(num_classes)]\n"
+        "    return keras.Sequential(layers)\n"
+    )
     model = build_model(own_model(tmp_path, text), (4, 4, 3), 7)
     assert model.built
     assert model(np.zeros((2, 4, 4, 3), np.float32)).shape == (2, 7)
@@ -341,7 +347,8 @@ def test_a_persons_own_function_builds_the_model(tmp_path):
             "returned int; it must return a keras.Model",
         ),
         (
-            "def make(image_shape, num_classes):\n    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])\n",
+            "def make(image_shape, num_classes):\n"
+            "    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])\n",
             r"gives outputs \(None, 3\); it must give \(None, 7\)",
         ),
     ],

@@ -1,4 +1,5 @@
-"""What is seen: order and slices cover the data, augmentation does what NumPy does, and golden digests pin both.
+"""What is seen: order and slices cover the data, augmentation does what NumPy does, and golden
+digests pin both.
 
 The random numbers are computed here once more, in NumPy, from the description in `augment`.
 """
@@ -21,8 +22,8 @@ from paceline.data.order import slice_indices
 from paceline.data.sources.arrays import in_memory
 from tiny import number
 
-# To renew a golden value after a wanted change of the order or the augmentation (it changes every result of the program: say so
-# in CHANGELOG.md), run this file and copy the digest from the failure.
+# To renew a golden value after a wanted change of the order or the augmentation (it changes every
+# result of the program: say so in CHANGELOG.md), run this file and copy the digest from the failure.
 GOLDEN_ORDER = "29f9d8dce13fcc6535feab1a058128fe17a5bf51231435d68cf7e0dc45ca0389"
 GOLDEN_FEATURES = {
     "crop": (Data(padding=4), "26e351f3d90268b6"),
@@ -112,7 +113,8 @@ def test_another_epoch_and_another_seed_have_another_order():
 
 
 def test_places_in_the_order_are_roughly_even():
-    """Over 400 epochs of 10 examples each index comes first about 40 times; 3.3 deviations is 20 more."""
+    """Over 400 epochs of 10 examples each index comes first about 40 times; 3.3 deviations is 20
+    more."""
     counts = np.bincount(global_batches(range(400), 10, 1, 10)[:, 0], minlength=10)
     assert counts.min() > 18
     assert counts.max() < 64
@@ -145,7 +147,8 @@ def crop_and_flip_by_numpy(picture, pad, flip, row, column, mirror):
 
 
 def train_batch(data, step=0, replica=0, shape=(8, 6, 3), size=40, seed=5, **changes):
-    """A prepared batch of eight with its raw pictures and their indices, of an experiment with two replicas."""
+    """A prepared batch of eight with its raw pictures and their indices, of an experiment with two
+    replicas."""
     images = np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
     labels = np.arange(size) % 10
     experiment = replace(Experiment(data=data, global_batch_size=16, seed=seed), **changes)

@@ -1,4 +1,5 @@
-"""Functions named on the command line: found in modules and files, and clear lines where they are not."""
+"""Functions named on the command line: found in modules and files, and clear lines where they are
+not."""
 
 import itertools
 import sys

@@ -1,4 +1,5 @@
-"""Recipes: every one builds, is its own experiment, and trains; those of the seed systems have their constants."""
+"""Recipes: every one builds, is its own experiment, and trains; those of the seed systems have
+their constants."""
 
 import dataclasses
 import inspect
@@ -96,7 +97,8 @@ def with_marks(name):
 
 @pytest.mark.parametrize("name", [with_marks(name) for name in ALL])
 def test_a_recipe_trains_two_steps(name):
-    """On a handful of noise pictures, with two examples per replica; the model is the recipe's own."""
+    """On a handful of noise pictures, with two examples per replica; the model is the recipe's own.
+    On a handful of noise pictures, with two examples per replica; the model is the recipe's own."""
     recipe = get_recipe(name)
     data = (
         dataclasses.replace(recipe.data, image_size=32) if recipe.data.image_size else recipe.data
@@ -129,8 +131,9 @@ def test_smoke_has_what_tests_need():
 
 @pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
 def test_the_papers_recipes_have_the_papers_settings(depth):
-    """He et al. 2015, section 4.2: batch 128, decay 1e-4, momentum 0.9, rate 0.1 divided by 10 at 32,000 and 48,000 of 64,000 steps,
-    4 pixels of padding, crop and flip; for 110 layers a warm-up with 0.01."""
+    """He et al. 2015, section 4.2: batch 128, decay 1e-4, momentum 0.9, rate 0.1 divided by 10 at
+    32,000 and 48,000 of 64,000 steps, 4 pixels of padding, crop and flip; for 110 layers a warm-up
+    with 0.01."""
     recipe = get_recipe(f"cifar10-resnet{depth}")
     plan = build_plan(recipe, 50_000)
     assert (recipe.model.depth, recipe.model.version, recipe.model.block) == (depth, "v1", "basic")
@@ -159,7 +162,8 @@ def test_the_papers_recipes_have_the_papers_settings(depth):
     assert (rate(0) < 0.011) == (depth == 110)
 
 
-# Constants of the systems that came before, from their sources; None where a system has no such thing.
+# Constants of the systems that came before, from their sources; None where a system has no such
+# thing.
 SEED_SYSTEMS = {
     "ray-resnet32": {
         "model.depth": 32,

@@ -1,4 +1,5 @@
-"""What one replica computes: its gradients against independent computations, and models of every kind a person may bring."""
+"""What one replica computes: its gradients against independent computations, and models of every
+kind a person may bring."""
 
 import itertools
 from dataclasses import replace
@@ -25,7 +26,8 @@ from tiny import (
 
 
 class OwnLayer(keras.layers.Layer):
-    """A person's own: trainable scale, a statistic that moves in training, behaviour that depends on `training`."""
+    """A person's own: trainable scale, a statistic that moves in training, behaviour that depends
+    on `training`."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
@@ -83,7 +85,8 @@ def call(core, step=0, replica=0, state=None, stop=0.0):
 
 
 def by_keras(core, model, step=0, replica=0, from_logits=True):
-    """Gradient, loss and statistics by the tape over the model's own variables with Keras's loss; the model itself moves."""
+    """Gradient, loss and statistics by the tape over the model's own variables with Keras's loss;
+    the model itself moves."""
     batch = core.batch(number(step), number(replica))
     loss_of = keras.losses.CategoricalCrossentropy(from_logits=from_logits)
     with tf.GradientTape() as tape:

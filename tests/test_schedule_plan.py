@@ -1,4 +1,5 @@
-"""Pure arithmetic: learning rates, and the steps at which training returns, evaluates, saves and stops."""
+"""Pure arithmetic: learning rates, and the steps at which training returns, evaluates, saves and
+stops."""
 
 import dataclasses
 import math

@@ -335,7 +335,8 @@ def test_bash_completes_commands_recipes_flags_and_runs(tmp_path: Path):
         "paceline train smoke --threads-per",
     ):
         words = " ".join(shlex.quote(word) for word in line.split())
-        script += f'COMP_WORDS=({words}); COMP_CWORD={len(line.split()) - 1}; _paceline; echo "${{COMPREPLY[@]}}"\n'
+        script += f"COMP_WORDS=({words}); COMP_CWORD={len(line.split()) - 1}; _paceline; "
+        script += 'echo "${COMPREPLY[@]}"\n'
     environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "--norc", "-c", script],

@@ -1,4 +1,5 @@
-"""The sum over replicas has one order; the optimizer rules are those of their papers, computed here once more in float64."""
+"""The sum over replicas has one order; the optimizer rules are those of their papers, computed here
+once more in float64."""
 
 import hashlib
 from dataclasses import replace
@@ -67,7 +68,8 @@ def test_the_tree_equals_numpys_inside_a_function(replicas):
 
 @pytest.mark.parametrize("replicas", [2, 4, 8])
 def test_the_tree_equals_numpys_inside_a_while_loop_of_computed_values(replicas):
-    """As an engine uses it: leaves are made in the same graph, where the optimizer would like to merge the additions."""
+    """As an engine uses it: leaves are made in the same graph, where the optimizer would like to
+    merge the additions."""
     values = leaves(replicas)
 
     @tf.function(autograph=False)
@@ -119,7 +121,8 @@ def test_sums_of_whole_subtrees_may_take_the_place_of_their_leaves(workers):
 
 
 def run(optimizer, steps=5, rate=0.05):
-    """Five steps from random numbers, by the program: the vectors after each step, and the gradients used."""
+    """Five steps from random numbers, by the program: the vectors after each step, and the
+    gradients used."""
     random = np.random.default_rng(3)
     params, gradients = (
         random.normal(size=SIZE).astype(np.float32),

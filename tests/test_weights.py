@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.flat import Weights
+from paceline.core.weights import Weights
 from paceline.errors import UserError
 
 

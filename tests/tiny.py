@@ -1,4 +1,5 @@
-"""Data, models and cores small enough that a test of the real thing takes a second. Not a test itself."""
+"""Data, models and cores small enough that a test of the real thing takes a second. Not a test
+itself."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
 
 if TYPE_CHECKING:
-    from paceline.core.flat import Weights
+    from paceline.core.weights import Weights
     from paceline.data.source import Source, Split
     from paceline.results.predictor import load_predictor
 
@@ -46,7 +46,7 @@ __all__ = [
 _LATE = {
     "Source": "paceline.data.source",
     "Split": "paceline.data.source",
-    "Weights": "paceline.core.flat",
+    "Weights": "paceline.core.weights",
     "load_predictor": "paceline.results.predictor",
 }
 

@@ -24,12 +24,13 @@ from paceline.run_folder.folder import default_path, existing_run
 from paceline.run_folder.storage import cache_folder, is_remote
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paceline.results.evaluate import Evaluation
     from paceline.results.predict_files import Prediction
     from paceline.run_folder.listing import RunSummary
     from paceline.worker.loop import Action
+
+    Arrays = tuple[np.ndarray, np.ndarray]
+    """Images and labels."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Result:
 def train(
     experiment: Experiment | str = "shapes",
     *,
-    data: tuple[np.ndarray, np.ndarray] | None = None,
-    test: tuple[np.ndarray, np.ndarray] | None = None,
+    data: Arrays | None = None,
+    test: Arrays | None = None,
     classes: Sequence[str] | None = None,
     actions: Sequence[Action] = (),
     place: Place | None = None,
@@ -96,16 +97,23 @@ def train(
     chosen = get_recipe(experiment) if isinstance(experiment, str) else experiment
     run = run or Run()
     if data is not None:
-        from paceline.data.sources.arrays import save_arrays_by_digest
-
-        root = Path(run.run_dir).parent if run.run_dir else Path("runs")
-        root = cache_folder() / "data" if is_remote(run.run_dir) else root
-        folder = save_arrays_by_digest(root, data, test, classes)
+        folder = _save_arrays(run.run_dir, data, test, classes)
         chosen = replace(chosen, data=replace(chosen.data, source="arrays", dir=str(folder)))
     if not run.run_dir:
         run = replace(run, run_dir=str(default_path(name, chosen)))
     outcome = run_job(Job(chosen, place or Place(), run), actions, progress)
     return Result(**{name: outcome[name] for name in Result.__dataclass_fields__})
+
+
+def _save_arrays(
+    run_dir: str, data: Arrays, test: Arrays | None, classes: Sequence[str] | None
+) -> Path:
+    """Write images and labels where workers can read them; return the folder."""
+    from paceline.data.sources.arrays import save_arrays_by_digest
+
+    root = Path(run_dir).parent if run_dir else Path("runs")
+    root = cache_folder() / "data" if is_remote(run_dir) else root
+    return Path(save_arrays_by_digest(root, data, test, classes))
 
 
 def run_job(job: Job, actions: Sequence[Action] = (), progress: bool = True) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Keras layers that compute what stock layers compute, with the kernels. Each holds a stock layer, whose weights it uses."""
+"""Keras layers that compute what stock layers compute, with the kernels. Each holds a stock layer,
+whose weights it uses."""
 
 from __future__ import annotations
 
@@ -32,9 +33,11 @@ class FastConv2D(keras.layers.Layer):
 
 
 class FastBatchNorm(keras.layers.Layer):
-    """A `keras.layers.BatchNormalization`, then the sum with a second input if there is one, then a (leaky) ReLU.
+    """A `keras.layers.BatchNormalization`, then the sum with a second input if there is one, then
+    a (leaky) ReLU.
 
-    `unbiased` says which variance of the batch goes into the moving variance: Keras's layer takes the biased one.
+    `unbiased` says which variance of the batch goes into the moving variance: Keras's layer takes
+    the biased one.
     """
 
     def __init__(

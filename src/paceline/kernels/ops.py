@@ -1,6 +1,8 @@
-"""The kernels as TensorFlow functions with gradients: `conv3x3`, `conv`, `batch_norm`, `batch_norm_inference`.
+"""The kernels as TensorFlow functions with gradients: `conv3x3`, `conv`, `batch_norm`,
+`batch_norm_inference`.
 
-`load` brings the operations into this process; it must be called before a graph that has them is built, read or run here.
+`load` brings the operations into this process; it must be called before a graph that has them is
+built, read or run here.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
-    """Return a convolution of any kernel size and stride with SAME padding; output channels are a multiple of 8."""
+    """Return a convolution of any kernel size and stride with SAME padding; output channels are a
+    multiple of 8."""
     return load().paceline_conv(x, kernel, stride=stride)
 
 
@@ -105,7 +108,8 @@ def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list
 
 @tf.RegisterGradient("PacelineBatchNormInference")
 def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """For frozen layers and saliency maps; in TensorFlow's operations, because speed does not matter there."""
+    """For frozen layers and saliency maps; in TensorFlow's operations, because speed does not
+    matter there."""
     x, gamma, _, mean, variance, *residual = op.inputs
     slope, scale = op.get_attr("slope"), tf.math.rsqrt(variance + op.get_attr("epsilon"))
     dz = tf.where(op.outputs[0] > 0, dy, slope * dy)

@@ -1,4 +1,5 @@
-"""A Keras model -> the same model on own kernels, with the same weights. What the kernels cannot do stays as it is."""
+"""A Keras model -> the same model on own kernels, with the same weights. What the kernels cannot do
+stays as it is."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ from paceline.kernels.layers import FastBatchNorm, FastConv2D
 from paceline.models.batch_norm import FusedBatchNormalization
 
 IM2COL_LIMIT = 32 * 64
-"""Largest product of input and output channels for which im2col is faster than TensorFlow's convolution."""
+"""Largest product of input and output channels for which im2col is faster than TensorFlow's
+convolution."""
 
 
 def accelerate(model: keras.Model) -> keras.Model:
     """Return a model that computes the same on own kernels and shares the weights of `model`.
 
-    Functional and Sequential models of float32 are rewritten layer by layer: convolutions with SAME padding, and batch
+    Functional and Sequential models of float32 are rewritten layer by layer: convolutions with SAME
+    padding, and batch
     normalisation together with a sum and a (leaky) ReLU that follow it. Any other model is returned unchanged.
 
     Example:
@@ -43,7 +46,8 @@ def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> 
 class _Rewrite:
     """Calls the layers of a model again, on new tensors, some of them replaced.
 
-    A norm is called at once and remembered. If all that uses it turns out to be a sum or an activation, the norm is called
+    A norm is called at once and remembered. If all that uses it turns out to be a sum or an
+    activation, the norm is called
     again together with them; what was called before is then not part of the new model.
     """
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.config.experiment import Experiment
 from paceline.config.job import Job
 from paceline.core.evaluation import Examples, num_batches, summarise
 from paceline.core.state import State, evaluated_vector
@@ -92,6 +93,17 @@ class Evaluation:
         return values | {"classes": [asdict(score) for score in self.per_class()]}
 
 
+def _experiment_of(run: RunFolder, data_dir: str, send: Send) -> Experiment:
+    """Return the run's experiment with the kernels and the data of this machine."""
+    kernels = usable_kernels(run.kernels())
+    if kernels != run.kernels():
+        text = "was trained with own kernels, which this machine cannot use; last digits may differ"
+        send(Warn(f"{run.path} {text}"))
+    experiment = run.experiment()
+    data = replace(experiment.data, dir=data_dir or experiment.data.dir)
+    return replace(experiment, kernels=kernels, data=data)
+
+
 def evaluate_run(
     run: RunFolder,
     checkpoint: str = "best",
@@ -103,16 +115,7 @@ def evaluate_run(
 
     The bits are those of training's own evaluation if this process has not used TensorFlow before.
     """
-    experiment = replace(run.experiment(), kernels=usable_kernels(run.kernels()))
-    if experiment.kernels != run.kernels():
-        send(
-            Warn(
-                f"{run.path} was trained with own kernels, which this machine cannot use; "
-                "the last digits of the results may differ"
-            )
-        )
-    if data_dir:
-        experiment = replace(experiment, data=replace(experiment.data, dir=data_dir))
+    experiment = _experiment_of(run, data_dir, send)
     parallel = devices.configure_inference(experiment)
     core = build.build_core_for(Job(experiment))
     if split not in core.splits:

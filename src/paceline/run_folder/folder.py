@@ -204,9 +204,8 @@ class RunFolder:
     def _compare_kernels(self, kernels: str) -> None:
         if kernels != self.kernels():
             raise UserError(
-                f"{self.where} was trained with --kernels {self.kernels()}, this would continue with "
-                f"--kernels {kernels} and other bits; give --kernels {self.kernels()}, or use "
-                "another --run-dir"
+                f"{self.where} was trained with --kernels {self.kernels()}, and --kernels {kernels} "
+                f"gives other bits; give --kernels {self.kernels()}, or use another --run-dir"
             )
 
     def _compare(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:

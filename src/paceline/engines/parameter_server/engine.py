@@ -101,8 +101,8 @@ def _check_kernels(cluster: Cluster) -> None:
                 ops.conv3x3(tf.zeros([1, 1, 1, 8]), tf.zeros([3, 3, 8, 8])).numpy()
         except tf.errors.OpError as error:
             raise UserError(
-                f"worker {index} ({address}) lacks Paceline's own kernels, which the chief has; run "
-                "python -m paceline.kernels there, or give --kernels tensorflow"
+                f"worker {index} ({address}) lacks the own kernels that the chief has; "
+                "run python -m paceline.kernels there, or give --kernels tensorflow"
             ) from error
 
 
