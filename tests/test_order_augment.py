@@ -23,7 +23,8 @@ from paceline.data.sources.arrays import in_memory
 from tiny import number
 
 # To renew a golden value after a wanted change of the order or the augmentation (it changes every
-# result of the program: say so in CHANGELOG.md), run this file and copy the digest from the failure.
+# result of the program: say so in CHANGELOG.md), run this file and copy the digest from the
+# failure.
 GOLDEN_ORDER = "29f9d8dce13fcc6535feab1a058128fe17a5bf51231435d68cf7e0dc45ca0389"
 GOLDEN_FEATURES = {
     "crop": (Data(padding=4), "26e351f3d90268b6"),

@@ -24,6 +24,8 @@ from paceline.run_folder.folder import default_path, existing_run
 from paceline.run_folder.storage import cache_folder, is_remote
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from paceline.results.evaluate import Evaluation
     from paceline.results.predict_files import Prediction
     from paceline.run_folder.listing import RunSummary

@@ -22,8 +22,8 @@ def accelerate(model: keras.Model) -> keras.Model:
     """Return a model that computes the same on own kernels and shares the weights of `model`.
 
     Functional and Sequential models of float32 are rewritten layer by layer: convolutions with SAME
-    padding, and batch
-    normalisation together with a sum and a (leaky) ReLU that follow it. Any other model is returned unchanged.
+    padding, and batch normalisation together with a sum and a (leaky) ReLU that follow it. Any
+    other model is returned unchanged.
 
     Example:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))

@@ -204,7 +204,7 @@ class RunFolder:
     def _compare_kernels(self, kernels: str) -> None:
         if kernels != self.kernels():
             raise UserError(
-                f"{self.where} was trained with --kernels {self.kernels()}, and --kernels {kernels} "
+                f"{self.where} was trained with --kernels {self.kernels()}; --kernels {kernels} "
                 f"gives other bits; give --kernels {self.kernels()}, or use another --run-dir"
             )
 
