@@ -27,7 +27,7 @@ def make_run(
 ) -> tuple[RunFolder, Core]:
     """Make a run with a checkpoint for each of `metrics`, of steps 1, 2 ..., with other weights."""
     core, run = build.build_core_for(Job(experiment)), RunFolder(folder)
-    run.open(experiment, build.data_facts(core))
+    run.open(experiment, build.data_facts(core), core.template.kernels)
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
     for step, metric in enumerate(metrics, 1):
         checkpoints.save(_state(core, step), metric)

@@ -270,7 +270,7 @@ def damage_pickle_that_runs_code(folder: Path) -> list[str]:
     return [
         f"{folder / 'data_batch_1'} is not a CIFAR pickle",
         "system, which is refused",
-        "nothing of it was run",
+        "it was not run",
     ]
 
 

@@ -216,6 +216,7 @@ def test_doctor_tells_of_every_part_and_leaves_nothing(tmp_path: Path):
         "TensorFlow",
         "devices",
         "oneDNN",
+        "kernels",
         "cores",
         "memory",
         "ports",

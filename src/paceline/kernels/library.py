@@ -104,10 +104,23 @@ def _put(file: Path, target: Path) -> None:
 
 
 def build_library(folder: Path | None = None) -> Path:
-    """Compile the library into `folder` (the cache) unless it is there; return its file."""
-    target = (folder or cache_folder() / "kernels") / library_name()
-    if target.is_file():
-        return target
+    """Put the library into `folder`, by default the package itself, and return its file.
+
+    It is compiled unless the cache has it. If the package cannot be written, the cache keeps it.
+    """
+    kept = cache_folder() / "kernels" / library_name()
+    if not kept.is_file():
+        _build(kept)
+    own = Path(str(files("paceline.kernels"))) / "lib"
+    target = (folder or own) / library_name()
+    try:
+        _put(kept, target)
+    except OSError:
+        return kept
+    return target
+
+
+def _build(target: Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         raise UserError(
@@ -122,7 +135,6 @@ def build_library(folder: Path | None = None) -> Path:
             Path(work, name).write_bytes(_source(name))
         _compile(compiler, tensorflow, Path(work))
         _put(Path(work, "library.so"), target)
-    return target
 
 
 def _compile(compiler: str, tensorflow: Path, work: Path) -> None:
