@@ -4,18 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 # uv installs in seconds what pip installs in minutes: the one on the PATH, else one in .venv, brought by pip.
 UV := $(shell command -v uv || echo $(BIN)/uv)
+KERNELS := src/paceline/kernels/cc
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: train test test-long check sanitize format setup setup-all bench clean
+# What does not depend on each other is set up at the same time.
+MAKEFLAGS += --jobs=3
+
+.PHONY: train test test-long check sanitize format setup setup-all chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
 
 test: setup-all
-	$(BIN)/python -m pytest -n 2 -m "not long"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long"
 
 test-long: setup-all
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: setup-all
 	$(BIN)/ruff check .
@@ -29,40 +33,71 @@ format: setup-all
 	$(BIN)/ruff format .
 
 # The kernels on random shapes under AddressSanitizer and UndefinedBehaviorSanitizer.
-KERNELS := src/paceline/kernels/cc
 sanitize:
 	mkdir -p build
 	g++ -O1 -g -mavx2 -mfma -std=c++17 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-	    -I$(KERNELS) tests/check_kernels.cc $(filter-out $(KERNELS)/ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
+	    -I$(KERNELS) tests/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
 	build/check-kernels
+
+# Random faults that overlap, for some minutes: `make chaos MINUTES=60 SEED=100`.
+MINUTES ?= 10
+SEED ?= 1
+chaos: setup-all
+	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
+
+# A wheel with the compiled kernels in it, in dist/.
+wheel: setup
+	@mkdir -p build
+	@$(UV) build --wheel --build-constraints constraints.txt --out-dir dist > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@grep "^The wheel has no kernels" build/wheel.log || true
+	@ls dist/*.whl
+
+# The image of the Dockerfile, with whatever builds images here: `make image EXTRAS=s3,ray IMAGE=paceline-ray`.
+EXTRAS ?= s3
+IMAGE ?= paceline
+BASE ?= python:3.11-slim
+image:
+	@builder=$$(command -v docker podman | head -n 1); \
+	test -n "$$builder" || { echo "make image needs docker or podman"; exit 1; }; \
+	$$builder build --tag $(IMAGE) --build-arg BASE=$(BASE) --build-arg EXTRA=$(EXTRA) --build-arg EXTRAS=$(EXTRAS) .
 
 bench: setup-all
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"  # the CPU build
 	$(INSTALL) --editable ".[$(ALL),bench]"
 	$(BIN)/python -m benchmarks
 
-setup: $(VENV)/ready
+setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
 ALL := $(EXTRA),dev,ray,spark,s3,onnx
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(UV) || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@touch $@
+
+$(VENV)/ready: pyproject.toml constraints.txt | $(VENV)/uv
 	$(INSTALL) --editable ".[$(EXTRA)]"
+	@touch $@
+
+# The compiled kernels. If they cannot be built, a line says why, and TensorFlow's are used.
+$(VENV)/kernels: $(VENV)/ready $(wildcard $(KERNELS)/*) src/paceline/kernels/library.py
 	@bash packages.sh g++
 	-@$(BIN)/python -m paceline.kernels
-	touch $@
+	@touch $@
 
 # What the tests need beside it: Ray, Spark, storage, the tools, and packages of the system.
-setup-all: $(VENV)/ready-all
+setup-all: setup $(VENV)/ready-all $(VENV)/packages
 
 $(VENV)/ready-all: $(VENV)/ready
 	$(INSTALL) --editable ".[$(ALL)]"
+	@touch $@
+
+$(VENV)/packages: packages.sh | $(VENV)/uv
 	@bash packages.sh
-	touch $@
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

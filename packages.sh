@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs system packages that are missing: `packages.sh g++` what the kernels need to be built, `packages.sh` what
-# some tests need: Java 17 for Spark, ip and tc for network namespaces, Chromium for the report.
+# some tests need: Java 17 for Spark, ip and tc for network namespaces, Slurm, Chromium for the report.
 # If this user may not install them, TensorFlow's kernels are used, and the tests that need the others are skipped.
 set -uo pipefail
 
@@ -10,11 +10,14 @@ if [ "${1:-}" = g++ ]; then
 else
     java -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || missing+=(openjdk-17-jre-headless)
     command -v ip tc > /dev/null || missing+=(iproute2)
+    command -v slurmctld slurmd > /dev/null || missing+=(slurm-wlm)
     command -v chromium google-chrome > /dev/null || missing+=(chromium)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+    exec 9> "${TMPDIR:-/tmp}/paceline-packages.lock"
+    flock 9  # make runs this twice at a time, apt-get would refuse
     install=(apt-get install -qq -y --no-install-recommends)
     echo "Installing system packages: ${missing[*]} ..."
     apt-get update -qq > /dev/null 2>&1

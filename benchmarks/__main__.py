@@ -14,6 +14,7 @@ from rich.markup import escape
 from benchmarks import machine, report
 from benchmarks.harness import ContenderFailed
 from benchmarks.suites import SUITES, Settings, load
+from benchmarks.summary import SuiteResult
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -50,6 +51,7 @@ def main() -> int:
     # As an exception, so that the contenders are ended too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     described, results, failed = machine.describe(), {}, False
+    measured: dict[str, SuiteResult] = {}
     for name in options.suites or SUITES:
         settings = Settings(
             options.rounds,
@@ -60,6 +62,7 @@ def main() -> int:
         try:
             result = load(name)(settings)
             report.show(result, console)
+            measured[name] = result
             entry = report.to_json(result)
         except ContenderFailed as failure:
             console.print(f"[red]{name}: {escape(str(failure))}[/red]", highlight=False)
@@ -67,6 +70,8 @@ def main() -> int:
         results[name] = entry
         # After every suite, so that a later failure loses nothing.
         report.save(options.out, described, results)
+    if len(measured) > 1:
+        console.print(report.target_table(measured))
     console.print(f"[dim]saved as {options.out}[/dim]", highlight=False)
     return 1 if failed else 0
 

@@ -35,7 +35,8 @@ class Exchanger:
 
     def advance(self, attempt: int, before: Any, now: Any, *pieces: np.ndarray) -> list[np.ndarray]:
         self.finish(attempt, before, *pieces)
-        return [*np.array_split(self._vector, self._shards), np.zeros(5, np.float32)]
+        rows = self._vector[None]  # one subtree
+        return [*np.array_split(rows, self._shards, axis=1), np.zeros((1, 5), np.float32)]
 
     def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
         from paceline.engines.object_store.actor import mean

@@ -4,11 +4,13 @@
 
 Depth 50 is ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR
 ResNets. If ROUND_STEPS is above 1, it is that of sync.method weights. With addresses, this is one
-of several workers on this machine, which all need the same turns.
+of several workers on this machine, which all need the same turns. The number of replicas is 2, or
+that in the variable PACELINE_BENCH_REPLICAS.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 
@@ -18,6 +20,8 @@ from paceline.config.experiment import Data, Experiment, Model, Optimizer, Sched
 from paceline.config.job import Job, Place
 from paceline.engines.base import Engine
 from paceline.worker.devices import import_tensorflow
+
+REPLICAS = "PACELINE_BENCH_REPLICAS"
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
@@ -32,14 +36,15 @@ def build_experiment(depth: int, folder: str) -> Experiment:
             global_batch_size=16,
             replicas=2,
         )
+    replicas = int(os.environ.get(REPLICAS, "2"))
     return Experiment(
         data=Data(source="cifar10", dir=folder, padding=4, flip=True),
         model=Model(depth=depth),
         optimizer=Optimizer(nesterov=True, weight_decay=1e-4),
         schedule=Schedule(name="constant", rate=0.1),
         epochs=10_000,
-        global_batch_size=128,
-        replicas=2,
+        global_batch_size=128 - 128 % replicas,
+        replicas=replicas,
     )
 
 

@@ -33,8 +33,12 @@ _NOT_INHERITED = (
     "TF_NUM_INTEROP_THREADS",
     "TF_CONFIG",
     "TF_XLA_FLAGS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "KERAS_BACKEND",
+    "PACELINE_NO_KERNELS",
 )
-_NOT_INHERITED += ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KERAS_BACKEND")
 
 
 class ContenderFailed(Exception):
@@ -69,12 +73,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Measured:
-    """The turns of a contender, one per round, and the share of a core it used between them."""
+    """The turns of a contender, one per round, the share of a core it used between them, and the
+    sum of the peak resident sizes of its processes."""
 
     name: str
     steps_per_turn: int
     turns: tuple[Turn, ...]
     idle_cpu_share: float
+    peak_bytes: int = 0
 
 
 def clean_environment(additions: Mapping[str, str]) -> dict[str, str]:
@@ -132,6 +138,10 @@ class Running:
         """Return the CPU time used between turns, as a share of one core."""
         self._end_idling()
         return self._idle_cpu_s / self._idle_wall_s if self._idle_wall_s else 0.0
+
+    def peak_bytes(self) -> int:
+        """Return the sum of the peak resident sizes of its processes."""
+        return processes.peak_bytes(self._mark)
 
     def _end_idling(self) -> None:
         if self._idle_since:
@@ -206,7 +216,11 @@ def alternate(
                 turns[each.name].append(each.turn(steps[each.name]))
         return {
             each.name: Measured(
-                each.name, steps[each.name], tuple(turns[each.name]), each.idle_cpu_share()
+                each.name,
+                steps[each.name],
+                tuple(turns[each.name]),
+                each.idle_cpu_share(),
+                each.peak_bytes(),
             )
             for each in running
         }

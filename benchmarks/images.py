@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 
 RECORD_BYTES = 1 + 3 * 32 * 32
 TRAINING_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST_FILES = ("test_batch.bin",)
 MEAN = (125.3, 123.0, 113.9)
 STD = (63.0, 62.1, 66.7)
 
@@ -40,7 +41,7 @@ def cifar10_folder() -> Iterator[tuple[str, str]]:
         return
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
         generator = np.random.default_rng(0)
-        for name in (*TRAINING_FILES, "test_batch.bin"):
+        for name in (*TRAINING_FILES, *TEST_FILES):
             records = generator.integers(0, 256, (10_000, RECORD_BYTES), np.uint8)
             records[:, 0] %= 10
             records.tofile(Path(folder, name))
@@ -53,11 +54,13 @@ def cifar10_folder() -> Iterator[tuple[str, str]]:
 
 def load_training_images(folder: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images as uint8 [50000, 32, 32, 3] and labels as int64 [50000]."""
+    return load_images(folder, TRAINING_FILES)
+
+
+def load_images(folder: str, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images and labels of these files."""
     records = np.concatenate(
-        [
-            np.fromfile(Path(folder, name), np.uint8).reshape(-1, RECORD_BYTES)
-            for name in TRAINING_FILES
-        ]
+        [np.fromfile(Path(folder, name), np.uint8).reshape(-1, RECORD_BYTES) for name in names]
     )
     pictures = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pictures), records[:, 0].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network namespaces with own addresses and a link. Root only.
+"""Hosts on this machine: network namespaces with own addresses and links. Root only.
 
 The link has a given rate and delay. The rate is set in the kernel (`tc ... tbf`). Many kernels lack
 netem for the delay, so a delayed link goes through this process, which holds every packet of a TUN
@@ -80,27 +80,7 @@ def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
             run("ip", "-n", name, "link", "set", device, "mtu", str(_MTU), "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
             if link:
-                rate = f"{link.mbit_per_s:g}mbit"
-                burst = str(
-                    max(16_000, int(link.mbit_per_s * 1e6 / 8 / 250))
-                )  # what passes between two ticks of the clock
-                run(
-                    "tc",
-                    "-n",
-                    name,
-                    "qdisc",
-                    "add",
-                    "dev",
-                    device,
-                    "root",
-                    "tbf",
-                    "rate",
-                    rate,
-                    "burst",
-                    burst,
-                    "latency",
-                    "400ms",
-                )
+                _limit(name, device, link.mbit_per_s)
         yield names
     finally:
         if forwarder:
@@ -108,6 +88,47 @@ def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
         for name in names:
             run("ip", "netns", "del", name, check=False)
         run("ip", "link", "del", devices[0], check=False)
+
+
+def _limit(name: str, device: str, mbit_per_s: float) -> None:
+    """Limit the rate of what a device of a host sends."""
+    burst = max(16_000, int(mbit_per_s * 1e6 / 8 / 250))  # what passes between two clock ticks
+    queue = f"tbf rate {mbit_per_s:g}mbit burst {burst} latency 400ms"
+    run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *queue.split())
+
+
+@contextmanager
+def many_hosts(count: int, mbit_per_s: float = 0) -> Iterator[list[tuple[str, str]]]:
+    """Yield names and addresses of new namespaces that are connected by a switch.
+
+    With `mbit_per_s`, the link of every host has this rate each way. Else it is as fast as the
+    machine.
+    """
+    switch, names = (
+        f"paceline-s-{os.getpid()}",
+        [f"paceline-{i}-{os.getpid()}" for i in range(count)],
+    )
+    hosts = [(name, f"10.213.78.{i + 1}") for i, name in enumerate(names)]
+    try:
+        for name in (switch, *names):
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "bridge", "up")
+        for i, (name, address) in enumerate(hosts):
+            port = f"port{i}"
+            pair = ("link", "add", port, "type", "veth", "peer", "name", "eth", "netns", name)
+            run("ip", "-n", switch, *pair)
+            run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth")
+            run("ip", "-n", name, "link", "set", "eth", "up")
+            if mbit_per_s:
+                _limit(switch, port, mbit_per_s)
+                _limit(name, "eth", mbit_per_s)
+        yield hosts
+    finally:
+        for name in (*names, switch):
+            run("ip", "netns", "del", name, check=False)
 
 
 def cut(name: str) -> None:

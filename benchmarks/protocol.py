@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -76,3 +77,29 @@ def serve_group(train: Callable[[int], float]) -> None:
         wall_start, cpu_start = time.perf_counter(), processes.cpu_s(mark)
         images = train(steps)
         channel.report(images, time.perf_counter() - wall_start, processes.cpu_s(mark) - cpu_start)
+
+
+def serve_processes(
+    commands: Sequence[Sequence[str]], count: Callable[[list[float]], float]
+) -> None:
+    """Pass every turn to several contenders; it ends when all of them have ended.
+
+    `count` makes the number of images from those of each.
+    """
+    channel, pipe = Channel(), subprocess.PIPE
+    workers = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        for command in commands
+    ]
+    while (steps := channel.next_turn()) is not None:
+        clock = Clock.start()
+        for worker in workers:
+            worker.stdin.write(f"go {steps}\n")
+        answers = [json.loads(worker.stdout.readline() or "null") for worker in workers]
+        if None in answers:
+            sys.exit(f"worker {answers.index(None)} ended; what it said stands above")
+        wall_s, cpu_s = clock.read()
+        cpu_s += sum(answer["cpu_s"] for answer in answers)
+        channel.report(count([answer["images"] for answer in answers]), wall_s, cpu_s)
+    for worker in workers:
+        worker.stdin.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def contender_table(result: SuiteResult) -> Table:
         "images/s",
         "CPU ms per image",
         f"times {result.baseline}",
+        "peak memory",
         "CPU while idle",
         title=result.title,
     )
@@ -42,6 +44,7 @@ def contender_table(result: SuiteResult) -> Table:
             spread(row.images_per_s),
             spread(row.cpu_ms_per_image),
             spread(row.ratio),
+            f"{row.peak_bytes / 1e9:.2f} GB",
             shown_idle,
         )
     return table
@@ -52,14 +55,25 @@ def figure_table(result: SuiteResult) -> Table:
         "figure", "measured", "target", "reached", title=None if result.rows else result.title
     )
     for figure in result.figures:
-        target = (
-            f"{figure.target.comparison} {figure.target.value:g} {figure.unit}"
-            if figure.target
-            else ""
-        )
-        reached = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure.reached]
-        table.add_row(figure.name, f"{spread(figure.measured)} {figure.unit}", target, reached)
+        table.add_row(*_cells(figure))
     return table
+
+
+def target_table(results: Mapping[str, SuiteResult]) -> Table:
+    """Return the figures of all suites that have a target."""
+    table = Table("suite", "figure", "measured", "target", "reached", title="Targets")
+    for name, result in results.items():
+        for figure in result.figures:
+            if figure.target:
+                table.add_row(name, *_cells(figure))
+    return table
+
+
+def _cells(figure: Figure) -> tuple[str, str, str, str]:
+    target = figure.target
+    wanted = f"{target.comparison} {target.value:g} {figure.unit}" if target else ""
+    reached = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure.reached]
+    return figure.name, f"{spread(figure.measured)} {figure.unit}", wanted, reached
 
 
 def show(result: SuiteResult, console: Console) -> None:

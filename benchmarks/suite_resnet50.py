@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.harness import Contender, alternate
+from benchmarks.heats import choose_fastest
 from benchmarks.machine import torch_python
+from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
 from paceline.data.sources.arrays import save_arrays
 
 PYTORCH_TARGET = Target(">=", 1.0)
+KERNELS_TARGET = Target(">=", 1.5)
 PICTURES = 128
 VARIANTS = ("threads", "ddp")
 """Without torch.compile, which takes minutes here."""
@@ -30,7 +32,7 @@ def write_pictures(folder: Path) -> None:
 def contenders(folder: str) -> list[Contender]:
     command, of_model = (torch_python(), "-m", "benchmarks.contender_pytorch"), ("50", folder)
     return [
-        Contender("paceline", (sys.executable, "-m", "benchmarks.contender_paceline", *of_model)),
+        *paceline_pair("contender_paceline", *of_model),
         *(Contender(f"pytorch-{variant}", (*command, variant, *of_model)) for variant in VARIANTS),
     ]
 
@@ -39,19 +41,21 @@ def measure(settings: Settings) -> SuiteResult:
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         folder = Path(parent, "pictures")
         write_pictures(folder)
-        measured = alternate(
-            contenders(str(folder)), settings.rounds, settings.turn_seconds, tell=settings.tell
-        )
+        chosen, heats = choose_fastest(contenders(str(folder)), ("pytorch-",), settings)
+        measured = alternate(chosen, settings.rounds, settings.turn_seconds, tell=settings.tell)
     pytorch = best(measured, "pytorch-")
-    cpu = ratio(measured[pytorch], measured["paceline"], lambda turn: turn.cpu_ms_per_image)
-    speed = ratio(measured["paceline"], measured[pytorch])
+    cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
+    speed = ratio(measured[OWN], measured[pytorch])
     figures = [
         Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x", PYTORCH_TARGET),
         Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
+        *pair_figures(measured, KERNELS_TARGET),
     ]
     notes = [
         f"data: {PICTURES} random images in memory, scaled by mean and deviation, "
-        "the same for all; no JPEG is decoded"
+        "the same for all; no JPEG is decoded",
+        *heats,
+        *pair_notes(),
     ]
     title = "ResNet-50 v1.5, 224x224, 1000 classes, global batch 16, float32"
     return SuiteResult(title, figures, notes, pytorch, rows(measured, pytorch))

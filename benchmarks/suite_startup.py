@@ -13,16 +13,22 @@ from pathlib import Path
 from benchmarks import processes
 from benchmarks.harness import ROOT, ContenderFailed, clean_environment
 from benchmarks.images import cifar10_folder
+from benchmarks.pair import pair_notes
 from benchmarks.suites import Settings
-from benchmarks.summary import Figure, SuiteResult, Target, quartiles
+from benchmarks.summary import Figure, Quartiles, SuiteResult, Target, quartiles
 
 HELP_TARGET = Target("<", 0.5)
 FIRST_STEP_TARGET = Target("<", 20)
 MEMORY_TARGET = Target("<", 1.5)
-FIRST_STEP_REPEATS = 3
+FIRST_STEP_RATIO = Target("<=", 1.05)
+MEMORY_RATIO = Target("<=", 1.2)
+KERNELS = ("auto", "tensorflow")
+REPEATS = 3
 MEMORY_STEPS = 40
 _POLL_S = 0.1
 _TIMEOUT_S = 600.0
+Values = dict[str, list[float]]
+"""Of each of KERNELS, one per round."""
 
 
 def run(command: Sequence[str], watch_memory: bool = False) -> tuple[float, int]:
@@ -86,30 +92,41 @@ def measure(settings: Settings) -> SuiteResult:
     settings.tell("paceline --help")
     run([paceline(), "--help"])
     help_s = [run([paceline(), "--help"])[0] for _ in range(settings.rounds)]
+    first_step_s: Values = {kernels: [] for kernels in KERNELS}
+    peak_gb: Values = {kernels: [] for kernels in KERNELS}
     with cifar10_folder() as (folder, note):
-        settings.tell("paceline train --stop-at 1")
-        first_step_s = [train(folder, 1)[0] for _ in range(FIRST_STEP_REPEATS)]
-        settings.tell(f"paceline train --stop-at {MEMORY_STEPS}, watching its memory")
-        peak_bytes = train(folder, MEMORY_STEPS, watch_memory=True)[1]
-    figures = [
-        Figure("paceline --help", quartiles(help_s), "s", HELP_TARGET),
-        Figure(
-            "paceline train --stop-at 1, command to exit",
-            quartiles(first_step_s),
-            "s",
-            FIRST_STEP_TARGET,
-        ),
-        Figure(
-            f"peak memory of {MEMORY_STEPS} steps of ResNet-20",
-            quartiles([peak_bytes / 1e9]),
-            "GB",
-            MEMORY_TARGET,
-        ),
-    ]
+        for number in range(REPEATS):
+            settings.tell(f"the first step and {MEMORY_STEPS} steps, {number + 1} of {REPEATS}")
+            for kernels in KERNELS[:: -1 if number % 2 else 1]:
+                flags = ("--kernels", kernels)
+                first_step_s[kernels].append(train(folder, 1, flags=flags)[0])
+                peak = train(folder, MEMORY_STEPS, watch_memory=True, flags=flags)[1]
+                peak_gb[kernels].append(peak / 1e9)
     notes = [
         note,
         "command to exit is more than the time to the first step: the run is also saved and closed",
         "memory is the sum of the peak resident sizes of all processes; "
         "shared pages count more than once",
+        *pair_notes(),
     ]
-    return SuiteResult("Start-up and memory", figures, notes)
+    help_figure = Figure("paceline --help", quartiles(help_s), "s", HELP_TARGET)
+    return SuiteResult("Start-up and memory", [help_figure, *figures(first_step_s, peak_gb)], notes)
+
+
+def figures(first_step_s: Values, peak_gb: Values) -> list[Figure]:
+    """Return the figures of both kernels, and their ratios, round by round."""
+    own, stock = KERNELS
+    first = "paceline train --stop-at 1, command to exit"
+    memory = f"peak memory of {MEMORY_STEPS} steps of ResNet-20"
+
+    def compared(values: Values) -> Quartiles:
+        return quartiles(a / b for a, b in zip(values[own], values[stock], strict=True))
+
+    return [
+        Figure(first, quartiles(first_step_s[own]), "s", FIRST_STEP_TARGET),
+        Figure(f"{first}, TensorFlow's kernels", quartiles(first_step_s[stock]), "s"),
+        Figure(f"{first}, ratio", compared(first_step_s), "x", FIRST_STEP_RATIO),
+        Figure(memory, quartiles(peak_gb[own]), "GB", MEMORY_TARGET),
+        Figure(f"{memory}, TensorFlow's kernels", quartiles(peak_gb[stock]), "GB"),
+        Figure(f"{memory}, ratio", compared(peak_gb), "x", MEMORY_RATIO),
+    ]

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import processes
+from benchmarks.contender_paceline import REPLICAS
 from benchmarks.harness import ROOT, Contender, ContenderFailed, alternate, clean_environment
 from benchmarks.images import cifar10_folder
 from benchmarks.suite_startup import paceline
@@ -29,6 +30,38 @@ def free_addresses(count: int) -> list[str]:
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
         ]
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def measure_more(settings: Settings) -> SuiteResult:
+    """Measure more workers than cores, and an uneven tree, against one process."""
+    cases = [(4, 4, Target(">=", 0.95)), (3, 12, Target(">=", 0.93))]
+    module, measured = (sys.executable, "-m"), {}
+    with cifar10_folder() as (folder, note):
+        for workers, replicas, _ in cases:
+            hosts = [word for address in free_addresses(workers) for word in ("-", address)]
+            of_model, variable = ("56", folder), {REPLICAS: str(replicas)}
+            one = (*module, "benchmarks.contender_paceline", *of_model)
+            many = (*module, "benchmarks.contender_workers", *of_model, "1", *hosts)
+            pair = [
+                Contender(f"{replicas}-replicas-one-process", one, variable),
+                Contender(f"{replicas}-replicas-{workers}-workers", many, variable),
+            ]
+            measured |= alternate(pair, settings.rounds, settings.turn_seconds, tell=settings.tell)
+    figures = [
+        Figure(
+            f"images/s of ResNet-56, {workers} workers to one process, {replicas} replicas",
+            ratio(
+                measured[f"{replicas}-replicas-{workers}-workers"],
+                measured[f"{replicas}-replicas-one-process"],
+            ),
+            "x",
+            target,
+        )
+        for workers, replicas, target in cases
+    ]
+    baseline = "4-replicas-one-process"
+    title = "More workers on one machine, CIFAR-10"
+    return SuiteResult(title, figures, [note], baseline, rows(measured, baseline))
 
 
 def contenders(folder: str) -> list[Contender]:

@@ -57,6 +57,7 @@ class Row:
     cpu_ms_per_image: Quartiles
     ratio: Quartiles
     idle_cpu_share: float
+    peak_bytes: int
     steps_per_turn: int
     turns: tuple[Turn, ...]
 
@@ -105,6 +106,7 @@ def rows(measured: Mapping[str, Measured], baseline: str) -> list[Row]:
             cpu_ms_per_image=quartiles(turn.cpu_ms_per_image for turn in each.turns),
             ratio=ratio(each, measured[baseline]),
             idle_cpu_share=each.idle_cpu_share,
+            peak_bytes=each.peak_bytes,
             steps_per_turn=each.steps_per_turn,
             turns=each.turns,
         )

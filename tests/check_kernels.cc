@@ -8,6 +8,8 @@
 
 #include "batch_norm.h"
 #include "im2col.h"
+#include "pooling.h"
+#include "swish.h"
 #include "winograd.h"
 
 namespace {
@@ -67,7 +69,7 @@ Plain plain_convolution(const im2col::Shape& s, const Array& x, const Array& f, 
 }
 
 im2col::Shape random_shape(int c, int k, int size, int stride) {
-  const int h = between(1, 13), w = between(1, 13);
+  const int h = between(1, 13), w = between(0, 2) ? between(1, 13) : between(14, 40);
   const int oh = (h + stride - 1) / stride, ow = (w + stride - 1) / stride;
   return {between(1, 4), h, w, c, oh, ow, k, size, size, stride,
           std::max(0, (oh - 1) * stride + size - h) / 2, std::max(0, (ow - 1) * stride + size - w) / 2};
@@ -114,7 +116,11 @@ void check_batch_norm() {
   const Array residual = has_residual ? random(s.rows * s.c) : Array();
   Array mean(s.c), scale(s.c), variance(s.c), y(x.size()), dx(x.size()), dgamma(s.c), dbeta(s.c);
   Array dresidual(has_residual ? x.size() : 0);
-  batch_norm::moments(s, x.data(), 1e-5f, mean.data(), scale.data(), variance.data());
+  batch_norm::Moments moments(s.c);
+  const size_t first = between(1, static_cast<int>(s.rows) - 1);  // in two pieces
+  moments.add(x.data(), first);
+  moments.add(x.data() + first * s.c, s.rows - first);
+  moments.finish(1e-5f, mean.data(), scale.data(), variance.data());
   batch_norm::forward(s, x.data(), has_residual ? residual.data() : nullptr, slope, gamma.data(),
                       beta.data(), mean.data(), scale.data(), y.data());
   batch_norm::backward(s, dy.data(), x.data(), has_residual ? y.data() : nullptr, slope, gamma.data(),
@@ -148,6 +154,49 @@ void check_batch_norm() {
   compare("batch norm beta gradient", dbeta, right_dbeta);
 }
 
+void check_swish() {
+  const swish::Shape s{static_cast<size_t>(between(1, 700)), 8 * between(1, 9)};
+  const float alpha = between(0, 1) ? 1.0f : 1.702f;
+  const Array x = random(s.rows * s.c), dy = random(x.size()), factor = random(s.c), offset = random(s.c);
+  Array y(x.size()), dz(x.size());
+  std::vector<double> sum(s.c), product(s.c), right_y(x.size()), right_dz(x.size()), right_sum(s.c);
+  swish::forward(s, x.data(), alpha, factor.data(), offset.data(), y.data());
+  swish::backward(s, dy.data(), x.data(), alpha, factor.data(), offset.data(), offset.data(), dz.data(),
+                  sum.data(), product.data());
+  for (size_t i = 0; i < x.size(); i++) {
+    const size_t c = i % s.c;
+    const double z = static_cast<double>(factor[c]) * x[i] + offset[c], e = 1 / (1 + std::exp(-alpha * z));
+    right_y[i] = z * e;
+    right_dz[i] = dy[i] * e * (1 + alpha * z * (1 - e));
+    right_sum[c] += right_dz[i];
+  }
+  compare("swish forward", y, right_y);
+  compare("swish gradient", dz, right_dz);
+  compare("swish sum of gradients", Array(sum.begin(), sum.end()), right_sum);
+}
+
+void check_pooling() {
+  const pooling::Shape s{between(1, 4), between(2, 13), between(2, 13), 8 * between(1, 5)};
+  const size_t size = static_cast<size_t>(s.n) * s.h * s.w * s.c;
+  const Array x = random(size), dy = random(static_cast<size_t>(s.n) * (s.h / 2) * (s.w / 2) * s.c);
+  Array y(dy.size()), dx(size);
+  std::vector<double> right_y(dy.size()), right_dx(size);
+  pooling::forward(s, x.data(), y.data());
+  pooling::backward(s, x.data(), dy.data(), dx.data());
+  for (size_t o = 0; o < dy.size(); o++) {
+    const size_t c = o % s.c, k = o / s.c % (s.w / 2), r = o / s.c / (s.w / 2) % (s.h / 2);
+    const size_t n = o / s.c / (s.w / 2) / (s.h / 2);
+    size_t most = ((n * s.h + 2 * r) * s.w + 2 * k) * s.c + c;
+    const size_t first = most;
+    for (const size_t at : {first + s.c, first + s.w * s.c, first + s.w * s.c + s.c})
+      if (x[at] > x[most]) most = at;
+    right_y[o] = x[most];
+    right_dx[most] = dy[o];
+  }
+  compare("pooling forward", y, right_y);
+  compare("pooling gradient", dx, right_dx);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -156,6 +205,8 @@ int main(int count, char** arguments) {
     check_winograd();
     check_im2col();
     check_batch_norm();
+    check_swish();
+    check_pooling();
   }
   std::printf("%d random shapes of each kernel; the largest error is %.1e\n", rounds, worst);
   return 0;

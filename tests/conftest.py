@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import stopped_run, uninterrupted_run
+from helpers import averaged_run, stopped_run, uninterrupted_run
+from s3_server import folder, s3  # noqa: F401
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -70,6 +71,18 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke` with helpers.WEIGHTS, in one process."""
+    return averaged_run(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a `train smoke` that was stopped after step 5."""
     return stopped_run(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def two_workers_stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke --workers 2` that was stopped after step 5."""
+    return stopped_run(tmp_path_factory, workers=2)

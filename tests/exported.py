@@ -1,5 +1,5 @@
-"""Use an export as somebody who never heard of Paceline: python exported.py FORMAT PATH INPUTS.npz
-OUTPUTS.npz. Not a test itself.
+"""Use exports as somebody who never heard of Paceline: python exported.py FORMAT INPUTS.npz PATH...
+writes PATH.npz for each. Not a test itself.
 
 INPUTS has `images` (scaled), `pixels` and `encoded` (bytes of files); the export says which of them
 it takes.
@@ -62,10 +62,10 @@ def use_onnx(path, inputs):
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NotInstalled())
-    kind, path, source, target = sys.argv[1:]
-    with np.load(source, allow_pickle=True) as inputs:
-        classes, outputs = {"keras": use_keras, "savedmodel": use_savedmodel, "onnx": use_onnx}[
-            kind
-        ](path, dict(inputs))
-    np.savez(target, outputs=outputs, classes=classes)
+    kind, source, *paths = sys.argv[1:]
+    use = {"keras": use_keras, "savedmodel": use_savedmodel, "onnx": use_onnx}[kind]
+    for path in paths:
+        with np.load(source, allow_pickle=True) as inputs:
+            classes, outputs = use(path, dict(inputs))
+        np.savez(f"{path}.npz", outputs=outputs, classes=classes)
     assert "paceline" not in sys.modules

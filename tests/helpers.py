@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from paceline.run_folder.files import unsealed
+
 # of one program; generous, because other tests share the cores
 TIMEOUT_S = float(os.environ.get("PACELINE_TEST_TIMEOUT_S", "120"))
 MARK = "PACELINE_TEST_MARK"  # environment variable by which all processes of a program are found
@@ -287,23 +289,35 @@ def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once_per_session(tmp_path_factory, "uninterrupted", make) / "run"
 
 
-def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped_run(tmp_path_factory: pytest.TempPathFactory, workers: int = 1) -> Path:
     """Return the folder of one that was stopped in its first epoch, with checkpoints 4 and 5."""
 
     def make(folder: Path) -> None:
-        assert (
-            paceline("train", "smoke", "--run-dir", "run", "--stop-at", "5", cwd=folder).code == 0
-        )
+        flags = ("--run-dir", "run", "--stop-at", "5", "--workers", str(workers))
+        assert paceline("train", "smoke", *flags, cwd=folder).code == 0
 
-    return once_per_session(tmp_path_factory, "stopped-at-5", make) / "run"
+    return once_per_session(tmp_path_factory, f"stopped-at-5-{workers}", make) / "run"
+
+
+WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
+
+
+def averaged_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke` that averages weights, WEIGHTS, in one process."""
+
+    def make(folder: Path) -> None:
+        assert paceline("train", "smoke", "--run-dir", "run", *WEIGHTS, cwd=folder).code == 0
+
+    return once_per_session(tmp_path_factory, "averaged", make) / "run"
 
 
 def result_of(run: Path) -> dict[str, Any]:
-    return json.loads((run / "result.json").read_text())
+    return unsealed(json.loads((run / "result.json").read_text()))
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [unsealed(json.loads(line)) for line in lines]
 
 
 def losses_of(run: Path, tag: str = "loss") -> list[tuple[int, float]]:

@@ -138,3 +138,14 @@ def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
     assert [type(message) for message in received] == [Block, Block, Evaluation]
     assert received[2] == Evaluation(8, measured)
     assert received[1].metrics["accuracy"] == 0.5
+
+
+def test_a_state_that_is_not_finite_is_not_saved_though_the_loss_is(tmp_path: Path) -> None:
+    layout = StateLayout({"params": (("a", (3,)),)})
+    state = State(4, {"params": np.array([1.0, np.inf, 2.0], np.float32)})
+    checkpoints = Checkpoints(tmp_path, layout)
+    save = SaveCheckpoint(lambda: state, checkpoints, lambda step: True)
+    StopOnNonFiniteLoss()(4, BLOCK)
+    with pytest.raises(TrainingFailed, match=r"the vector params .* after step 4"):
+        save(4, BLOCK)
+    assert checkpoints.steps() == []

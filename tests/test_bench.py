@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ from benchmarks import harness, report
 from benchmarks.__main__ import parse
 from benchmarks.flops import forward_multiply_adds, resnet_products, training_flops
 from benchmarks.harness import Contender, ContenderFailed, Measured, Turn, alternate
+from benchmarks.heats import choose_fastest
 from benchmarks.images import cifar10_folder, load_training_images
 from benchmarks.index_probe import SHARDS, make, write_shards
+from benchmarks.pair import paceline_pair, pair_figures
 from benchmarks.pictures import draw_pictures, picture_folder
-from benchmarks.suites import SUITES, load
+from benchmarks.suites import SUITES, Settings, load
 from benchmarks.summary import Figure, Quartiles, SuiteResult, Target, best, quartiles, ratio, rows
 from rich.console import Console
 
+PAIR = (("paceline", 200, 5_000_000), ("paceline-tensorflow", 100, 4_000_000))
 SERVE = "from benchmarks.protocol import serve; import time\n"
 
 
@@ -57,6 +61,45 @@ def test_turns_are_calibrated_and_the_faster_contender_wins_by_its_factor() -> N
     assert 2 < ratio(results["quick"], results["slow"]).median < 4
     assert best(results, "") == "quick"
     assert all(each.idle_cpu_share < 0.2 for each in results.values())
+
+
+def test_of_a_group_only_the_fastest_takes_part_and_a_note_names_all() -> None:
+    contenders = [
+        sleeper("ours", 0.05),
+        sleeper("theirs-slow", 0.03),
+        sleeper("theirs-quick", 0.01),
+        sleeper("alone-here", 0.05),
+    ]
+    settings = Settings(1, 0.1, lambda message: None)
+    chosen, notes = choose_fastest(contenders, ("theirs-", "alone-"), settings)
+    assert [each.name for each in chosen] == ["ours", "theirs-quick", "alone-here"]
+    (note,) = notes
+    assert all(part in note for part in ("theirs-slow", "theirs-quick takes part"))
+
+
+def test_several_processes_are_one_contender_and_a_turn_ends_with_the_slowest() -> None:
+    program = """
+    import sys
+    from benchmarks.protocol import serve_processes
+    part = "from benchmarks.protocol import serve; import time; "
+    part += "serve(lambda steps: [time.sleep({} * steps), 10 * steps][1])"
+    serve_processes([[sys.executable, "-c", part.format(s)] for s in (0.01, 0.02)], sum)
+    """
+    both = alternate([fake("both", program)], rounds=2, turn_seconds=0.2)["both"]
+    assert both.turns[0].images == 20 * both.steps_per_turn
+    assert both.turns[0].wall_s >= 0.02 * both.steps_per_turn
+    assert both.peak_bytes > 10e6, "all three processes count"
+
+
+def test_the_figures_of_both_kernels() -> None:
+    turns = [replace(measured(name, [speed] * 3), peak_bytes=peak) for name, speed, peak in PAIR]
+    speed, cpu, memory = pair_figures({each.name: each for each in turns}, Target(">=", 1.5))
+    assert (speed.measured.median, speed.reached) == (2.0, True)
+    assert cpu.measured.median == 2.0
+    assert (memory.measured.median, memory.reached) == (1.25, False)
+    own, stock = paceline_pair("contender_paceline", "20", "data")
+    assert own.command == stock.command
+    assert own.environment != stock.environment
 
 
 def test_what_a_contender_prints_is_not_taken_for_an_answer() -> None:
@@ -214,6 +257,9 @@ def test_the_report_shows_and_saves_target_and_measured_value(tmp_path: Path) ->
     assert all(
         part in text for part in ("a suite", "a note", "1.15", ">= 1.2 x", "no", "times theirs")
     )
+    console.print(report.target_table({"speed": result, "again": result}))
+    targets = console.export_text().splitlines()
+    assert sum("ours to theirs" in line for line in targets) == 2
     report.save(tmp_path / "bench.json", {"cores": 2}, {"suite": report.to_json(result)})
     saved = json.loads((tmp_path / "bench.json").read_text())
     assert saved["suites"]["suite"]["figures"][0]["reached"] is False

@@ -24,7 +24,7 @@ from safetensors import safe_open
 
 from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
-from paceline.run_folder import checkpoint
+from paceline.run_folder import checkpoint, checkpoint_file
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.files import replacing
 
@@ -343,7 +343,7 @@ def test_a_newer_format_is_not_taken_for_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+        patch.setattr(checkpoint_file, "FORMAT", checkpoint_file.FORMAT + 1)
         Checkpoints(tmp_path, LAYOUT).save(some_state(1))
     with pytest.raises(UserError, match="newer Paceline"):
         Checkpoints(tmp_path, LAYOUT).latest()

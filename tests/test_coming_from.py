@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from helpers import once_per_session, paceline, program, result_of, wait_until
+from in_process import paceline_here
 from paceline.cli.commands import split_command
 
 ROOT = Path(__file__).parents[1]
@@ -165,7 +166,8 @@ def test_what_to_type_now_works(command: str, workspace: Path, tmp_path: Path) -
     words = smaller(command)
     if words[0] == "tensorboard":
         return tensorboard_answers(words, here)
-    ended = paceline(*words, cwd=here)
+    alone = not {"--workers", "--ps", "--on", "--threads-per-replica"} & {*words}
+    ended = (paceline_here if alone else paceline)(*words, cwd=here)
     assert ended.code == 0, ended.err
     if words[0] == "train":
         assert ended.last_line["finished"] == "true"

@@ -32,6 +32,7 @@ from helpers import (
     wait_until,
     write_own_code,
 )
+from in_process import paceline_here
 
 RESULT_FIELDS = [
     "step",
@@ -58,14 +59,15 @@ def own_code(here: Path) -> Path:
 
 
 def smoke(*flags: str, cwd: Path) -> Ended:
-    return paceline("train", "smoke", *flags, cwd=cwd)
+    return paceline_here("train", "smoke", *flags, cwd=cwd)
 
 
-def quick(*flags: str, cwd: Path) -> Ended:
+def quick(*flags: str, cwd: Path, run: Callable[..., Ended] = paceline_here) -> Ended:
     """A whole run of a few steps, with a small model that compiles fast."""
     write_own_code(cwd)
     own = () if "--model.build" in flags else ("--model.build", "own.py:build_model")
-    return smoke("--steps", "3", "--replicas", "2", "--run-dir", "run", *own, *flags, cwd=cwd)
+    few = ("--steps", "3", "--replicas", "2", "--run-dir", "run")
+    return run("train", "smoke", *few, *own, *flags, cwd=cwd)
 
 
 def assert_refused(ended: Ended, *parts: str) -> None:
@@ -98,8 +100,13 @@ def files_in(folder: Path) -> set[str]:
         ("trian", ["unknown command 'trian'", "did you mean 'train'?"]),
         ("train smoke --model.depth 9", ["model.depth is 9", "6n+2", "8 or 14"]),
         ("train smoke --global-batch-size 30", ["30", "4 replicas", "use 28"]),
-        ("train smoke --replicas 3", ["replicas is 3", "power of two"]),
-        ("train smoke --workers 3", ["workers is 3", "power of two", "4 replicas"]),
+        ("train smoke --replicas 3", ["32", "3 replicas", "use 30"]),
+        ("train smoke --replicas 0", ["replicas is 0", "1 to 65,536"]),
+        ("train smoke --workers 0", ["workers is 0", "1 or more"]),
+        (
+            "train smoke --workers 5",
+            ["workers is 5", "only 4 replicas", "use 4 workers or fewer", "--replicas 5 or more"],
+        ),
         ("train smok", ["unknown recipe 'smok'", "did you mean 'smoke'?"]),
         (
             "train smoke --modle.depth 8",
@@ -137,8 +144,15 @@ def files_in(folder: Path) -> set[str]:
 def test_a_mistake_gets_one_line_and_creates_nothing(
     arguments: str, parts: list[str], here: Path
 ) -> None:
-    assert_refused(paceline(*arguments.split(), cwd=here), *parts)
+    assert_refused(paceline_here(*arguments.split(), cwd=here), *parts)
     assert files_in(here) == set()
+
+
+def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
+    assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
+    refused = paceline("train", "smoke", "--devices", "gpu", cwd=here)
+    assert_refused(refused, "devices is gpu", "no GPU")
+    assert files_in(here) <= {"runs"}
 
 
 def test_a_folder_of_somebody_else_is_left_alone(here: Path) -> None:
@@ -268,7 +282,7 @@ def damage_pickle_that_runs_code(folder: Path) -> list[str]:
         file.with_suffix("").write_bytes(pickle.dumps({b"data": RunsCode()}))
         file.unlink()
     return [
-        f"{folder / 'data_batch_1'} is not a CIFAR pickle",
+        f"{folder / 'data_batch_1'} is not a whole CIFAR pickle",
         "system, which is refused",
         "it was not run",
     ]
@@ -289,13 +303,13 @@ def test_a_bad_data_folder_gets_one_line(
 ) -> None:
     folder = write_cifar10(here.parent / "cifar")
     parts = damage(folder)
-    assert_refused(paceline(*command.split(), str(folder), cwd=here), *parts)
+    assert_refused(paceline_here(*command.split(), str(folder), cwd=here), *parts)
     assert files_in(here) <= {"runs"}
 
 
 def test_data_info_shows_the_examples_of_each_class(here: Path) -> None:
     write_cifar10(here / "cifar")
-    ended = paceline("data", "info", "cifar", cwd=here)
+    ended = paceline_here("data", "info", "cifar", cwd=here)
     assert (ended.code, ended.err) == (0, "")
     rows = [line.split() for line in ended.out.splitlines()]
     assert ["train", "40", "examples"] in rows
@@ -410,7 +424,7 @@ def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_help_names_every_command(arguments: list[str], here: Path) -> None:
-    ended = paceline(*arguments, cwd=here)
+    ended = (paceline_here if arguments else paceline)(*arguments, cwd=here)
     assert (ended.code, ended.err) == (0, "")
     for word in (
         "paceline train",
@@ -422,7 +436,7 @@ def test_help_names_every_command(arguments: list[str], here: Path) -> None:
 
 
 def test_help_of_train_explains_every_flag(here: Path) -> None:
-    ended = paceline("train", "smoke", "--help", cwd=here)
+    ended = paceline_here("train", "smoke", "--help", cwd=here)
     assert (ended.code, ended.err) == (0, "")
     text = " ".join(ended.out.replace("│", " ").split())
     assert "paceline train [RECIPE] [flags]" in text
@@ -432,7 +446,7 @@ def test_help_of_train_explains_every_flag(here: Path) -> None:
 
 
 def test_recipes_are_listed_with_what_they_are(here: Path) -> None:
-    ended = paceline("recipes", cwd=here)
+    ended = paceline_here("recipes", cwd=here)
     assert (ended.code, ended.err) == (0, "")
     for name in (
         "shapes",
@@ -467,7 +481,8 @@ def test_a_dry_run_prints_derived_numbers_and_layers_and_creates_nothing(here: P
 
 
 def test_a_run_leaves_what_the_manual_says(here: Path, own_code: Path) -> None:
-    ended = quick("--json", "--actions", "own.py:write_down", "--keep", "1", cwd=here)
+    flags = ("--json", "--actions", "own.py:write_down", "--keep", "1")
+    ended = quick(*flags, cwd=here, run=paceline)
     assert (ended.code, ended.err) == (0, "")
     *_, last, as_json = ended.out.splitlines()
     result = json.loads(as_json)

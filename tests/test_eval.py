@@ -14,7 +14,8 @@ import pytest
 import tensorflow as tf
 
 import paceline as library
-from helpers import Ended, metrics_of, paceline, program, wait_until
+from helpers import Ended, metrics_of, program, wait_until
+from in_process import paceline_here
 from made_runs import SMALL, make_grey_run, make_run
 from paceline.config.experiment import Data, Optimizer
 from paceline.core.evaluation import num_batches, summarise
@@ -65,7 +66,7 @@ def test_single_examples_add_up_to_the_whole(evaluated: Evaluation):
 def test_the_command_prints_the_same_as_json_and_leaves_no_log(
     uninterrupted: Path, evaluated: Evaluation, tmp_path: Path
 ):
-    ended = paceline("eval", str(uninterrupted), "--json", cwd=tmp_path)
+    ended = paceline_here("eval", str(uninterrupted), "--json", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, ""), ended
     assert json.loads(ended.out) == evaluated.to_json()
     assert not list(tmp_path.rglob("*"))
@@ -75,7 +76,7 @@ def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(
     stopped_at_5: Path, tmp_path: Path
 ):
     shutil.copytree(stopped_at_5, tmp_path / "runs" / "mine")
-    ended = paceline("eval", "mine", cwd=tmp_path)
+    ended = paceline_here("eval", "mine", cwd=tmp_path)
     assert ended.code == 0, ended
     first, second, *table = ended.out.splitlines()
     assert first == "runs/mine, step 5, 131 test images"
@@ -172,7 +173,7 @@ def test_a_damaged_or_newer_run_is_one_line(
     damage(tmp_path / "run", how)
     (tmp_path / "a.png").touch()
     assert_refused(
-        paceline(command, "run", *(["a.png"] * (command == "predict")), cwd=tmp_path), part
+        paceline_here(command, "run", *(["a.png"] * (command == "predict")), cwd=tmp_path), part
     )
 
 
@@ -188,13 +189,14 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(tmp_path: Path, how: str, 
 
 
 def test_bad_input_is_one_line(uninterrupted: Path, tmp_path: Path):
-    assert_refused(paceline("eval", "nowhere", cwd=tmp_path), "no run in nowhere", "paceline train")
-    assert_refused(paceline("eval", cwd=tmp_path), "RUN is missing")
+    nowhere = paceline_here("eval", "nowhere", cwd=tmp_path)
+    assert_refused(nowhere, "no run in nowhere", "paceline train")
+    assert_refused(paceline_here("eval", cwd=tmp_path), "RUN is missing")
     assert_refused(
-        paceline("eval", str(uninterrupted), "--split", "train", cwd=tmp_path), "--split"
+        paceline_here("eval", str(uninterrupted), "--split", "train", cwd=tmp_path), "--split"
     )
     assert_refused(
-        paceline("eval", str(uninterrupted), "--checkpoint", "7", cwd=tmp_path),
+        paceline_here("eval", str(uninterrupted), "--checkpoint", "7", cwd=tmp_path),
         "no checkpoint of step 7",
         "24",
     )

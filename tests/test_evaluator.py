@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from helpers import metrics_of, paceline, program, result_of, tf_config, wait_until
+from in_process import paceline_here
 
 EVALUATOR = tf_config({"chief": ["127.0.0.1:1"]}, "evaluator")
 IN_THE_SPEC = tf_config({"chief": ["127.0.0.1:1"], "evaluator": ["127.0.0.1:2"]}, "evaluator")
@@ -59,7 +60,7 @@ def test_a_finished_run_is_evaluated_with_the_chiefs_numbers_and_only_once(
     assert evaluations(run)[24]["test_count"] == 131
     assert list((run / "events/evaluator").iterdir())
     first = (run / "evaluations.jsonl").read_bytes()
-    assert paceline("train", "smoke", cwd=tmp_path, environment=environment).code == 0
+    assert paceline_here("train", "smoke", cwd=tmp_path, environment=environment).code == 0
     assert (run / "evaluations.jsonl").read_bytes() == first
     assert chiefs_files(run) == before, "the chief's files are the chief's"
 
@@ -68,7 +69,7 @@ def test_it_waits_for_the_run_follows_the_training_and_tolerates_pruning(tmp_pat
     """Two steps between saves and one kept: most checkpoints are gone before they could be read."""
     flags = ("train", "smoke", "--save-every", "0.25", "--data.validation", "16", "--keep", "1")
     with program(*flags, cwd=tmp_path, environment=EVALUATOR) as evaluator:
-        trained = paceline(*flags, "--run-dir", "run", cwd=tmp_path)
+        trained = paceline_here(*flags, "--run-dir", "run", cwd=tmp_path)
         ended = evaluator.wait()
     assert (trained.code, ended.code) == (0, 0), ended
     run, last = tmp_path / "run", max(evaluations(tmp_path / "run"))
@@ -109,19 +110,19 @@ def test_an_unfinished_run_is_waited_for_until_a_sigterm(
     assert sorted(evaluations(run)) == [4, 5]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--seed", "7"), "the evaluator's experiment is not that of run: seed"),
-        (("--start-timeout", "8"), "no sign of a checkpoint"),
+        (("--start-timeout", "5"), "no sign of a checkpoint"),
     ],
     ids=["another-experiment", "no-sign"],
 )
 def test_what_cannot_go_on_is_told_in_one_line(
     flags: tuple[str, ...], message: str, stopped_at_5: Path, tmp_path: Path
 ) -> None:
+    """In this process, because the start timeout of a new one would count TensorFlow's import."""
     shutil.copytree(stopped_at_5, tmp_path / "run")
-    ended = paceline("train", "smoke", *flags, cwd=tmp_path, environment=EVALUATOR)
+    ended = paceline_here("train", "smoke", *flags, cwd=tmp_path, environment=EVALUATOR)
     assert ended.code == 2
     assert message in ended.err.splitlines()[-1]

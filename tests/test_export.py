@@ -15,6 +15,7 @@ import tensorflow as tf
 from safetensors import safe_open
 
 from helpers import TIMEOUT_S, Ended, paceline
+from in_process import paceline_here
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
 from paceline.config.experiment import Data
 from paceline.config.job import Job, Run
@@ -40,58 +41,54 @@ def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
     return notes
 
 
-def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Return what the export predicts for images, in a process of its own."""
+def use(
+    to: str, outs: list[Path], folder: Path, **inputs: np.ndarray
+) -> list[tuple[np.ndarray, list[str]]]:
+    """Return what each export predicts for images, in a process without Paceline."""
     np.savez(folder / "inputs.npz", **inputs)
-    program = Path(__file__).with_name("exported.py")
-    command = [
-        sys.executable,
-        str(program),
-        to,
-        str(out),
-        str(folder / "inputs.npz"),
-        str(folder / "outputs.npz"),
-    ]
+    program = str(Path(__file__).with_name("exported.py"))
+    command = [sys.executable, program, to, str(folder / "inputs.npz"), *map(str, outs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    with np.load(folder / "outputs.npz") as found:
-        return found["outputs"], list(found["classes"])
+    predicted = []
+    for out in outs:
+        with np.load(f"{out}.npz") as found:
+            predicted.append((found["outputs"], list(found["classes"])))
+    return predicted
 
 
 @pytest.mark.parametrize("to", ["keras", "savedmodel", "onnx"])
-@pytest.mark.parametrize("serving", [False, True])
 def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
-    uninterrupted: Path, tmp_path: Path, to: str, serving: bool
+    uninterrupted: Path, tmp_path: Path, to: str
 ):
-    run, out = RunFolder(uninterrupted), tmp_path / f"model.{to}"
-    notes = export(run, out, to, serving)
-    assert len(notes) == (serving and to != "savedmodel"), notes
+    """Both the plain export and the one that serves."""
+    run, outs = RunFolder(uninterrupted), [tmp_path / f"{name}.{to}" for name in ("plain", "serve")]
+    for serving, out in enumerate(outs):
+        notes = export(run, out, to, bool(serving))
+        assert len(notes) == (serving and to != "savedmodel"), notes
+    assert sorted(tmp_path.iterdir()) == outs
     images, _ = draw_shapes(1, 131)
-    found, classes = use(
+    predicted = use(
         to,
-        out,
+        outs,
         tmp_path,
         images=augment.scale(run.experiment().data, tf.constant(images)).numpy(),
         pixels=images.astype(np.float32),
         encoded=np.array([encode(each) for each in images], object),
     )
     evaluation = evaluate_run(run)
-    assert classes == list(evaluation.classes)
-    shares = found if serving else to_probabilities(found, True)
-    np.testing.assert_array_equal(shares.argmax(axis=1), evaluation.probabilities.argmax(axis=1))
-    np.testing.assert_allclose(shares, evaluation.probabilities, atol=TOLERANCE)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
-        "inputs.npz",
-        f"model.{to}",
-        "outputs.npz",
-    ]
+    for serving, (found, classes) in enumerate(predicted):
+        assert classes == list(evaluation.classes)
+        shares, expected = found if serving else to_probabilities(found, True), evaluation
+        np.testing.assert_array_equal(shares.argmax(axis=1), expected.probabilities.argmax(axis=1))
+        np.testing.assert_allclose(shares, expected.probabilities, atol=TOLERANCE)
 
 
 def test_a_savedmodel_that_serves_takes_jpegs_of_any_size_as_eval_does(tmp_path: Path):
     run, _, files = make_pictures_run(tmp_path)
     export(run, tmp_path / "model", "savedmodel", serving=True)
     encoded = np.array([file.read_bytes() for file in files], object)
-    found, _ = use("savedmodel", tmp_path / "model", tmp_path, encoded=encoded)
+    ((found, _),) = use("savedmodel", [tmp_path / "model"], tmp_path, encoded=encoded)
     np.testing.assert_allclose(found, evaluate_run(run).probabilities, atol=TOLERANCE)
 
 
@@ -189,15 +186,16 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
     )
     assert ended.err.startswith("note: onnx cannot decode JPEG")
     written = (tmp_path / "model.onnx").read_bytes()
-    assert refused(paceline(*command, cwd=tmp_path), "model.onnx exists")
+    assert refused(paceline_here(*command, cwd=tmp_path), "model.onnx exists")
     assert (tmp_path / "model.onnx").read_bytes() == written
     assert refused(
-        paceline("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path),
+        paceline_here("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path),
         "--to is 'torch'",
     )
-    assert refused(paceline("export", str(uninterrupted), "m", cwd=tmp_path), "--to is missing")
+    missing = paceline_here("export", str(uninterrupted), "m", cwd=tmp_path)
+    assert refused(missing, "--to is missing")
     assert refused(
-        paceline(
+        paceline_here(
             "export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path
         ),
         "only weights",

@@ -116,7 +116,7 @@ def test_an_interruption_leaves_nothing(server, serve, tmp_path, monkeypatch):
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch_module, "_unpack", interrupt)
+    monkeypatch.setattr(fetch_module, "unpack_archive", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetch("cifar10", tmp_path, server.url, console=quiet())
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ Which folder may import which is in pyproject.toml, for `lint-imports`. That rea
 cannot see what is loaded at run time, because TensorFlow is imported inside functions.
 """
 
+import importlib
 import subprocess
 import sys
 import time
@@ -119,3 +120,14 @@ def test_help_of_train_names_the_flags_and_loads_no_tensorflow():
         done.stdout.replace(",", " ").split()
     )
     assert time.monotonic() - began < 30
+
+
+def test_what_keras_does_not_need_is_hidden_only_while_it_is_imported(monkeypatch):
+    from paceline.worker import devices
+
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    with devices._hidden(("wave", "json")):
+        with pytest.raises(ImportError):
+            importlib.import_module("wave")
+        assert importlib.import_module("json").dumps, "somebody imported it before"
+    assert importlib.import_module("wave").open

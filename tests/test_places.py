@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any, get_args
 
@@ -10,16 +11,19 @@ import pytest
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Ray
 from paceline.config.places import PLACES, PlaceName
-from paceline.errors import AddressTaken, UserError
-from paceline.messages import Message, Warn
-from paceline.places.failures import WorkerFailed
+from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.messages import Message, Result, Saved, Send, Start, Warn
+from paceline.places import restarts
+from paceline.places.failures import RoomForFewer, WorkerFailed
 from paceline.places.restarts import ADDRESS_TRIES, run_with_restarts
-from paceline.places.watchdog import Watchdog
+from paceline.places.watchdog import WORKING_LIMITS, Watchdog
 
 TABLE = [
     # place, all on one machine, restarted by a platform, parameter servers, engine
     ("local", True, False, True, "collective"),
     ("tf_config", False, True, True, "collective"),
+    ("slurm", False, True, True, "collective"),
+    ("kubernetes", False, True, True, "collective"),
     ("ray", False, False, False, "object_store"),
     ("spark", False, False, False, "collective"),
 ]
@@ -56,20 +60,40 @@ def test_parameter_servers_are_refused_where_a_place_has_none(name: PlaceName) -
 
 
 class Attempts:
-    """Runs that end as listed: "saved" and "failed" by a lost worker, "taken", or "done"."""
+    """Runs that end as listed: "saved" and "failed" by a lost worker, "taken", "room for N" or
+    "done", after the checkpoints whose number comes before, as in "2 failed"."""
 
     def __init__(self, *ends: str) -> None:
         self._ends = iter(ends)
         self.workers: list[int] = []
 
-    def __call__(self, workers: int) -> dict[str, Any]:
+    def __call__(self, workers: int, listen: Send) -> dict[str, Any]:
         self.workers.append(workers)
-        end = next(self._ends)
+        *saves, end = re.split(r"(?<=\d) ", next(self._ends))
+        listen(Start(total_steps=100, steps_per_epoch=10))
+        for step in range(sum(map(int, saves))):
+            try:
+                listen(Saved(step + 1))
+            except Exception:  # as a group does: all save and end, then it raises that
+                listen(Result({"finished": False}))
+                raise
+        if end.startswith("room for"):
+            raise RoomForFewer(int(end.split()[-1]), "4 workers need 4 slots, there are 2")
         if end == "taken":
             raise AddressTaken("cannot listen at 127.0.0.1:1")
+        if end in ("passing", "data gone"):
+            fault = (
+                PassingFault("cannot read a.jpg") if end == "passing" else UserError("no folder")
+            )
+            fault.started = False
+            raise fault
+        if end == "diverged":
+            diverged = UserError("the loss is nan")
+            diverged.started = True
+            raise diverged
         if end != "done":
             failure = WorkerFailed("worker 1", "killed by SIGKILL", None)
-            failure.saved = end == "saved"
+            failure.saved, failure.started = end == "saved", True
             raise failure
         return {"finished": True}
 
@@ -80,8 +104,8 @@ CASES = [
     (1, 0, ("failed", "done"), [4, 4]),
     (1, 0, ("failed", "saved", "saved", "done"), [4, 4, 4, 4]),
     (0, 0, ("taken", "taken", "done"), [4, 4, 4]),
-    (0, 1, ("failed", "failed", "done"), [4, 2, 1]),
-    (1, 2, ("failed", "failed", "failed", "done"), [4, 4, 2, 2]),
+    (0, 1, ("failed", "failed", "failed", "done"), [4, 3, 2, 1]),
+    (1, 3, ("failed", "failed", "failed", "done"), [4, 4, 3, 3]),
 ]
 
 
@@ -93,8 +117,37 @@ def test_a_run_restarts_until_it_is_done(
     place = Place(workers=4, max_restarts=max_restarts, min_workers=min_workers)
     assert run_with_restarts(place, attempts, heard.append) == {"finished": True}
     assert attempts.workers == workers
-    assert len(heard) == len(ends) - 1
-    assert all(isinstance(message, Warn) for message in heard)
+    warnings = [message for message in heard if isinstance(message, Warn)]
+    assert len(warnings) == len(ends) - 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "workers"),
+    [
+        (("failed", "1 failed", "done"), [4, 3, 4]),
+        (("failed", "done"), [4, 3]),
+        (("failed", "3 done", "failed", "1 failed", "3 done", "done"), [4, 3, 4, 3, 2, 4]),
+        (("room for 2", "1 failed", "done"), [4, 2, 4]),
+    ],
+    ids=["at the next checkpoint", "no checkpoint", "twice as long after a failure", "no room"],
+)
+def test_after_fewer_workers_all_take_part_again_at_a_checkpoint(
+    ends: tuple[str, ...], workers: list[int]
+) -> None:
+    attempts, heard = Attempts(*ends), list[Message]()
+    place = Place(workers=4, max_restarts=0, min_workers=1)
+    assert run_with_restarts(place, attempts, heard.append) == {"finished": True}
+    assert attempts.workers == workers
+    assert not any(isinstance(message, Result) for message in heard), "these are not the run's"
+    returns = [m for m in heard if isinstance(m, Warn) and "4 workers again" in m.text]
+    assert len(returns) == workers[1:].count(4)
+
+
+def test_workers_stay_fewer_where_the_place_has_no_room() -> None:
+    attempts = Attempts("failed", "5 done")
+    place = Place(workers=4, max_restarts=0, min_workers=2)
+    run_with_restarts(place, attempts, lambda message: None, has_room=lambda workers: False)
+    assert attempts.workers == [4, 3]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +156,7 @@ def test_a_run_restarts_until_it_is_done(
         (0, 0, ("failed",), 1),
         (1, 0, ("failed", "failed"), 2),
         (1, 0, ("failed", "saved", "failed"), 3),
-        (0, 2, ("failed", "failed"), 2),
+        (0, 3, ("failed", "failed"), 2),
     ],
 )
 def test_one_failure_too_many_without_a_new_checkpoint_ends_the_run(
@@ -121,6 +174,49 @@ def test_ports_are_chosen_again_only_a_few_times() -> None:
     with pytest.raises(AddressTaken):
         run_with_restarts(Place(), attempts, lambda message: None)
     assert len(attempts.workers) == ADDRESS_TRIES + 1
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts, which take no time here."""
+    found: list[float] = []
+    monkeypatch.setattr(restarts.time, "sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ends", "waited"),
+    [
+        (("passing", "passing", "passing", "done"), [1.0, 2.0, 4.0]),
+        (("failed", "data gone", "done"), [2.0]),
+        (("saved", "passing", "saved", "passing", "done"), [2.0, 2.0]),
+    ],
+)
+def test_a_fault_that_may_pass_is_tried_again_after_pauses_that_grow(
+    ends: tuple[str, ...], waited: list[float], pauses: list[float]
+) -> None:
+    heard = list[Message]()
+    assert run_with_restarts(Place(), Attempts(*ends), heard.append) == {"finished": True}
+    assert pauses == waited
+    assert sum("trying again in" in str(message) for message in heard) == len(waited)
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [
+        (("passing",) * 4, 4),  # lasting
+        (("data gone",), 1),  # at the first start: a person gave the wrong folder
+        (("failed", "diverged"), 2),  # it had trained: the settings are wrong
+        (("failed", "data gone", "data gone", "data gone"), 4),
+    ],
+)
+def test_only_a_lasting_fault_ends_the_run_with_its_reason(
+    ends: tuple[str, ...], count: int, pauses: list[float]
+) -> None:
+    attempts = Attempts(*ends, "done")
+    with pytest.raises(UserError, match=r"cannot read a\.jpg|no folder|the loss is nan"):
+        run_with_restarts(Place(), attempts, lambda message: None)
+    assert len(attempts.workers) == count
 
 
 class Watched:
@@ -183,3 +279,29 @@ def test_no_worker_is_to_blame_if_the_watcher_itself_was_stopped() -> None:
     watched.now = 1000.0
     watched.dog.look()
     assert watched.lost() is None
+
+
+@pytest.mark.parametrize(("share", "lost_after"), [(0.5, None), (0.01, 60)])
+def test_a_worker_that_computes_is_told_from_one_that_hangs(
+    share: float, lost_after: int | None
+) -> None:
+    watched = Watched()
+    watched.dog.training_began()
+    for second in range(1, 200):
+        watched.pass_time(second, alive=(0, 1), active=())
+        watched.dog.worked(0, 5.0 + share * second)
+        watched.dog.worked(1, 5.0)
+        if watched.lost():
+            break
+    assert (second if watched.lost() else None) == lost_after
+
+
+def test_a_worker_that_is_busy_with_nothing_is_lost_in_the_end() -> None:
+    watched = Watched()
+    watched.dog.training_began()
+    limit = WORKING_LIMITS * 60 + 60
+    while not watched.lost() and watched.now <= limit + 1:
+        watched.pass_time(watched.now + 1, alive=(0, 1), active=())
+        watched.dog.worked(0, 5.0 + watched.now)
+    assert watched.lost()
+    assert watched.now >= limit - 2

@@ -20,6 +20,7 @@ from PIL import Image
 
 import paceline as library
 from helpers import TIMEOUT_S, paceline
+from in_process import paceline_here
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run, save
 from paceline.config.experiment import Data, Model
 from paceline.data.sources.shapes import draw_shapes
@@ -28,6 +29,7 @@ from paceline.results.evaluate import evaluate_run
 from paceline.results.image_bytes import as_jpeg_or_png
 from paceline.results.predict_files import find_files
 from paceline.results.predictor import Predictor, load_predictor
+from paceline.run_folder.files import unsealed
 
 TEST_IMAGES, _ = draw_shapes(1, 131)
 PHOTO = np.kron(
@@ -114,7 +116,7 @@ def test_a_run_from_before_the_shape_was_noted_can_be_predicted_and_resumed(
     folder: Path, predictor: Predictor, tmp_path: Path
 ):
     shutil.copytree(folder / "shapes", tmp_path / "old")
-    config = json.loads((tmp_path / "old" / "config.json").read_text())
+    config = unsealed(json.loads((tmp_path / "old" / "config.json").read_text()))
     assert config["data"].pop("image_shape") == [32, 32, 3]
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
     one = [encode(TEST_IMAGES[0])]
@@ -283,12 +285,12 @@ def test_the_command_names_what_it_skips_and_its_exit_code_says_so(
 
 def test_the_command_prints_json_or_plain_lines(uninterrupted: Path, images: Path, tmp_path: Path):
     files = [str(images / f"00{number}.png") for number in range(2)]
-    ended = paceline("predict", str(uninterrupted), *files, "--json", cwd=tmp_path)
+    ended = paceline_here("predict", str(uninterrupted), *files, "--json", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, "")
     one, two = (json.loads(line) for line in ended.out.splitlines())
     assert (one["file"], two["file"], one["error"]) == (*files, "")
     assert len(one["top"]) == 5
-    plain = paceline("predict", str(uninterrupted), files[0], "--top", "1", cwd=tmp_path)
+    plain = paceline_here("predict", str(uninterrupted), files[0], "--top", "1", cwd=tmp_path)
     assert plain.out == f"{files[0]}  {one['top'][0]['class']} {one['top'][0]['probability']:.4f}\n"
 
 
@@ -333,6 +335,6 @@ def test_bad_flags_are_one_line(uninterrupted: Path, tmp_path: Path):
         ([".", "--json", "--csv"], "choose one"),
         ([".", "--top", "0"], "top is 0"),
     ):
-        ended = paceline("predict", str(uninterrupted), *arguments, cwd=tmp_path)
+        ended = paceline_here("predict", str(uninterrupted), *arguments, cwd=tmp_path)
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended
         assert part in ended.err

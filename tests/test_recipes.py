@@ -41,7 +41,6 @@ def test_recipes_are_different_experiments():
         {"seed": 1},
         {"replicas": 2},
         {"epochs": 2.5},
-        {"exact": False},
         {"precision": "bfloat16"},
         {"global_batch_size": 64},
     ],
@@ -59,7 +58,7 @@ def test_whatever_decides_the_numbers_changes_the_digest(changes):
             "precision is 'float16'; it must be one of 'float32', 'bfloat16'",
         ),
         ({"sync": Sync(method="rarely")}, "sync.method is 'rarely'; it must be one of"),
-        ({"replicas": 3}, "replicas is 3; it must be a power of two"),
+        ({"replicas": 0}, "replicas is 0; it must be 1 to 65,536"),
         (
             {"global_batch_size": 31},
             "global-batch-size 31 cannot be divided among 4 replicas; use 28",

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 
 from helpers import paceline, result_of
+from in_process import paceline_here
 from paceline.cli.commands import main
 from paceline.config.experiment import Schedule
 from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
 from paceline.results.report import write_report
 from paceline.results.report.run_data import read_run
+from paceline.run_folder.files import unsealed
 from paceline.run_folder.folder import RunFolder
 from report_runs import EVIL, make_run, report
 
@@ -59,27 +61,17 @@ def test_training_stores_its_prediction_of_every_test_image(uninterrupted: Path)
     assert ((examples.probabilities > 0) & (examples.probabilities <= 1)).all()
 
 
-def test_starts_are_noted_with_their_workers(stopped_at_5: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
-    assert (
-        paceline(
-            "train",
-            "smoke",
-            "--run-dir",
-            str(run),
-            "--workers",
-            "2",
-            "--stop-at",
-            "6",
-            cwd=tmp_path,
-        ).code
-        == 0
-    )
+def test_starts_are_noted_with_their_workers(
+    two_workers_stopped_at_5: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(two_workers_stopped_at_5, tmp_path / "run"))
+    flags = ("--run-dir", str(run), "--stop-at", "6")
+    assert paceline_here("train", "smoke", *flags, cwd=tmp_path).code == 0
     starts = read_run(RunFolder(run)).starts()
-    assert [(start.step, start.workers, start.tries) for start in starts] == [(0, 1, 1), (5, 2, 1)]
+    assert [(start.step, start.workers, start.tries) for start in starts] == [(0, 2, 1), (5, 1, 1)]
     assert starts[0].minute == 0 < starts[1].minute
     page = report(run, out=tmp_path / "page.html")
-    assert "Started with 1 worker, again at step 5" in page
+    assert "Started with 2 workers, again at step 5" in page
     assert "unfinished: step 6 of 24" in page
 
 
@@ -162,7 +154,7 @@ def test_what_a_run_does_not_know_is_left_out_with_a_note(tmp_path: Path) -> Non
     (old / "evaluation.npz").unlink()
     (old / "starts.jsonl").unlink()
     RunFolder(new).open(get_recipe("shapes"), {"train": 20_000, "test": 4_000, "classes": []})
-    config = json.loads((odd / "config.json").read_text())
+    config = unsealed(json.loads((odd / "config.json").read_text()))
     (odd / "config.json").write_text(
         json.dumps(config | {"data": {"train": 20_000, "classes": ["one"]}})
     )
@@ -215,7 +207,7 @@ def test_a_run_that_cannot_be_read_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], problem: str
 ) -> None:
     good, bad = make_run(tmp_path / "good"), make_run(tmp_path / "bad")
-    config = json.loads((bad / "config.json").read_text())
+    config = unsealed(json.loads((bad / "config.json").read_text()))
     texts: dict[str, Any] = {
         "damaged": '{"format": 1, "exper',
         "newer": json.dumps(config | {"format": 99}),

@@ -23,6 +23,7 @@ from helpers import (
     wait_until,
     write_own_code,
 )
+from in_process import paceline_here
 
 LAST_STEP = 24  # of the recipe smoke: 3 epochs of 8 steps, a save every 4, an evaluation every 8
 
@@ -34,8 +35,8 @@ def run(stopped_at_5: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
 
 
-def train(run: Path, *flags: str) -> Ended:
-    return paceline("train", "smoke", "--run-dir", str(run), *flags, cwd=run.parent)
+def train(run: Path, *flags: str, program: Callable[..., Ended] = paceline_here) -> Ended:
+    return program("train", "smoke", "--run-dir", str(run), *flags, cwd=run.parent)
 
 
 @contextmanager
@@ -62,9 +63,14 @@ def assert_stopped(run: Path, step: int) -> None:
     assert steps_on_disk(run)[-1] == step
 
 
-def assert_same(run: Path, other: Path, flags: tuple[str, ...] = ()) -> Ended:
+def assert_same(
+    run: Path,
+    other: Path,
+    flags: tuple[str, ...] = (),
+    program: Callable[..., Ended] = paceline_here,
+) -> Ended:
     """Resuming `run` ends where `other` ended, with the same metrics and events."""
-    ended = train(run, *flags)
+    ended = train(run, *flags, program=program)
     assert ended.code == 0, ended.err
     assert (
         result_of(run)["state_sha256"]
@@ -97,7 +103,8 @@ def test_a_run_stopped_at_the_end_of_an_epoch(uninterrupted: Path, tmp_path: Pat
 
 def test_a_run_stopped_in_the_middle_of_an_epoch(uninterrupted: Path, run: Path) -> None:
     assert_stopped(run, 5)
-    assert "resuming at step 5 of 24" in assert_same(run, uninterrupted).out
+    ended = assert_same(run, uninterrupted, program=paceline)
+    assert "resuming at step 5 of 24" in ended.out
 
 
 def test_a_run_stopped_twice(uninterrupted: Path, run: Path) -> None:
@@ -152,7 +159,8 @@ def test_a_run_whose_parent_is_killed_ends_at_once_and_resumes(
 
 def test_a_run_killed_in_the_middle_of_a_save(uninterrupted: Path, run: Path) -> None:
     for action in ("kill_in_the_middle_of_the_next_write", "kill_before_the_next_rename"):
-        ended = train(run, "--actions", f"own.py:{action}", "--max-restarts", "0")
+        flags = ("--actions", f"own.py:{action}", "--max-restarts", "0")
+        ended = train(run, *flags, program=paceline)
         assert ended.code == 1
         assert "killed by SIGKILL" in ended.err
         assert steps_on_disk(run) == [4, 5]
@@ -169,7 +177,8 @@ def newest_size(run: Path) -> int:
 def test_a_run_killed_between_its_last_checkpoint_and_its_result(
     uninterrupted: Path, run: Path
 ) -> None:
-    assert train(run, "--actions", "own.py:kill_at_the_end", "--max-restarts", "0").code == 1
+    flags = ("--actions", "own.py:kill_at_the_end", "--max-restarts", "0")
+    assert train(run, *flags, program=paceline).code == 1
     assert steps_on_disk(run)[-1] == LAST_STEP
     assert_same(run, uninterrupted)
 
@@ -201,7 +210,7 @@ def test_a_finished_run_says_so_quickly_and_changes_nothing(
     (run / "worker-0.log").unlink()
     before = contents(run)
     began_s = cpu_seconds_of_children()
-    ended = train(run)
+    ended = train(run, program=paceline)
     assert cpu_seconds_of_children() - began_s < 3.0, (
         "not wall time, because other tests share the cores"
     )

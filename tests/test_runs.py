@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 from paceline.config.experiment import Data, Experiment
 from paceline.errors import UserError
 from paceline.run_folder import folder as run_folder
-from paceline.run_folder.folder import RunFolder, all_runs, default_path, existing_run
+from paceline.run_folder.files import unsealed
+from paceline.run_folder.finding import all_runs, default_path, existing_run
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.versions import library_versions
 
 EXPERIMENT = Experiment(seed=3)
@@ -77,7 +80,7 @@ def test_another_experiment_is_refused_with_what_differs(run: RunFolder) -> None
 
 def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
     other = Experiment(
-        seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, exact=False
+        seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, steps=9
     )
     with pytest.raises(UserError, match="and 1 more") as error:
         run.open(other, FACTS)
@@ -91,17 +94,32 @@ def test_other_data_are_refused(run: RunFolder) -> None:
 
 
 def test_changed_libraries_are_returned(run: RunFolder) -> None:
-    config = json.loads((run.path / "config.json").read_text())
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
     config["versions"]["keras"] = "2.0"
     (run.path / "config.json").write_text(json.dumps(config))
     assert run.open(EXPERIMENT, FACTS) == [f"keras: '2.0' -> {library_versions()['keras']!r}"]
 
 
 def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None:
-    config = json.loads((run.path / "config.json").read_text())
-    del config["experiment"]["exact"]
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
+    del config["experiment"]["precision"]
     (run.path / "config.json").write_text(json.dumps(config))
     assert run.open(EXPERIMENT, FACTS) == []
+
+
+def test_a_folder_of_an_earlier_version_is_read_if_its_sums_had_a_fixed_order(
+    run: RunFolder,
+) -> None:
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
+    config["experiment"]["exact"] = True
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert run.open(EXPERIMENT, FACTS) == []
+    assert run.experiment().digest() == EXPERIMENT.digest()
+    config["experiment"]["exact"] = False
+    (run.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="exact = false") as error:
+        run.open(EXPERIMENT, FACTS)
+    one_line(error)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +134,7 @@ def test_a_damaged_config_is_one_clear_line(run: RunFolder, content: str) -> Non
 
 
 def test_a_newer_format_is_one_clear_line(run: RunFolder) -> None:
-    config = json.loads((run.path / "config.json").read_text())
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
     (run.path / "config.json").write_text(json.dumps(config | {"format": run_folder.FORMAT + 1}))
     with pytest.raises(UserError, match="newer Paceline") as error:
         run.open(EXPERIMENT, FACTS)
@@ -212,7 +230,57 @@ def test_resuming_removes_metrics_after_its_step_and_a_half_written_line(run: Ru
     assert [record["step"] for record in run.metrics.read()] == [10, 20, 30]
     run.metrics.truncate(20)
     run.metrics.append({"step": 30})
-    assert (run.path / "metrics.jsonl").read_text() == '{"step": 10}\n{"step": 20}\n{"step": 30}\n'
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
+
+
+def test_one_flipped_bit_in_a_record_is_never_shown(run: RunFolder) -> None:
+    records = [{"step": step, "loss": step / 7} for step in (1, 2, 3)]
+    for record in records:
+        run.metrics.append(record)
+    whole = (run.path / "metrics.jsonl").read_bytes()
+    second = whole.index(b"\n") + 1
+    for bit in range(8 * second, 8 * whole.index(b"\n", second)):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        (run.path / "metrics.jsonl").write_bytes(content)
+        assert run.metrics.read() == [records[0], records[2]], bit
+        assert run.metrics.num_damaged() in (1, 2)  # 2: the flip made a new line
+
+
+def test_one_flipped_bit_in_the_result_or_the_config_is_one_clear_line(run: RunFolder) -> None:
+    result = {"finished": True, "step": 7, "test_accuracy": 0.75}
+    run.write_result(result)
+    whole = (run.path / "result.json").read_bytes()
+    for bit in range(8 * len(whole)):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        (run.path / "result.json").write_bytes(content)
+        # a flip in white space or in the name of the checksum changes no number
+        with suppress(UserError):
+            assert (run.read_result() or {}).items() >= result.items(), bit
+    (run.path / "result.json").write_bytes(whole.replace(b"0.75", b"0.95"))
+    with pytest.raises(UserError, match="computes it anew from the last checkpoint"):
+        run.read_result()
+
+
+def test_records_of_an_older_version_have_no_checksum_and_stay_readable(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2}\n')
+    run.metrics.append({"step": 3})
+    assert run.metrics.read() == [{"step": 1, "loss": 2.0}, {"step": 2}, {"step": 3}]
+    (run.path / "result.json").write_text('{"finished": true, "step": 3}')
+    assert run.read_result() == {"finished": True, "step": 3}
+
+
+def test_other_code_or_other_content_of_the_data_is_refused(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    facts, code = FACTS | {"content": "aa"}, {"model.build": "11"}
+    run.open(EXPERIMENT, facts, code=code)
+    run.open(EXPERIMENT, facts, code=code)
+    with pytest.raises(UserError, match="the data is not the same: content 'aa' -> 'bb'"):
+        run.open(EXPERIMENT, FACTS | {"content": "bb"}, code=code)
+    with pytest.raises(UserError, match=r"the code of model\.build is not the same"):
+        run.open(EXPERIMENT, facts, code={"model.build": "22"})
 
 
 def test_resuming_after_a_line_without_its_end_starts_a_new_line(run: RunFolder) -> None:

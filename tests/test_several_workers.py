@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers import Ended, free_addresses, metrics_of, paceline, program, result_of, tf_config
+from helpers import (
+    WEIGHTS,
+    Ended,
+    free_addresses,
+    metrics_of,
+    paceline,
+    program,
+    result_of,
+    tf_config,
+)
+from in_process import paceline_here
+from paceline.kernels.library import why_unavailable
 
-WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
-
+needs_kernels = pytest.mark.skipif(bool(why_unavailable()), reason="own kernels are not here")
 
 FAULTS = Path(__file__).parent / "faults"
 
@@ -49,20 +60,26 @@ def test_two_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: Pa
     assert (tmp_path / "run" / "worker-1.log").exists()
 
 
-@pytest.mark.long
-def test_four_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: Path) -> None:
-    assert digest_of(tmp_path, "run", "--workers", "4") == result_of(uninterrupted)["state_sha256"]
+@pytest.mark.parametrize("workers", ["3", pytest.param("4", marks=pytest.mark.long)])
+def test_more_workers_give_the_same_bits_as_one(
+    workers: str, uninterrupted: Path, tmp_path: Path
+) -> None:
+    digest = digest_of(tmp_path, "run", "--workers", workers)
+    assert digest == result_of(uninterrupted)["state_sha256"]
     assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        ("2", "1"),
-        pytest.param("4", "2", marks=pytest.mark.long),
-        pytest.param("1", "4", marks=pytest.mark.long),
-    ],
-)
+def test_a_run_of_two_workers_resumes_with_one(
+    two_workers_stopped_at_5: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(two_workers_stopped_at_5, tmp_path / "run")
+    ended = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    assert "resuming at step 5" in ended.out
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("first", "then"), [("4", "3"), ("1", "4")])
 def test_a_run_resumes_with_another_number_of_workers(
     first: str, then: str, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -70,33 +87,43 @@ def test_a_run_resumes_with_another_number_of_workers(
     assert digest_of(tmp_path, "run", "--workers", then) == result_of(uninterrupted)["state_sha256"]
 
 
-@pytest.mark.parametrize("workers", ["2", pytest.param("4", marks=pytest.mark.long)])
-def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(
-    workers: str, tmp_path: Path
-) -> None:
-    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(
-        tmp_path, "several", *WEIGHTS, "--workers", workers
+@pytest.mark.long
+def test_a_run_resumes_with_1_3_2_and_5_workers(tmp_path: Path) -> None:
+    replicas = ("--replicas", "8")
+    for workers, stop in [("1", "5"), ("3", "9"), ("2", "14")]:
+        digest_of(tmp_path, "run", *replicas, "--workers", workers, "--stop-at", stop)
+    assert digest_of(tmp_path, "run", *replicas, "--workers", "5") == digest_of(
+        tmp_path, "one", *replicas
     )
-    one, several = evaluations(tmp_path / "one"), evaluations(tmp_path / "several")
+
+
+@pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.long)])
+def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(
+    workers: str, averaged: Path, tmp_path: Path
+) -> None:
+    digest = digest_of(tmp_path, "several", *WEIGHTS, "--workers", workers)
+    assert digest == result_of(averaged)["state_sha256"]
+    one, several = evaluations(averaged), evaluations(tmp_path / "several")
     assert one == several
     assert {each["test_count"] for each in one} == {131.0}
 
 
 @pytest.mark.long
-def test_averaged_weights_resume_with_another_number_of_workers(tmp_path: Path) -> None:
+def test_averaged_weights_resume_with_another_number_of_workers(
+    averaged: Path, tmp_path: Path
+) -> None:
     digest_of(tmp_path, "several", *WEIGHTS, "--workers", "2", "--stop-at", "5")
-    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(
-        tmp_path, "several", *WEIGHTS, "--workers", "4"
-    )
+    digest = digest_of(tmp_path, "several", *WEIGHTS, "--workers", "4")
+    assert digest == result_of(averaged)["state_sha256"]
 
 
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(WEIGHTS, marks=pytest.mark.long)], ids=["gradients", "weights"]
 )
 def test_two_workers_of_two_devices_each_give_the_same_bits(
-    flags: tuple[str, ...], uninterrupted: Path, tmp_path: Path
+    flags: tuple[str, ...], uninterrupted: Path, averaged: Path, tmp_path: Path
 ) -> None:
-    one = digest_of(tmp_path, "one", *flags) if flags else result_of(uninterrupted)["state_sha256"]
+    one = result_of(averaged if flags else uninterrupted)["state_sha256"]
     environment = with_faults(LOGICAL_DEVICES="2", DEVICES_FOLDER=str(tmp_path))
     assert digest_of(tmp_path, "run", *flags, "--workers", "2", **environment) == one
     assert {(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)} == {"4"}, (
@@ -108,6 +135,7 @@ def test_two_workers_of_two_devices_each_give_the_same_bits(
     ("pretended", "told"),
     [
         ("1 keras 3.0.0", "libraries.keras"),
+        pytest.param("1 environment PACELINE_NO_KERNELS", "kernels", marks=needs_kernels),
         pytest.param("1 cpu sse4_2", "cpu", marks=pytest.mark.long),
         pytest.param("0 numpy 1.0.0", "libraries.numpy", marks=pytest.mark.long),
     ],
@@ -130,6 +158,30 @@ def test_workers_that_would_compute_other_bits_are_told_at_the_start(
     assert "worker 1 (127.0.0.1:" in ended.err
     assert f"differs from the chief: {told}" in ended.err
     assert not (tmp_path / "run").exists(), "nothing began"
+
+
+@pytest.mark.long
+def test_three_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    cluster = {"worker": free_addresses(3)}
+
+    def task(index: int) -> Any:
+        environment = tf_config(cluster, "worker", index)
+        return program("train", "smoke", cwd=tmp_path, environment=environment)
+
+    with task(2) as last, task(0) as chief, task(1) as middle:
+        ended = [each.wait() for each in (last, chief, middle)]
+    assert [each.code for each in ended] == [0, 0, 0], ended
+    digests = {each.last_line["state_sha256"] for each in ended}
+    assert digests == {result_of(uninterrupted)["state_sha256"]}
+
+
+def test_more_tasks_than_replicas_is_one_line(tmp_path: Path) -> None:
+    environment = tf_config({"worker": free_addresses(5)}, "worker")
+    ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert "workers is 5, but there are only 4 replicas to share" in ended.err
 
 
 def cluster_of(roles: tuple[str, ...]) -> dict[str, list[str]]:
@@ -171,10 +223,10 @@ def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
     own, absent = free_addresses(2)
     environment = tf_config({"worker": [own, absent]}, "worker")
     ended = paceline(
-        "train", "smoke", "--start-timeout", "25", cwd=tmp_path, environment=environment
+        "train", "smoke", "--start-timeout", "12", cwd=tmp_path, environment=environment
     )
     assert ended.code == 1
-    assert f"waiting for {absent}" in ended.out
+    assert f"waiting for worker 1 at {absent}" in ended.out
     assert f"no answer from {absent}" in ended.err
 
 

@@ -22,6 +22,7 @@ from PIL import Image
 
 from helpers import (
     TIMEOUT_S,
+    WEIGHTS,
     Ended,
     Program,
     once_per_session,
@@ -50,7 +51,6 @@ SMALL = (
     "spark.executorEnv.PACELINE_TEST_MARK={mark}",
 )
 TWO_SLOTS = ("spark.cores.max=2", "spark.executor.cores=1")
-WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +100,11 @@ def waiting_training(folder: Path, *flags: str) -> Iterator[Program]:
         yield running
 
 
+def holds(pid: int, path: Path) -> bool:
+    """Whether a process has a file open."""
+    return path.resolve() in {fd.resolve() for fd in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 def memory_of(pid: int) -> int:
     """Peak resident size in bytes; 0 once it is gone."""
     try:
@@ -141,11 +146,19 @@ def test_two_tasks_give_the_same_bits_as_one_process_under_a_small_driver(
 
 
 @pytest.mark.long
+def test_six_tasks_give_the_same_bits_as_one_process(tmp_path: Path, master: str) -> None:
+    replicas = ("--replicas", "8", "--epochs", "1")
+    six = ("--workers", "6", *on_spark("local-cluster[2,3,512]"))
+    assert digest_of(tmp_path, "one", *replicas) == digest_of(tmp_path, "six", *replicas, *six)
+
+
+@pytest.mark.long
 def test_averaged_weights_give_the_same_bits_on_four_tasks_as_in_one_process(
-    tmp_path: Path, master: str
+    averaged: Path, tmp_path: Path, master: str
 ) -> None:
     four = ("--workers", "4", *on_spark(master, "spark.cores.max=4", "spark.executor.cores=1"))
-    assert digest_of(tmp_path, "one", *WEIGHTS) == digest_of(tmp_path, "four", *WEIGHTS, *four)
+    digest = digest_of(tmp_path, "four", *WEIGHTS, *four)
+    assert digest == result_of(averaged)["state_sha256"]
 
 
 def test_a_killed_executor_is_replaced_and_the_run_ends_with_the_same_bits(
@@ -159,18 +172,24 @@ def test_a_killed_executor_is_replaced_and_the_run_ends_with_the_same_bits(
     assert ended.code == 0, ended
     assert re.search(r"worker \d failed: its executor on host \S+ is gone; ", ended.out), ended.out
     assert "starting 2 again from the last checkpoint" in ended.out
+    assert "resuming at step 1 of 24" in ended.out, "from the memory of the other worker"
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
 @pytest.mark.long
-def test_a_killed_worker_is_named_and_the_run_goes_on_to_the_same_bits(
-    uninterrupted: Path, tmp_path: Path, master: str
+@pytest.mark.parametrize("is_chief", [True, False], ids=["chief", "other"])
+def test_a_killed_worker_is_named_and_the_run_goes_on_from_the_memory_of_the_other(
+    is_chief: bool, uninterrupted: Path, tmp_path: Path, master: str
 ) -> None:
     with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
-        os.kill(running.workers()[0], signal.SIGKILL)
+        (chief,) = [pid for pid in running.workers() if holds(pid, tmp_path / "run/lock")]
+        victims = running.workers()
+        victims = [pid for pid in victims if (pid == chief) == is_chief]
+        os.kill(victims[0], signal.SIGKILL)
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
-    assert "failed: killed by SIGKILL" in ended.out
+    assert f"worker {0 if is_chief else 1} failed: killed by SIGKILL" in ended.out
+    assert "resuming at step 1 of 24" in ended.out
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
@@ -394,9 +413,6 @@ def test_a_finished_run_says_so_without_starting_spark(uninterrupted: Path, tmp_
         ),
         pytest.param(
             ("--spark.conf", "cores"), {}, "write it as spark.KEY=VALUE", id="no KEY=VALUE"
-        ),
-        pytest.param(
-            ("--min-workers", "1"), {}, "--min-workers is not for --on spark", id="min-workers"
         ),
     ],
 )

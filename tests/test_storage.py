@@ -12,24 +12,30 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import boto3
-import fsspec
 import numpy as np
 import pytest
 from PIL import Image
 
 from helpers import Ended, paceline, program, result_of, tf_config, wait_until, write_own_code
+from in_process import paceline_here
+from paceline import api
 from paceline.api import Result
 from paceline.config.experiment import Experiment
 from paceline.data import remote
 from paceline.errors import UserError
-from paceline.run_folder.folder import RunFolder, all_runs, default_path, existing_run
+from paceline.run_folder import layout
+from paceline.run_folder.files import unsealed
+from paceline.run_folder.finding import all_runs, default_path, existing_run
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.lease import Lease, read_lease
+from paceline.run_folder.lock import LeaseLost
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store
+from s3_server import free_port, server
 
 TENSORBOARD = """
 import sys, types
@@ -37,60 +43,6 @@ sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
 from tensorboard.main import run_main
 run_main()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-@contextmanager
-def server(**environment: str) -> Iterator[str]:
-    """moto's S3 server in a process of its own. Yields its URL."""
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | environment,
-    )
-    try:
-        wait_until(lambda: answers(port), 60, "moto's server does not answer")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        return True
-    except OSError:
-        return False
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[str]:
-    """Start an S3 server with an empty `bucket`; set the environment that leads to it."""
-    with server() as url, pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "ENDPOINT_URL": url,
-            "ACCESS_KEY_ID": "us",
-            "SECRET_ACCESS_KEY": "er",
-            "DEFAULT_REGION": "us-east-1",
-        }.items():
-            patch.setenv(f"AWS_{name}", value)
-        fsspec.filesystem("s3").mkdir("bucket")
-        yield url
-
-
-@pytest.fixture
-def folder(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of an empty remote folder for one test, with an empty cache."""
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-    return f"s3://bucket/{tmp_path.name}-{os.getpid()}"
 
 
 def another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +57,23 @@ def upload(local: Path, url: str) -> None:
 
 
 def remote_result(url: str) -> dict[str, Any]:
-    content = Store(url).read("result.json")
+    content = Store(url).read(layout.view(Store(url))["result.json"].key)
     assert content is not None
-    return json.loads(content)
+    return unsealed(json.loads(content))
+
+
+def is_held(url: str) -> bool:
+    lease = read_lease(Store(url))
+    assert lease is not None
+    return lease.held
 
 
 def train(url: str, cwd: Path, *flags: str) -> Ended:
     return paceline("train", "smoke", "--run-dir", url, *flags, cwd=cwd)
+
+
+def train_here(url: str, cwd: Path, *flags: str) -> Ended:
+    return paceline_here("train", "smoke", "--run-dir", url, *flags, cwd=cwd)
 
 
 def one_line(ended: Ended) -> str:
@@ -121,7 +83,8 @@ def one_line(ended: Ended) -> str:
 
 
 def checkpoints(url: str) -> list[int]:
-    return [int(name[-20:-12]) for name in Store(url).files() if name.startswith("checkpoints/")]
+    names = sorted(layout.view(Store(url)))
+    return [int(name[-20:-12]) for name in names if name.startswith("checkpoints/")]
 
 
 # Run folders
@@ -130,11 +93,11 @@ def checkpoints(url: str) -> list[int]:
 def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_shows_all_of_it(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = train(folder, tmp_path, "--stop-at", "5")
+    ended = train_here(folder, tmp_path, "--stop-at", "5")
     assert ended.code == 0, ended
     assert ended.last_line["run_dir"] == folder
     assert checkpoints(folder) == [4, 5]
-    assert "lock" not in Store(folder).files()
+    assert not is_held(folder)
     left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert sorted(left) == ["lock", "worker-0.log"]
 
@@ -143,7 +106,7 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
     assert ended.code == 0, ended
     assert "resuming at step 5" in ended.out
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-    files = set(Store(folder).files())
+    files = set(layout.view(Store(folder)))
     checkpoints_there = {name for name in files if name.startswith("checkpoints/")}
     events = {name for name in files if name.startswith("events/")}
     assert checkpoints_there == {f"checkpoints/step-000000{step}.safetensors" for step in (20, 24)}
@@ -158,7 +121,7 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
     }
     again = train(folder, tmp_path)
     assert (again.code, "this run is finished" in again.out) == (0, True)
-    assert "lock" not in Store(folder).files()
+    assert not is_held(folder)
 
     steps = list(Result(24, True, None, None, None, "", folder).history["step"])
     assert (steps, steps[-1]) == (sorted(set(steps)), 24)
@@ -293,7 +256,7 @@ def test_a_damaged_remote_checkpoint_is_skipped_and_removed_and_the_cache_is_not
     )  # what an earlier run left here; another host went on since
     cache.mkdir(parents=True)
     (cache / "step-00000023.safetensors").write_bytes(b"stale")
-    ended = train(folder, tmp_path)
+    ended = train_here(folder, tmp_path)
     assert ended.code == 0, ended
     said = " ".join(ended.out.split())
     assert f"{folder}/checkpoints/step-00000005.safetensors is damaged" in said
@@ -327,7 +290,7 @@ def test_the_evaluator_watches_a_remote_folder(
     upload(uninterrupted, folder)
     before = Store(folder).files()
     environment = tf_config({"chief": ["127.0.0.1:1"]}, "evaluator", model_dir=folder)
-    ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
+    ended = paceline_here("train", "smoke", cwd=tmp_path, environment=environment)
     assert ended.code == 0, ended
     after = Store(folder).files()
     assert {name: after[name] for name in before} == before, "the chief's files are the chief's"
@@ -363,7 +326,7 @@ def test_storage_without_objects_works_by_renaming(
     assert "resuming at step 5" in ended.out
     run = tmp_path / "elsewhere" / "run"
     assert not list(run.rglob(".*"))
-    assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert remote_result(url)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
 def test_a_store_without_objects_puts_under_another_name_and_renames(tmp_path: Path) -> None:
@@ -447,29 +410,32 @@ def test_publishing_leaves_something_to_resume_from_at_every_moment(
     )
     remote_run.publish()
     assert remote_run._store.done == [
-        "put config.json",
+        "put attempts/1/1/config.json",
         "put events/one",
-        "put metrics.jsonl",
-        f"put {old}",
-        "put result.json",
+        "put attempts/1/2/metrics.jsonl",
+        f"put attempts/1/3/{old}",
+        "put attempts/1/4/result.json",
     ]
     remote_run._store.done.clear()
     write(tmp_path / "local", new)
     (tmp_path / "local" / old).unlink()
     remote_run.publish()
-    assert remote_run._store.done == [f"put {new}", f"remove {old}"]
+    assert remote_run._store.done == [f"put attempts/1/5/{new}", f"remove attempts/1/3/{old}"]
+    names = {"config.json", "events/one", "metrics.jsonl", "result.json", new}
+    assert set(layout.view(Store(remote_run.url))) == names
 
 
 def test_a_run_that_was_taken_over_writes_nothing_more(
     remote_run: RemoteRun, folder: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "local", "config.json")
-    Store(folder).put("lock", json.dumps({"pid": 7, "host": "other", "token": "another"}).encode())
-    with pytest.raises(UserError, match="pid 7 on host other has taken over"):
+    successor = Lease(2, {"pid": 7, "host": "other", "token": "another"})
+    Store(folder).put("lease.json", successor.to_bytes())
+    with pytest.raises(LeaseLost, match="pid 7 on host other has taken over"):
         remote_run.publish()
-    assert "config.json" not in Store(folder).files()
+    assert layout.view(Store(folder)) == {}
     remote_run.unlock()
-    assert Store(folder).read("lock") is not None
+    assert read_lease(Store(folder)) == successor
 
 
 def test_exactly_one_of_several_creates_a_lock(folder: str) -> None:
@@ -516,23 +482,23 @@ def test_an_upload_is_tried_again_while_storage_is_away(
     remote_run: RemoteRun, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from paceline.run_folder import transfer
-    from paceline.run_folder.storage import StorageError
+    from paceline.run_folder.storage import StorageFault
 
-    monkeypatch.setattr(transfer, "WAITS_S", (0.01, 0.01))
+    monkeypatch.setattr(transfer, "FIRST_WAIT_S", 0.01)
     said, failures, put = [], [1, 1], Store.put
     remote_run._send = said.append
 
     def flaky(name: str, content: Path | bytes) -> None:
-        if name == "config.json" and failures:
+        if name.endswith("config.json") and failures:
             failures.pop()
-            raise StorageError("it is away")
+            raise StorageFault("it is away")
         put(Store(folder), name, content)
 
     monkeypatch.setattr(remote_run._store, "put", flaky)
     write(tmp_path / "local", "config.json")
     remote_run.publish()
     assert len([message for message in said if "it is away; trying again" in message.text]) == 2
-    assert "config.json" in Store(folder).files()
+    assert "config.json" in layout.view(Store(folder))
 
 
 # Reading commands
@@ -552,6 +518,9 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
         "step-00000005.safetensors",
     ]
     assert run.metrics.read() == RunFolder(stopped_at_5).metrics.read()
+    (row,) = api.runs(folder)
+    assert (row.name, row.state, row.step) == ("run", "unfinished", 5)
+    assert f"--run-dir {folder}/run" in row.note
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"
@@ -559,7 +528,9 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
 
 def test_a_folder_with_files_but_no_config_is_left_alone(folder: str, tmp_path: Path) -> None:
     Store(folder).put("holiday/picture.jpg", b"x")
-    assert "is not a run folder: it has holiday/picture.jpg" in one_line(train(folder, tmp_path))
+    assert "is not a run folder: it has holiday/picture.jpg" in one_line(
+        train_here(folder, tmp_path)
+    )
     assert set(Store(folder).files()) == {"holiday/picture.jpg"}
 
 
@@ -584,7 +555,7 @@ def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
 ) -> None:
     draw_images(tmp_path / "pictures")
     upload(tmp_path / "pictures", f"{folder}/pictures")
-    info = paceline("data", "info", f"{folder}/pictures", cwd=tmp_path)
+    info = paceline_here("data", "info", f"{folder}/pictures", cwd=tmp_path)
     assert (info.code, "80 examples" in info.out) == (0, True), info
     records = f"{folder}/records"
     converted = paceline(
@@ -594,8 +565,9 @@ def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
         converted.code,
         f"ready: --data.source tfrecord --data.dir {records}" in converted.out,
     ) == (0, True), converted
-    assert "not empty" in one_line(paceline("data", "convert", "pictures", records, cwd=tmp_path))
-    checked = paceline("data", "check", records, cwd=tmp_path)
+    again = paceline_here("data", "convert", "pictures", records, cwd=tmp_path)
+    assert "not empty" in one_line(again)
+    checked = paceline_here("data", "check", records, cwd=tmp_path)
     assert checked.code == 0, checked
     (tmp_path / "records").mkdir()
     for name in Store(records).files():
@@ -603,7 +575,7 @@ def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
     digests = []
     for place in (records, "records"):
         flags = ("--data.source", "tfrecord", "--data.dir", place, *ENCODED)
-        ended = paceline("train", "smoke", *flags, "--run-dir", f"run-{len(digests)}", cwd=tmp_path)
+        ended = train_here(f"run-{len(digests)}", tmp_path, *flags)
         assert ended.code == 0, ended
         config = json.loads((tmp_path / f"run-{len(digests)}" / "config.json").read_text())
         assert config["experiment"]["data"]["dir"] == place
@@ -650,7 +622,7 @@ def test_a_missing_bucket_and_missing_credentials_are_one_line(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-    assert "cannot put s3://no-such/run/lock: The specified bucket does not exist" in one_line(
+    assert "cannot list s3://no-such/run: The specified bucket does not exist" in one_line(
         train("s3://no-such/run", tmp_path)
     )
     assert "there is nothing in s3://bucket/nothing-here" in one_line(
@@ -694,6 +666,9 @@ def test_a_store_that_does_not_answer_is_reported(
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "us")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "er")
+    monkeypatch.setenv("PACELINE_STORAGE_PATIENCE_S", "0.5")
     began = time.monotonic()
-    assert "Could not connect to the endpoint URL" in one_line(train("s3://bucket/run", tmp_path))
+    ended = train("s3://bucket/run", tmp_path, "--max-restarts", "1")
+    assert "Could not connect to the endpoint URL" in one_line(ended)
+    assert "trying again in" in ended.out, "a passing fault is a restart first"
     assert time.monotonic() - began < 60

@@ -16,7 +16,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
-from helpers import once_per_session, paceline, result_of, write_own_code
+from helpers import once_per_session, result_of, write_own_code
+from in_process import paceline_here
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Run
 from paceline.config.plan import Plan
@@ -174,8 +175,8 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         flags = ("train", "smoke", "--run-dir", "run", "--histograms", "--profile", "9,12")
-        assert paceline(*flags, "--stop-at", "10", cwd=folder).code == 0
-        assert paceline(*flags, cwd=folder).code == 0
+        assert paceline_here(*flags, "--stop-at", "10", cwd=folder).code == 0
+        assert paceline_here(*flags, cwd=folder).code == 0
 
     return once_per_session(tmp_path_factory, "looked-at", make) / "run"
 
@@ -216,17 +217,8 @@ def test_the_graph_has_the_layers_and_their_connections(looked_at: Path) -> None
 
 def test_models_of_the_users_own_have_a_graph_too(tmp_path: Path) -> None:
     write_own_code(tmp_path)
-    ended = paceline(
-        "train",
-        "smoke",
-        "--run-dir",
-        "run",
-        "--model.build",
-        "own.py:build_model",
-        "--steps",
-        "2",
-        cwd=tmp_path,
-    )
+    flags = ("--run-dir", "run", "--model.build", "own.py:build_model", "--steps", "2")
+    ended = paceline_here("train", "smoke", *flags, cwd=tmp_path)
     assert ended.code == 0, ended.err
     graph = GraphDef.FromString(
         read_events(tmp_path / "run" / "events").Graph().SerializeToString()

@@ -11,6 +11,7 @@ import random
 import numpy as np
 import pytest
 
+from mutations import DAMAGES, flip_bit, mutate
 from paceline.data.sources import example
 from paceline.data.sources.index import ShardIndex, load_index, pack, unpack
 from paceline.data.sources.keys import Keys, parse_example
@@ -32,49 +33,6 @@ PAYLOADS = [
     example.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k})
     for k, length in enumerate((3, 40, 0, 700, 129, 12))
 ]
-
-
-def flip_bit(content, chance):
-    place = chance.randrange(len(content))
-    return (
-        content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
-    )
-
-
-def overwrite(content, chance):
-    place, length = chance.randrange(len(content)), chance.choice((1, 2, 4, 8, 12, 40))
-    filling = chance.choice((bytes(length), b"\xff" * length, chance.randbytes(length)))
-    return content[:place] + filling + content[place + length :]
-
-
-def cut(content, chance):
-    return content[: chance.randrange(len(content))]
-
-
-def drop(content, chance):
-    place = chance.randrange(len(content))
-    return content[:place] + content[place + chance.randrange(1, 30) :]
-
-
-def insert(content, chance):
-    place = chance.randrange(len(content) + 1)
-    return content[:place] + chance.randbytes(chance.randrange(1, 30)) + content[place:]
-
-
-def move(content, chance):
-    """A piece of the content over or between the rest."""
-    start, place = chance.randrange(len(content)), chance.randrange(len(content))
-    piece = content[start : start + chance.randrange(1, 200)]
-    return content[:place] + piece + content[place + chance.choice((0, len(piece))) :]
-
-
-DAMAGES = (flip_bit, overwrite, cut, drop, insert)
-
-
-def mutate(content, chance, damages=(*DAMAGES, move)):
-    for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        content = chance.choice(damages)(content, chance) if content else content
-    return content
 
 
 def test_no_mutated_file_gives_a_record_that_was_not_written():

@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 import paceline as library
 from helpers import paceline, program, result_of, wait_until
+from in_process import paceline_here
 from paceline.cli import commands
 from paceline.cli.completion import candidates
 from paceline.cli.parse import parse
@@ -27,7 +28,8 @@ from paceline.cli.train import Train
 from paceline.config.experiment import Data, Experiment
 from paceline.config.recipes import RECIPES
 from paceline.machine import doctor
-from paceline.run_folder.folder import RunFolder, default_path
+from paceline.run_folder.finding import default_path
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import list_runs, resume_command
 
 FACTS = {"train": 1, "test": 1, "classes": ["a"], "image_shape": None}
@@ -114,7 +116,7 @@ def test_the_command_in_the_table_finishes_the_run(
     assert listed.code == 0, listed
     (line,) = [line for line in listed.out.splitlines() if line.startswith("resume ")]
     assert line == f"resume {folder.name}: paceline train smoke"
-    ended = paceline(*shlex.split(line.split(": paceline ")[1]), cwd=tmp_path)
+    ended = paceline_here(*shlex.split(line.split(": paceline ")[1]), cwd=tmp_path)
     assert ended.code == 0, ended
     assert result_of(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
@@ -125,7 +127,7 @@ def test_no_runs_and_no_folder_are_one_line(tmp_path: Path):
         (["."], "there are no runs in ."),
         (["--sort", "x"], "--sort is 'x'"),
     ):
-        ended = paceline("runs", *arguments, cwd=tmp_path)
+        ended = paceline_here("runs", *arguments, cwd=tmp_path)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert part in ended.err
 
@@ -199,7 +201,7 @@ def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
         ended = running.wait(20)
     assert ended.code == 130
     assert f"http://localhost:{port}/" in ended.err
-    refused = paceline("tensorboard", "nowhere", cwd=tmp_path)
+    refused = paceline_here("tensorboard", "nowhere", cwd=tmp_path)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
 
 
@@ -292,7 +294,7 @@ def test_bench_refuses_what_needs_data_and_unknown_recipes(tmp_path: Path):
         (["cifar"], "unknown recipe"),
         (["--seconds", "0"], "above 0"),
     ):
-        ended = paceline("bench", *arguments, cwd=tmp_path)
+        ended = paceline_here("bench", *arguments, cwd=tmp_path)
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended
         assert part in ended.err
 
@@ -373,7 +375,7 @@ def test_a_mistyped_flag_is_answered_with_the_nearest(tmp_path: Path):
         (["eval", "x", "--dir", "y"], "did you mean --data.dir?"),
         (["predict", "x", "y", "--chekpoint", "1"], "did you mean --checkpoint?"),
     ):
-        ended = paceline(*arguments, cwd=tmp_path)
+        ended = paceline_here(*arguments, cwd=tmp_path)
         assert ended.code == 2
         assert part in ended.err
 

@@ -13,8 +13,10 @@ from paceline.config.experiment import Data, Experiment, Model, Optimizer, Sched
 from paceline.config.plan import build_plan
 from paceline.core.flat import build_template
 from paceline.core.replica import Core, build_core
+from paceline.data.batches import image_shape
 from paceline.data.source import Source
 from paceline.data.sources.arrays import in_memory
+from paceline.kernels.rewrite import accelerated
 from paceline.models import build_model
 
 SHAPE, CLASSES = (8, 8, 3), 10
@@ -80,9 +82,10 @@ def build_tiny_core(
             *pictures(validation, source.image_shape, len(source.classes), seed=9)
         )
     classes = len(source.classes)
-    model = model or build_model(experiment, source.image_shape, classes)
+    model = model or build_model(experiment, image_shape(experiment.data, source), classes)
     plan = build_plan(experiment, source.train.size)
-    return build_core(experiment, plan, source, splits, build_template(model), classes)
+    fast = accelerated(experiment, model, False) if experiment.kernels == "own" else None
+    return build_core(experiment, plan, source, splits, build_template(model, fast), classes)
 
 
 def with_optimizer(experiment: Experiment = EXPERIMENT, **changes: object) -> Experiment:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from paceline.core.weights import Weights
     from paceline.data.source import Source, Split
     from paceline.results.predictor import load_predictor
+    from paceline.results.trained_model import load
 
 __all__ = [
     "Data",
@@ -36,6 +37,7 @@ __all__ = [
     "evaluate",
     "export",
     "get_recipe",
+    "load",
     "load_predictor",
     "predict",
     "report",
@@ -47,6 +49,7 @@ _LATE = {
     "Source": "paceline.data.source",
     "Split": "paceline.data.source",
     "Weights": "paceline.core.weights",
+    "load": "paceline.results.trained_model",
     "load_predictor": "paceline.results.predictor",
 }
 

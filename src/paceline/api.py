@@ -16,11 +16,12 @@ from paceline import messages
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Run
 from paceline.config.recipes import get_recipe
+from paceline.config.views import Views
 from paceline.errors import UserError
-from paceline.messages import Block, Message, Predictions, Send
+from paceline.messages import Block, Message, Predictions
 from paceline.places import launch
 from paceline.results.in_worker import in_a_worker
-from paceline.run_folder.folder import default_path, existing_run
+from paceline.run_folder.finding import default_path, existing_run
 from paceline.run_folder.storage import cache_folder, is_remote
 
 if TYPE_CHECKING:
@@ -137,7 +138,13 @@ def run_job(job: Job, actions: Sequence[Action] = (), progress: bool = True) -> 
 
 
 def evaluate(
-    run: str | Path, *, checkpoint: str = "best", data_dir: str = "", split: str = "test"
+    run: str | Path,
+    *,
+    checkpoint: str = "best",
+    data_dir: str = "",
+    split: str = "test",
+    views: Views = "none",
+    trust_code: bool = False,
 ) -> Evaluation:
     """Evaluate a checkpoint of a run, with the same bits as the evaluation during training.
 
@@ -146,6 +153,8 @@ def evaluate(
         checkpoint: "best", "last" or a step.
         data_dir: Folder where the data is now. Empty means where the training found it.
         split: "test" or "validation".
+        views: "mirror" or "shifts" averages the outputs over several versions of each image.
+        trust_code: Whether to run code of your own that the run names.
 
     Returns:
         Accuracy, loss, and the label and probabilities of each example.
@@ -160,7 +169,8 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
         file = str(Path(folder, "examples.npz"))
         request = {"checkpoint": checkpoint, "data_dir": data_dir, "split": split, "examples": file}
-        outcome = in_a_worker("evaluate", existing_run(run), request)
+        request["views"] = views
+        outcome = in_a_worker("evaluate", existing_run(run), request, trust_code=trust_code)
         with np.load(file) as examples:
             arrays = {name: examples[name] for name in ("labels", "probabilities")}
     names = tuple(score["name"] for score in outcome.pop("classes"))
@@ -173,6 +183,8 @@ def predict(
     *,
     checkpoint: str = "best",
     top: int = 5,
+    views: Views = "none",
+    trust_code: bool = False,
 ) -> list[Prediction]:
     """Predict the classes of images. For bytes, and for many calls, use `load_predictor`.
 
@@ -181,6 +193,8 @@ def predict(
         pictures: Image files, folders or globs, one or several.
         checkpoint: "best", "last" or a step.
         top: Number of classes for each image, the most probable first.
+        views: "mirror" or "shifts" averages the outputs over several versions of each image.
+        trust_code: Whether to run code of your own that the run names.
 
     Returns:
         A prediction for each image. For a file that is not an image it has an error instead of
@@ -194,14 +208,14 @@ def predict(
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
     files = find_files([str(pattern) for pattern in patterns])
-    request = {"files": files, "checkpoint": checkpoint, "top": top}
+    request = {"files": files, "checkpoint": checkpoint, "top": top, "views": views}
     found: list[Prediction] = []
 
     def listen(message: Message) -> None:
         if isinstance(message, Predictions):
             found.extend(Prediction.from_json(each) for each in message.predictions)
 
-    in_a_worker("predict", existing_run(run), request, listen)
+    in_a_worker("predict", existing_run(run), request, listen, trust_code)
     return found
 
 
@@ -212,7 +226,9 @@ def export(
     to: str,
     serving: bool = False,
     checkpoint: str = "best",
+    views: Views = "none",
     force: bool = False,
+    trust_code: bool = False,
 ) -> Path:
     """Export the model of a run, with its class names, and return the path of the export.
 
@@ -222,34 +238,16 @@ def export(
         to: "keras", "savedmodel", "onnx" or "safetensors".
         serving: Whether to include the preprocessing and return probabilities.
         checkpoint: "best", "last" or a step.
+        views: "mirror" or "shifts": the exported model averages over versions of each image.
         force: Whether to replace `out` if it exists.
+        trust_code: Whether to run code of your own that the run names.
 
     Example:
         paceline.export("runs/smoke-1a2b3c4d", "model.onnx", to="onnx", serving=True)
     """
-    return Path(run_export(run, out, to, serving, checkpoint, force)["out"])
+    from paceline.results.export import run_export
 
-
-def run_export(
-    run: str | Path,
-    out: str | Path,
-    to: str,
-    serving: bool,
-    checkpoint: str,
-    force: bool,
-    listen: Send = lambda message: None,
-) -> dict[str, Any]:
-    """Export in a worker process, whose messages go to `listen`; return what was written."""
-    from paceline.results.export import check_target
-
-    if serving and to == "safetensors":
-        raise UserError(
-            "safetensors contains only weights; serving is for keras, savedmodel and onnx"
-        )
-    folder = existing_run(run)
-    check_target(str(out), to, force)
-    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": checkpoint}
-    return in_a_worker("export", folder, request, listen)
+    return Path(run_export(run, out, to, serving, checkpoint, views, force, trust_code)["out"])
 
 
 def report(
@@ -293,8 +291,8 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSumma
 
     if sort not in COLUMNS:
         raise UserError(f"sort is {sort!r}; it must be one of {', '.join(COLUMNS)}")
-    if not Path(folder).is_dir():
+    if not is_remote(folder) and not Path(folder).is_dir():
         raise UserError(
             f"there is no folder {folder}; `paceline train` makes runs, or give another folder"
         )
-    return list_runs(Path(folder), sort)
+    return list_runs(folder, sort)

@@ -4,6 +4,20 @@
 class UserError(Exception):
     """A person can correct this. The message says what was given, what is allowed, what to do."""
 
+    started = False
+    """Whether training had begun when it was raised."""
+
+
+class PassingFault(UserError):
+    """A file cannot be used now, and the cause may pass: a disk, a mount or a network failed.
+
+    Who reads tries again for a few seconds, then the workers are started again. Only if that does
+    not help, it is shown as a UserError.
+    """
+
+    saved = False
+    """Whether a checkpoint was saved before."""
+
 
 class AddressTaken(UserError):
     """A worker cannot listen at its address. If Paceline chose the address, it tries another."""
@@ -21,3 +35,10 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
 
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def address_taken(address: str) -> AddressTaken:
+    """Return the error of a worker whose own address another program has."""
+    return AddressTaken(
+        f"cannot listen at {address}: another program has its port; end that, or give another"
+    )

@@ -20,8 +20,10 @@ from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, Stru
 
 from paceline.errors import UserError
 from paceline.places.spark.session import ship_package, shipping_folder
+from paceline.results.in_worker import check_trust
 from paceline.run_folder.files import explained
-from paceline.run_folder.folder import RunFolder, existing_run
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,12 +39,17 @@ ADDED = (
 
 
 def predict(
-    dataframe: DataFrame, run: str | Path, input: str = "content", checkpoint: str = "best"
+    dataframe: DataFrame,
+    run: str | Path,
+    input: str = "content",
+    checkpoint: str = "best",
+    trust_code: bool = False,
 ) -> DataFrame:
     """Return the same rows with three more columns.
 
     `label` is the class with the highest probability; `probabilities` are those of all classes in
     the run's order. If the column `input` has no image, both are null, and `error` says why.
+    `trust_code` allows code of your own that the run names.
     """
     fields = {field.name: field.dataType for field in dataframe.schema.fields}
     if not isinstance(fields.get(input), BinaryType):
@@ -63,7 +70,9 @@ def predict(
             "Spark Connect cannot ship a model; "
             "use a classic session (spark-submit, or SparkSession.builder.master)"
         ) from error
-    archive = _write_run(existing_run(run), shipping_folder() / f"run-{uuid4().hex}.zip")
+    folder = existing_run(run)
+    check_trust(folder, "predict", trust_code)
+    archive = _write_run(folder, shipping_folder() / f"run-{uuid4().hex}.zip")
     ship_package(context)
     context.addArchive(str(archive))
     schema = StructType([*dataframe.schema.fields, *ADDED])
@@ -101,4 +110,4 @@ def _load(archive: str, checkpoint: str) -> Predictor:
     """Load the model once per process: Spark gives one Python process several parts."""
     from paceline.results.predictor import load_predictor
 
-    return load_predictor(SparkFiles.get(archive), checkpoint)
+    return load_predictor(SparkFiles.get(archive), checkpoint, trust_code=True)

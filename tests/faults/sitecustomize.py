@@ -1,8 +1,8 @@
-"""Makes one worker fail at one moment, or look like another kind of machine.
+"""Makes workers fail at one moment, or look like another kind of machine.
 
-Python imports this by itself if its folder is on PYTHONPATH. FAULT is "worker phase kind". It
-happens once, noted by a file in FAULT_FOLDER, or every time with FAULT_AGAIN. Nothing in Paceline
-knows of it.
+Python imports this by itself if its folder is on PYTHONPATH. FAULT is "worker phase kind", or
+several with commas between them. Each happens once, noted by a file in FAULT_FOLDER ("failed", or
+"failed-1" for the second ...), or every time with FAULT_AGAIN. Nothing in Paceline knows of it.
 """
 
 from __future__ import annotations
@@ -11,34 +11,37 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+IN_A_ROUND = ("before-exchange", "in-exchange", "in-update", "torn")
 
-def fail(kind: str) -> None:
+
+def fail(kind: str, note: str) -> None:
     folder = Path(os.environ["FAULT_FOLDER"])
-    if (folder / "failed").exists() and "FAULT_AGAIN" not in os.environ:
+    if (folder / note).exists() and "FAULT_AGAIN" not in os.environ:
         return
-    (folder / "failing").write_text(f"{time.time()} {os.getpid()}")
-    (folder / "failing").rename(folder / "failed")
+    (folder / f"failing-{own_index}").write_text(f"{time.time()} {os.getpid()}")
+    (folder / f"failing-{own_index}").rename(folder / note)
     if kind == "exception":
         raise RuntimeError("something in this worker broke")
     os.kill(os.getpid(), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}[kind])
 
 
-def break_at_the_start(kind: str) -> None:
+def break_at_the_start(kind: str, note: str) -> None:
     """Before TensorFlow is imported, while the others begin to wait."""
     from paceline.worker import devices
 
     import_tensorflow = devices.import_tensorflow
 
     def failing(job):
-        fail(kind)
+        fail(kind, note)
         import_tensorflow(job)
 
     devices.import_tensorflow = failing
 
 
-def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
+def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None:
     """Steps of the recipe smoke: 10 lies within an epoch, 16 is evaluated, 12 is saved."""
     from paceline.run_folder import checkpoint
     from paceline.worker import loop
@@ -50,16 +53,16 @@ def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
 
         def advancing(start, stop):
             if is_victim and phase == "mid-epoch" and start >= 9:
-                fail(kind)
+                fail(kind, note)
             if is_victim and phase == "save" and start >= 12:
                 while not saving.exists():
                     time.sleep(0.01)
-                fail(kind)
+                fail(kind, note)
             return advance(start, stop)
 
         def evaluating(final):
             if is_victim and phase == "evaluation" and first_step < 16 <= engine.state().step:
-                fail(kind)
+                fail(kind, note)
             return evaluate(final)
 
         engine.advance, engine.evaluate = advancing, evaluating
@@ -79,11 +82,101 @@ def break_in_the_loop(phase: str, kind: str, is_victim: bool) -> None:
             if "00000012" in path.name:
                 saving.touch()
                 if own_index == 0 and is_victim:
-                    fail(kind)
+                    fail(kind, note)
                 time.sleep(1.0)
             yield file
 
     checkpoint.replacing = slowly
+
+
+def after_the_import(patch) -> None:
+    """Call `patch` when TensorFlow is imported, before the engine is."""
+    from paceline.worker import devices
+
+    import_tensorflow, patches = devices.import_tensorflow, [patch]
+
+    def importing(job):
+        import_tensorflow(job)
+        while patches:  # it is called again before the first device is used
+            patches.pop()()
+
+    devices.import_tensorflow = importing
+
+
+def in_the_graph(act) -> None:
+    """Let `act(step)` insert operations into each round, before its other parts."""
+    from paceline.engines.collective import CollectiveEngine
+
+    train_round = CollectiveEngine._train_round
+
+    def training_round(self, first, *arguments):
+        act(first)
+        return train_round(self, first, *arguments)
+
+    CollectiveEngine._train_round = training_round
+
+
+def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
+    """Within step 10 of the recipe smoke, which is inside a block that begins with step 8."""
+    import tensorflow as tf
+
+    from paceline.engines import memory
+    from paceline.engines.collective import CollectiveEngine
+    from paceline.engines.collectives import Collectives
+
+    now = {}
+
+    def trip(step, _):
+        if step == 10 and is_victim:
+            fail(kind, note)
+        elif step == 10 and not (torn := Path(os.environ["FAULT_FOLDER"], "torn")).exists():
+            torn.touch()
+            time.sleep(600)  # between two vectors of its update, when the parent asks for it
+        return step
+
+    def tripped(value):
+        """Return the value, after the fault."""
+        wire = tf.numpy_function(trip, [now["step"], value[0]], tf.int64)
+        with tf.control_dependencies([wire]):
+            return tf.identity(value)
+
+    def before_the_sum(self, results, **arguments):
+        return add(self, [tripped(each) for each in results] if now else results, **arguments)
+
+    def between_swaps(self, other, own, turn):
+        if "step" in now:  # not in the check of the exchange
+            now["swaps"] += 1
+            own = tripped(own) if now["swaps"] == 2 else own
+        return swap(self, other, own, turn)
+
+    def write_some(vectors, new):
+        (first, variable), *rest = vectors.items()
+        written = [variable.assign(new[first], read_value=False)]
+        with tf.control_dependencies(written):
+            wire = tf.numpy_function(trip, [now["step"], new[first][0]], tf.int64)
+        with tf.control_dependencies([wire]):
+            return written + [each.assign(new[name], read_value=False) for name, each in rest]
+
+    in_the_graph(lambda step: now.update(step=step, swaps=0))
+    add, swap = CollectiveEngine._sum, Collectives.swap
+    if phase == "before-exchange":
+        CollectiveEngine._sum = before_the_sum
+    elif phase == "in-exchange":
+        Collectives.swap = between_swaps
+    else:
+        memory.write_all = write_some
+
+
+def count_steps(notes: Path) -> None:
+    """Note every round that this worker computes."""
+    import tensorflow as tf
+
+    def note(step):
+        with open(notes, "a") as file:
+            print(step, file=file)
+        return step
+
+    in_the_graph(lambda step: tf.numpy_function(note, [step], tf.int64))
 
 
 def on_start() -> None:
@@ -100,12 +193,20 @@ def on_start() -> None:
             pretend(own_index, *pretended.split())
         if folder := os.environ.get("WRITES_FOLDER"):
             note_writes(Path(folder, f"writes-{own_index}"))
-        if fault := os.environ.get("FAULT"):
+        for number, fault in enumerate(filter(None, os.environ.get("FAULT", "").split(","))):
             worker, phase, kind = fault.split()
+            note = f"failed-{number}" if number else "failed"
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
-            break_at_the_start(kind) if is_victim and phase == "start" else break_in_the_loop(
-                phase, kind, is_victim
-            )
+            if phase in IN_A_ROUND and (is_victim or phase == "torn"):
+                after_the_import(partial(break_in_a_round, phase, kind, note, is_victim))
+            elif phase in IN_A_ROUND:
+                continue
+            elif is_victim and phase == "start":
+                break_at_the_start(kind, note)
+            else:
+                break_in_the_loop(phase, kind, note, is_victim)
+        if folder := os.environ.get("COUNT_FOLDER"):
+            after_the_import(partial(count_steps, Path(folder, f"computed-{own_index}")))
         if logical := os.environ.get("LOGICAL_DEVICES"):
             divide_the_cpu(int(logical))
         return job
@@ -114,8 +215,11 @@ def on_start() -> None:
 
 
 def pretend(own: int, worker: str, what: str, value: str) -> None:
-    """A library of another version, or another CPU, in one of the workers."""
+    """A library of another version, another CPU or no kernels in one of the workers."""
     if own != int(worker):
+        return
+    if what == "environment":
+        os.environ[value] = "1"
         return
     if what == "cpu":
         from paceline.worker import fingerprint

@@ -6,6 +6,7 @@ does the work. It imports no TensorFlow: a worker process does what needs Tensor
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ COMMANDS = {
     "export": "results:Export",
     "report": "runs:WriteReport",
     "runs": "runs:ListRuns",
+    "zoo": "zoo:ListZoo",
+    "zoo add": "zoo:AddToZoo",
+    "reproduce": "zoo:Reproduce",
     "tensorboard": "runs:TensorBoard",
     "data fetch": "data:Fetch",
     "data info": "data:Info",
@@ -42,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done. 1: a failure. 2: an error that a person can correct. 130 or 143: an interruption.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files need not be UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:

@@ -86,7 +86,7 @@ def _known(metavar: str) -> Sequence[str]:
 
         return list(RECIPES)
     if metavar == "RUN":
-        from paceline.run_folder.folder import all_runs
+        from paceline.run_folder.finding import all_runs
 
         return [str(run.path) for run in all_runs()]
     return ()

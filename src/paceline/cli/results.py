@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from paceline.cli.parse import RunName
+from paceline.config.views import Views
 from paceline.errors import UserError
 from paceline.messages import Message, Predictions, Progress, Send, Warn
 
@@ -46,25 +47,34 @@ class Eval:
     The best is chosen on the validation split. Without a validation split it is the last."""
     split: Literal["test", "validation"] = "test"
     """Split to evaluate on."""
+    views: Views = "none"
+    """Versions of each image whose outputs are averaged. none: the image; mirror: also its mirror
+    image; shifts: also both, shifted by one pixel in two directions."""
     json: bool = False
     """Print one line of JSON instead of tables."""
+    trust_code: bool = False
+    """Run the code of your own that the run names (model.build, data.build). Give it only for runs
+    whose code you know."""
 
     def __call__(self) -> int:
         from rich.console import Console
 
         from paceline.results.in_worker import in_a_worker
-        from paceline.run_folder.folder import existing_run
+        from paceline.run_folder.finding import existing_run
 
         request = {"checkpoint": self.checkpoint, "data_dir": self.data.dir, "split": self.split}
+        request["views"] = self.views
         with _listening("evaluating") as listen:
+            request["examples"] = ""
             found = in_a_worker(
-                "evaluate", existing_run(self.run), request | {"examples": ""}, listen
+                "evaluate", existing_run(self.run), request, listen, self.trust_code
             )
         if self.json:
             print(json.dumps(found))
             return 0
         count = f"{found['count']:,} {found['split']} images"
-        print(f"{found['run_dir']}, step {found['step']:,}, {count}")
+        views = "" if self.views == "none" else f", views {self.views}"
+        print(f"{found['run_dir']}, step {found['step']:,}, {count}{views}")
         print(
             f"accuracy {found['accuracy']:.4f}  top-5 {found['top5']:.4f}  loss {found['loss']:.4f}"
         )
@@ -110,21 +120,25 @@ class Predict:
     The best is chosen on the validation split. Without a validation split it is the last."""
     top: int = 5
     """Number of classes to print for each image, the most probable first."""
+    views: Views = "none"
+    """Versions of each image whose outputs are averaged. none: the image; mirror: also its mirror
+    image; shifts: also both, shifted by one pixel in two directions."""
     json: bool = False
     """Print a line of JSON for each image."""
     csv: bool = False
     """Print comma-separated values."""
+    trust_code: bool = False
+    """Run the code of your own that the run names (model.build, data.build). Give it only for runs
+    whose code you know."""
 
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
         from paceline.results.predict_files import Prediction, find_files
-        from paceline.run_folder.folder import existing_run
+        from paceline.run_folder.finding import existing_run
 
         self._check()
         run, files = existing_run(self.run), find_files(self.images)
         top = min(self.top, len(run.data_facts().get("classes", ())) or self.top)
-        # The name of a file can contain bytes that are not UTF-8.
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         show = _show_json if self.json else _csv_writer(top) if self.csv else _show_line
         with _listening("predicting") as listen:
 
@@ -139,7 +153,8 @@ class Predict:
                 listen(message)
 
             request = {"files": files, "checkpoint": self.checkpoint, "top": top}
-            found = in_a_worker("predict", run, request, show_and_listen)
+            request["views"] = self.views
+            found = in_a_worker("predict", run, request, show_and_listen, self.trust_code)
         return 1 if found["faults"] else 0
 
     def _check(self) -> None:
@@ -216,11 +231,16 @@ class Export:
     checkpoint: str = "best"
     """Checkpoint to use: best, last or a step.
     The best is chosen on the validation split. Without a validation split it is the last."""
+    views: Views = "none"
+    """Versions of each image whose outputs the exported model averages: none, mirror or shifts."""
     force: bool = False
     """Replace OUT if it exists."""
+    trust_code: bool = False
+    """Run the code of your own that the run names (model.build, data.build). Give it only for runs
+    whose code you know."""
 
     def __call__(self) -> int:
-        from paceline.api import run_export
+        from paceline.results.export import run_export
 
         with _listening("exporting") as listen:
             done = run_export(**vars(self), listen=listen)

@@ -112,7 +112,7 @@ class TensorBoard:
     """Address to listen at. localhost admits only this machine, 0.0.0.0 every machine."""
 
     def __call__(self) -> int:
-        from paceline.run_folder.folder import existing_run
+        from paceline.run_folder.finding import existing_run
 
         if not self.runs:
             raise UserError(

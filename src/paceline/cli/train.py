@@ -45,7 +45,7 @@ class Train:
     def __call__(self) -> int:
         from paceline.api import run_job
         from paceline.places.failures import Interrupted
-        from paceline.run_folder.folder import default_path
+        from paceline.run_folder.finding import default_path
 
         run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
         run = dataclasses.replace(self.run, run_dir=run_dir)

@@ -12,6 +12,9 @@ from paceline.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
+LARGEST = 1e300
+"""Larger numbers count as infinite."""
+
 
 def to_json(value: Any) -> Any:
     """Return plain containers. A whole number in a field of floats becomes a float."""
@@ -27,7 +30,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
-    """Rebuild a dataclass. An unknown field is an error; a missing field gets its default."""
+    """Rebuild a dataclass. An unknown field is an error; a missing field gets its default.
+
+    A value of another type than the field's is an error, too.
+    """
+    if not isinstance(values, dict):
+        raise UserError(f"{prefix.rstrip('.')} is {_short(values)}; it must be an object")
     hints = get_type_hints(kind)
     made: dict[str, Any] = {}
     for key, value in values.items():
@@ -36,14 +44,43 @@ def from_json(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
             raise UserError(f"unknown field {prefix + key!r} in the experiment; {known}")
         if dataclasses.is_dataclass(hints[key]):
             value = from_json(hints[key], value, f"{prefix}{key}.")
+        elif wanted := _misfit(hints[key], value):
+            raise UserError(f"{prefix}{key} is {_short(value)}; it must be {wanted}")
         made[key] = tuple(value) if isinstance(value, list) else value
     return kind(**made)
 
 
-def check_choices(value: Any, prefix: str = "") -> None:
-    """Check fields with a fixed set of values, in objects made in Python or read from JSON.
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
-    The command line checks them itself.
+
+def _misfit(hint: Any, value: Any) -> str:
+    """Return what a field must be if the value is not of its type; else nothing."""
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        count = None if kinds[-1] is Ellipsis else len(kinds)
+        fits = isinstance(value, list | tuple) and count in (None, len(value))
+        if fits and not any(_misfit(kinds[0], item) for item in value):
+            return ""
+        return (
+            f"a list of {count or 'any number'} values, each {_NAMES.get(kinds[0], 'of its kind')}"
+        )
+    if hint not in _NAMES or type(value) is hint or (hint is float and type(value) is int):
+        return ""
+    return _NAMES[hint]
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = "a very large number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_choices(value: Any, prefix: str = "") -> None:
+    """Check fields with a fixed set of values, and that numbers are finite.
+
+    This is for objects made in Python or read from JSON: the command line checks choices itself.
     """
     hints = get_type_hints(type(value))
     for item in dataclasses.fields(value):
@@ -52,7 +89,11 @@ def check_choices(value: Any, prefix: str = "") -> None:
             check_choices(own, f"{name}.")
         elif get_origin(hint) is Literal and own not in get_args(hint):
             choices = ", ".join(map(repr, get_args(hint)))
-            raise UserError(f"{name} is {own!r}; it must be one of {choices}")
+            raise UserError(f"{name} is {_short(own)}; it must be one of {choices}")
+        for each in own if isinstance(own, tuple) else (own,):
+            if isinstance(each, int | float) and not abs(each) < LARGEST:
+                given = _short(each) if isinstance(each, float) else f"above {LARGEST:g}"
+                raise UserError(f"{name.replace('_', '-')} is {given}; it must be a finite number")
 
 
 def differences(

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.config.dataclass_json import check_choices, differences, from_json, to_json
+from paceline.config.optimizer import Optimizer as Optimizer
+from paceline.config.optimizer import Schedule as Schedule
 from paceline.config.rules import Block, check_rules
+from paceline.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,19 @@ class Data:
     test_size: int = 0
     """Number of test images to generate (source shapes); 0 is the source's default."""
     padding: int = 0
-    """Pixels of zeros added on each side before a random crop of the original size; 0 does not
-    crop."""
+    """Pixels added on each side before a random crop of the original size; 0 does not crop."""
+    padding_mode: Literal["zeros", "reflect"] = "zeros"
+    """Value of the pixels that are added around an image: 0, or those of its mirror image."""
+    crop_size: int = 0
+    """Side in pixels of the crops that the model sees of images of a fixed size, in training at
+    random places and in evaluation in the centre. It may be larger than the images: they are
+    padded. 0 is the size of the images."""
+    sizes: tuple[int, ...] = ()
+    """Sides in pixels of the training images in the first epochs, such as 16 20. Images are resized
+    before they are augmented. The model must accept images of any size. Evaluation and later epochs
+    take the usual size."""
+    size_epochs: tuple[float, ...] = ()
+    """Epoch at which each of these sizes ends, such as 1 2.5."""
     flip: bool = False
     """Flip a random half of the training images left to right."""
     alternate_flip: bool = False
@@ -65,6 +79,12 @@ class Data:
     cutout: int = 0
     """Side in pixels of a square that is blanked at a random place of each training image; 0 blanks
     none."""
+    brightness: float = 0.0
+    """Largest number that is added to all pixels of a training image after scaling; each image has
+    a random number up to it, of either sign. 0 adds none."""
+    contrast: float = 0.0
+    """Largest share by which the pixels of a training image are multiplied more or less after
+    scaling, random for each image; 0 leaves them."""
     mixup: float = 0.0
     """Alpha of mixup, which blends pairs of images and their labels within a replica's slice; 0
     blends none."""
@@ -94,9 +114,10 @@ class Model:
     build: str = ""
     """Your own Keras model, as package.module:function or file.py:function. The function is called
     with image_shape and num_classes."""
-    layout: Literal["cifar", "imagenet"] = "cifar"
+    layout: Literal["cifar", "imagenet", "speedrun"] = "cifar"
     """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
-    stride 2, max-pooling and four stages."""
+    stride 2, max-pooling and four stages. speedrun: no ResNet, but six 3x3 convolutions with
+    max-pooling after a 2x2 convolution, for short trainings on small images."""
     depth: int = 20
     """Number of layers. cifar: 6n+2, or 9n+2 with bottleneck blocks; imagenet: 18, 34, 50, 101, 152
     or 200."""
@@ -113,7 +134,7 @@ class Model:
     stage."""
     width: int = 0
     """Channels of the first stage, doubled in each later stage; 0 is 16 for cifar and 64 for
-    imagenet."""
+    imagenet. speedrun: 64, and four times as many in the second and third stage."""
     zero_gamma: bool = False
     """Initialise the scale of the last BatchNorm of each block with 0, so that a block starts as
     its shortcut (v1, v1.5)."""
@@ -121,10 +142,22 @@ class Model:
     """Share of the old moving statistics that BatchNorm keeps in each step."""
     norm_epsilon: float = 1e-5
     """Number that BatchNorm adds to variances."""
+    norm_scale: bool = True
+    """Whether BatchNorm has a trained scale besides its offset."""
+    activation: Literal["relu", "silu", "gelu"] = "relu"
+    """Activation after each BatchNorm. silu: z sigmoid(z); gelu: z sigmoid(1.702 z)."""
     leakiness: float = 0.0
-    """Slope of the activation below zero; 0 is ReLU."""
-    initializer: Literal["he_fan_out", "he_normal", "lecun_normal", "glorot_uniform"] = "he_fan_out"
-    """Distribution of the initial weights of convolutions."""
+    """Slope of ReLU below zero; 0 is the usual ReLU."""
+    initializer: Literal[
+        "he_fan_out", "he_normal", "lecun_normal", "glorot_uniform", "identity"
+    ] = "he_fan_out"
+    """Distribution of the initial weights of convolutions. identity: the first outputs are a copy
+    of the inputs, the others have uniform weights."""
+    whitening: int = 0
+    """Number of training images from which the filters of the first convolution are computed, so
+    that its outputs are not correlated and have the variance 1. The layer needs two filters for
+    each number of a patch, such as 24 for 2x2 pixels of 3 channels. 0 initialises it as the
+    others."""
     num_classes: int = 0
     """Number of outputs; 0 is the number of classes of the data."""
     outputs: Literal["logits", "probabilities"] = "logits"
@@ -132,56 +165,6 @@ class Model:
     init_from: str = ""
     """Run folder or .keras file whose weights training starts from. Layers with another shape, such
     as the head, are initialised anew."""
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """How the mean gradient changes the weights."""
-
-    name: Literal["sgd", "rmsprop", "adamw"] = "sgd"
-    """Update rule."""
-    momentum: float = 0.9
-    """Momentum of sgd and rmsprop; beta 1 of adamw."""
-    nesterov: bool = False
-    """Use Nesterov momentum (sgd)."""
-    beta_2: float = 0.999
-    """Decay of the moving mean of squared gradients (rmsprop, adamw)."""
-    epsilon: float = 1e-8
-    """Number added to the root of that mean (rmsprop, adamw)."""
-    weight_decay: float = 1e-4
-    """Coefficient of weight decay; added to the gradient, in adamw decoupled from it."""
-    decay: Literal["kernels", "kernels-and-bias", "all"] = "kernels"
-    """Weights that decay: kernels only, kernels and biases (not those of BatchNorm), or all."""
-    clip_norm: float = 0.0
-    """Largest norm of the mean gradient; a longer one is scaled down to it. 0 is no limit."""
-    label_smoothing: float = 0.0
-    """Share of each training label that is spread over all classes; 0 is none."""
-    ema: float = 0.0
-    """Decay of a moving average of the weights, which is then evaluated and exported; 0 keeps
-    none."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate of each step."""
-
-    name: Literal["constant", "steps", "cosine", "one-cycle"] = "steps"
-    """Curve of the learning rate after the warm-up."""
-    rate: float = 0.1
-    """Highest learning rate."""
-    boundaries: tuple[float, ...] = ()
-    """Epochs at which the curve `steps` changes to the next factor."""
-    factors: tuple[float, ...] = ()
-    """Factors of the highest rate after each boundary (curve `steps`)."""
-    warmup: float = 0.0
-    """Epochs of linear increase at the start; 0 has none. In one-cycle, the rising part."""
-    warmup_from: float = 0.0
-    """Rate at which the warm-up starts, as a share of the highest rate."""
-    final: float = 0.0
-    """Rate at which cosine and one-cycle end, as a share of the highest rate."""
-    scale_to_batch: int = 0
-    """Global batch size for which the rate is given; it is scaled linearly with the actual one. 0
-    does not scale."""
 
 
 @dataclass(frozen=True)
@@ -215,8 +198,8 @@ class Experiment:
     global_batch_size: int = 128
     """Examples in one step, over all replicas."""
     replicas: int = 2
-    """Slices of the global batch, each with its own BatchNorm statistics: a power of two. As many
-    as there are cores or GPUs is fastest."""
+    """Slices of the global batch, each with its own BatchNorm statistics. As many as there
+    are cores or GPUs is fastest. At least as many as there are workers."""
     threads_per_replica: int = 1
     """Threads inside a TensorFlow operation. Above 1, a process computes one replica at a time."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -225,9 +208,6 @@ class Experiment:
     """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (AVX2, float32),
     about twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice
     decides the bits: it is stored in the run and compared between workers."""
-    exact: bool = True
-    """Add the replicas' vectors in a fixed order, for the same bits in every place. Off allows any
-    all-reduce."""
     evaluate_every: float = 1.0
     """Epochs between evaluations; 0 evaluates only at the end."""
     save_every: float = 1.0
@@ -251,8 +231,17 @@ class Experiment:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Experiment:
-        """Rebuild an experiment; an unknown field is an error."""
-        return from_json(Experiment, values)
+        """Rebuild an experiment; an unknown field is an error.
+
+        Earlier versions had a field `exact`; every experiment is exact now.
+        """
+        if not values.get("exact", True):
+            raise UserError(
+                "this experiment has exact = false, which this version does not have: every sum "
+                "has a fixed order; train it again, or use an earlier version"
+            )
+        known = {name: value for name, value in values.items() if name != "exact"}
+        return from_json(Experiment, known)
 
     def digest(self) -> str:
         """Return the hash in the name of the run folder.

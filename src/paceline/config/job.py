@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from paceline.config.cluster import Cluster
@@ -15,6 +15,8 @@ from paceline.config.dataclass_json import from_json
 from paceline.config.experiment import Experiment
 from paceline.config.places import PLACES, PlaceKind, PlaceName
 from paceline.errors import UserError
+
+MOST_SECONDS = 366 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Ray:
     """Address of a running cluster, as ray.init takes it.
     Empty means the value of RAY_ADDRESS, or else a cluster that is started here."""
     exchange: Literal["object-store", "collective"] = "object-store"
-    """How workers exchange vectors: through Ray's object store, or by TensorFlow's all-reduce."""
+    """How workers exchange vectors: through Ray's object store, or by TensorFlow's collectives."""
     cpus_per_worker: float = 1.0
     """Number of cores that Ray reserves for each worker."""
     gpus_per_worker: float = -1.0
@@ -47,10 +49,10 @@ class Place:
     """Where workers run. It never changes the numbers."""
 
     on: PlaceName = "auto"
-    """What starts the workers: this command (local), a platform that sets TF_CONFIG, Ray or Spark.
-    auto means tf_config if TF_CONFIG is set, else local."""
+    """What starts the workers: this command (local), a platform that sets TF_CONFIG, Slurm's srun,
+    an Indexed Job of Kubernetes, Ray or Spark. auto finds out from the environment variables."""
     workers: int = 1
-    """Number of processes that share the replicas: a power of two that divides them."""
+    """Number of processes that share the replicas: any number from 1 to that of the replicas."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
     """Devices to train on. auto uses the GPUs that TensorFlow finds, or else the CPU.
     gpu fails if there is no GPU."""
@@ -64,13 +66,17 @@ class Place:
     max_restarts: int = 3
     """How often lost workers are restarted without a new checkpoint in between (local, spark)."""
     min_workers: int = 0
-    """When restarts do not help, continue with half as many workers, down to this number (local).
-    0 means never to continue with fewer."""
+    """When restarts do not help, continue with one worker fewer, down to this number, and with all
+    of them again from the next checkpoint on. 0 means never to continue with fewer."""
     ps: int = 0
     """Number of parameter servers, which share the state among them (local). 0 means none.
     With parameter servers, one extra process, the chief, coordinates the workers."""
     ray: Ray = field(default_factory=Ray)
     spark: Spark = field(default_factory=Spark)
+
+    def with_workers(self, workers: int) -> Place:
+        """Return the same place with another number of workers, for one attempt."""
+        return replace(self, workers=workers, min_workers=min(self.min_workers, workers))
 
     @property
     def kind(self) -> PlaceKind:
@@ -160,9 +166,12 @@ class Job:
 
 def _check_place(place: Place, replicas: int) -> None:
     workers = place.workers
-    if workers < 1 or workers & (workers - 1) or replicas % workers:
+    if workers < 1:
+        raise UserError(f"workers is {workers}; it must be 1 or more")
+    if workers > replicas:
         raise UserError(
-            f"workers is {workers}; it must be a power of two that divides the {replicas} replicas"
+            f"workers is {workers}, but there are only {replicas} replicas to share; use "
+            f"{replicas} workers or fewer, or --replicas {workers} or more (another experiment)"
         )
     if not 0 <= place.min_workers <= workers or place.max_restarts < 0:
         raise UserError(
@@ -177,8 +186,11 @@ def _check_place(place: Place, replicas: int) -> None:
         )
     if place.cores < 0:
         raise UserError(f"cores is {place.cores}; it must be 0 (an equal share) or more")
-    if min(place.start_timeout, place.stall_timeout) <= 0:
-        raise UserError("start-timeout and stall-timeout must be seconds above 0")
+    for name, seconds in (("start", place.start_timeout), ("stall", place.stall_timeout)):
+        if not 0 < seconds <= MOST_SECONDS:  # NaN is not
+            raise UserError(
+                f"{name}-timeout is {seconds}; it must be seconds above 0, at most a year"
+            )
 
 
 def _check_run(run: Run) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from paceline.config.job import Place
 
-PlaceName = Literal["auto", "local", "tf_config", "ray", "spark"]
+PlaceName = Literal["auto", "local", "tf_config", "slurm", "kubernetes", "ray", "spark"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ PLACES = {
     "local": PlaceKind("paceline.places.local", one_machine=True, parameter_servers=True),
     "tf_config": PlaceKind(
         "paceline.places.tf_config", platform_restarts=True, parameter_servers=True
+    ),
+    "slurm": PlaceKind("paceline.places.slurm", platform_restarts=True, parameter_servers=True),
+    "kubernetes": PlaceKind(
+        "paceline.places.kubernetes", platform_restarts=True, parameter_servers=True
     ),
     "ray": PlaceKind(
         "paceline.places.ray", engine=lambda place: place.ray.exchange.replace("-", "_")

@@ -5,9 +5,11 @@ What they take and return is checked where they are used: data, models, actions.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -36,6 +38,21 @@ def load_function(spec: str) -> Callable[..., Any]:
     if not callable(function):
         raise UserError(f"{spec}: {name!r} is a {type(function).__name__}, not a function")
     return cast("Callable[..., Any]", function)
+
+
+def code_digest(spec: str) -> str:
+    """Return the digest of the file with the function; comments and layout do not count.
+
+    Empty if the function has no source in Python.
+    """
+    function = inspect.unwrap(load_function(spec))
+    try:
+        file = inspect.getsourcefile(function)
+        text = Path(file).read_bytes() if file else b""
+        tree = ast.dump(ast.parse(text))
+    except (TypeError, OSError, SyntaxError):
+        return ""
+    return hashlib.sha256(tree.encode()).hexdigest()[:16]
 
 
 def _import_module(name: str, spec: str) -> ModuleType:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.config.fast_recipes import cifar10_fast, cifar10_resnet56_fast, cifar10_speedrun
 from paceline.errors import UserError, did_you_mean
 
 _CIFAR10 = Data(source="cifar10", padding=4, flip=True)
@@ -101,24 +102,6 @@ def _he_2015(depth: int) -> Experiment:
         model=Model(depth=depth),
         schedule=Schedule(rate=0.1, boundaries=(82, 123), factors=(0.1, 0.01)),
         epochs=164,
-    )
-
-
-def cifar10_fast() -> Experiment:
-    """ResNet-20 on CIFAR-10 in 12 epochs with a one-cycle schedule: 0.8912 on all 10,000 test
-    images (seed 0).
-
-    That took 46 CPU minutes on two cores of an AMD EPYC with AVX2.
-
-    paceline train cifar10-fast --data.dir DIR
-    """
-    return Experiment(
-        data=replace(_CIFAR10, padding=3, alternate_flip=True),
-        model=Model(depth=20, shortcut="A-pool"),
-        optimizer=Optimizer(nesterov=True, weight_decay=5e-4, label_smoothing=0.05),
-        schedule=Schedule(name="one-cycle", rate=0.3, warmup=2.5, warmup_from=0.1),
-        epochs=12,
-        evaluate_every=3.0,
     )
 
 
@@ -274,6 +257,8 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "shapes": shapes,
     "smoke": smoke,
     "cifar10-fast": cifar10_fast,
+    "cifar10-resnet56-fast": cifar10_resnet56_fast,
+    "cifar10-speedrun": cifar10_speedrun,
     "cifar10-resnet20": cifar10_resnet20,
     "cifar10-resnet32": cifar10_resnet32,
     "cifar10-resnet44": cifar10_resnet44,

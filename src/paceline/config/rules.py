@@ -7,10 +7,11 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.config.groups import check_groups
 from paceline.errors import UserError
 
 if TYPE_CHECKING:
-    from paceline.config.experiment import Experiment, Model
+    from paceline.config.experiment import Data, Experiment, Model
 
 Block = Literal["basic", "bottleneck"]
 
@@ -26,8 +27,13 @@ IMAGENET_STAGES: dict[int, tuple[Block, tuple[int, ...]]] = {
 from He et al. 2016)."""
 
 
-def _at_least(lowest: float) -> Callable[[float], bool]:
-    return lambda value: value >= lowest
+MILLION = 10**6
+MOST = 2**31 - 1
+"""Larger counts are mistakes: they need memory or time without bound, or do not fit an int32."""
+
+
+def _from(lowest: float, highest: float = MOST) -> Callable[[float], bool]:
+    return lambda value: lowest <= value <= highest
 
 
 def _is_share(value: float) -> bool:
@@ -35,28 +41,44 @@ def _is_share(value: float) -> bool:
 
 
 _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("replicas", lambda n: n >= 1 and n & (n - 1) == 0, "a power of two: 1, 2, 4, 8 ..."),
-    ("global_batch_size", _at_least(1), "positive"),
-    ("threads_per_replica", _at_least(1), "1 or more"),
-    ("epochs", math.isfinite, "a finite number"),
-    ("steps", _at_least(0), "0 (use epochs) or more"),
-    ("evaluate_every", _at_least(0), "a number of epochs, 0 (only at the end) or more"),
-    ("save_every", _at_least(0), "a number of epochs, 0 (only at the end) or more"),
-    ("sync.every", _at_least(1), "1 step or more"),
-    ("data.validation", _at_least(0), "0 or more"),
-    ("data.padding", _at_least(0), "0 or more"),
-    ("data.cutout", _at_least(0), "0 or more"),
-    ("data.mixup", _at_least(0), "0 or more"),
-    ("data.image_size", _at_least(0), "0 (the size that the images have) or more"),
+    ("replicas", _from(1, 2**16), "1 to 65,536"),
+    ("global_batch_size", _from(1, 2**24), "positive, at most 16,777,216"),
+    ("threads_per_replica", _from(1, 4096), "1 to 4,096"),
+    ("epochs", _from(-MOST), "a finite number, at most 2,147,483,647"),
+    ("steps", _from(0, 10**12), "0 (use epochs) or more, at most 10^12"),
+    ("evaluate_every", _from(0), "a number of epochs, 0 (only at the end) or more"),
+    ("save_every", _from(0), "a number of epochs, 0 (only at the end) or more"),
+    ("seed", _from(0, 2**32 - 1), "0 to 4,294,967,295"),
+    ("sync.every", _from(1, MILLION), "1 step or more, at most 1,000,000"),
+    ("data.validation", _from(0), "0 or more"),
+    ("data.train_size", _from(0, 10 * MILLION), "0 (the source's own) to 10,000,000"),
+    ("data.test_size", _from(0, 10 * MILLION), "0 (the source's own) to 10,000,000"),
+    ("data.padding", _from(0, 2**14), "0 or more, at most 16,384"),
+    ("data.crop_size", _from(0, 2**14), "0 (the size that the images have) to 16,384"),
+    ("data.sizes", lambda sizes: all(0 < n <= 2**14 for n in sizes), "numbers from 1 to 16,384"),
+    ("data.brightness", _from(0), "0 or more"),
+    ("data.contrast", lambda share: 0 <= share <= 1, "in [0, 1]"),
+    ("data.cutout", _from(0, 2**14), "0 or more, at most 16,384"),
+    ("data.mixup", _from(0), "0 or more"),
+    (
+        "data.image_size",
+        _from(0, 2**14),
+        "0 (the size that the images have) or more, at most 16,384",
+    ),
     ("data.crop_area_min", lambda share: 0 < share <= 1, "above 0 and at most 1"),
     ("data.std", lambda std: all(each > 0 for each in std), "numbers above 0"),
     ("optimizer.momentum", _is_share, "in [0, 1)"),
     ("optimizer.beta_2", _is_share, "in [0, 1)"),
     ("optimizer.ema", _is_share, "in [0, 1)"),
+    ("optimizer.ema_every", _from(1), "1 step or more"),
+    ("optimizer.ema_power", _from(0, 100), "0 (a constant decay) to 100"),
     ("optimizer.label_smoothing", _is_share, "in [0, 1)"),
-    ("optimizer.clip_norm", _at_least(0), "0 (no limit) or more"),
-    ("schedule.rate", _at_least(0), "0 or more"),
-    ("model.num_classes", _at_least(0), "0 (the number of classes of the data) or more"),
+    ("optimizer.clip_norm", _from(0, math.inf), "0 (no limit) or more"),
+    ("schedule.rate", _from(0, math.inf), "0 or more"),
+    ("model.whitening", _from(0), "0 (none) or more images"),
+    ("model.num_classes", _from(0, MILLION), "0 (the classes of the data) to 1,000,000"),
+    ("model.depth", _from(1, 4096), "at most 4,096"),
+    ("model.width", _from(0, 2**14), "0 (the layout's own) or more, at most 16,384"),
 )
 
 
@@ -67,6 +89,8 @@ def check_rules(experiment: Experiment) -> None:
         if not fine(value):
             raise UserError(f"{name.replace('_', '-')} is {value}; it must be {allowed}")
     _check_training(experiment)
+    _check_data(experiment.data)
+    check_groups(experiment.optimizer)
     if not experiment.model.build:
         _check_resnet(experiment.model)
 
@@ -95,10 +119,31 @@ def _check_training(e: Experiment) -> None:
         )
 
 
+def _check_data(data: Data) -> None:
+    epochs = data.size_epochs
+    if len(epochs) != len(data.sizes) or list(epochs) != sorted(
+        {e for e in epochs if 0 < e < MOST}
+    ):
+        raise UserError(
+            f"data.sizes {data.sizes} and data.size-epochs {epochs} must have the same length, and "
+            "epochs must rise and be above 0"
+        )
+    if data.crop_size and data.image_size:
+        raise UserError(
+            f"data.crop-size is {data.crop_size} and data.image-size {data.image_size}; give one "
+            "of them: crop-size for images of a fixed size, image-size for others"
+        )
+
+
 def _check_resnet(model: Model) -> None:
     depth = model.depth
-    if model.width < 0:
-        raise UserError(f"model.width is {model.width}; it must be 0 (the layout's own) or more")
+    if model.activation != "relu" and model.leakiness:
+        raise UserError(
+            f"model.leakiness is {model.leakiness} with model.activation {model.activation}; it is "
+            "for relu"
+        )
+    if model.zero_gamma and not model.norm_scale:
+        raise UserError("model.zero-gamma needs the scale that --no-model.norm-scale leaves out")
     if model.zero_gamma and model.version == "v2":
         raise UserError(
             "model.zero-gamma is for v1 and v1.5; blocks of v2 do not end in a BatchNorm"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,9 +93,16 @@ class Template:
         images: tf.Tensor,
         training: bool,
         key: tf.Tensor | None = None,
+        frozen: Collection[str] = (),
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return outputs, new stats and extra losses. `key`, int64 [2], seeds random layers."""
-        trainable = _unflatten(params, self.params)
+        """Return outputs, new stats and extra losses. `key`, int64 [2], seeds random layers.
+
+        Variables with names in `frozen` have no gradient, and what only they need is not computed.
+        """
+        trainable = [
+            tf.stop_gradient(piece) if name in frozen else piece
+            for piece, (name, _) in zip(_unflatten(params, self.params), self.params, strict=True)
+        ]
         floats, seeds = iter(_unflatten(stats, self.stats)), iter(self._seeds(key))
         others = [
             next(floats) if is_float(v) else next(seeds) for v in self.model.non_trainable_variables

@@ -11,20 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from paceline.config.experiment import Experiment
+from paceline.config.groups import check_patterns, find_group, parse_groups
+from paceline.config.phases import Phase, build_phases
 from paceline.config.plan import Plan
+from paceline.config.schedule import has_more
+from paceline.config.views import Views
 from paceline.core.flat import Template
+from paceline.core.groups import build_grouped_update
 from paceline.core.metrics import TAIL
 from paceline.core.state import State, StateLayout
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors, build_update, slot_names
+from paceline.core.views import mean_over_views
 from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
 from paceline.data.draws import op_key
 from paceline.data.source import Source, Split
+
+
+@dataclass(frozen=True)
+class CorePhase:
+    """The functions of the steps from `first` to the next phase."""
+
+    first: int
+    batch: Callable[[tf.Tensor, tf.Tensor], Batch]
+    """(step, replica) -> the replica's slice, prepared"""
+    replica_step: Callable[..., tf.Tensor]
+    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats |
+    tail]"""
 
 
 @dataclass(frozen=True)
@@ -39,15 +58,11 @@ class Core:
     source: Source
     template: Template
     layout: StateLayout
-    num_examples: int
-    """Number of training examples."""
+    train: Split
+    """The examples to train on."""
     splits: dict[str, Split]
     """The splits to evaluate: test, and validation if the experiment holds one out."""
-    batch: Callable[[tf.Tensor, tf.Tensor], Batch]
-    """(step, replica) -> the replica's slice, prepared"""
-    replica_step: Callable[..., tf.Tensor]
-    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats |
-    tail]"""
+    phases: tuple[CorePhase, ...]
     apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     eval_batch_size: int
@@ -57,6 +72,21 @@ class Core:
         str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
     ]
     """By split: the same, and each example's outputs and label, padding included"""
+
+    @property
+    def num_examples(self) -> int:
+        """Return the number of training examples."""
+        return self.train.size
+
+    @property
+    def batch(self) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
+        """Return that of the first phase."""
+        return self.phases[0].batch
+
+    @property
+    def replica_step(self) -> Callable[..., tf.Tensor]:
+        """Return that of the first phase."""
+        return self.phases[0].replica_step
 
     def initial_state(self) -> State:
         """Return the state of step 0: the model as it was built, and empty slots."""
@@ -75,11 +105,22 @@ class Core:
         replica: tf.Tensor,
         signals: tf.Tensor,
     ) -> tf.Tensor:
-        """Return [gradients | new stats | tail] of a replica on its own slice of a step."""
-        batch = self.batch(step, replica)
-        return self.replica_step(
-            params, stats, batch.images, batch.targets, batch.labels, step, replica, signals
-        )
+        """Return [gradients | new stats | tail] of a replica on its own slice of a step.
+
+        The graph contains all phases, so that each is compiled before its turn.
+        """
+
+        def compute(phase: CorePhase) -> tf.Tensor:
+            batch = phase.batch(step, replica)
+            return phase.replica_step(
+                params, stats, batch.images, batch.targets, batch.labels, step, replica, signals
+            )
+
+        if len(self.phases) == 1:
+            return compute(self.phases[0])
+        later = tf.constant([phase.first for phase in self.phases[1:]], tf.int64)
+        number = tf.reduce_sum(tf.cast(step >= later, tf.int32))
+        return tf.switch_case(number, [partial(compute, phase) for phase in self.phases])
 
     def evaluate_batches(
         self, split: str, params: tf.Tensor, stats: tf.Tensor, first: tf.Tensor, count: int
@@ -100,28 +141,27 @@ def build_core(
     splits: dict[str, Split],
     template: Template,
     num_classes: int,
+    views: Views = "none",
 ) -> Core:
     """Put the pure functions of an experiment together; `splits` has train, test and perhaps
-    validation."""
+    validation. Evaluation takes the mean over `views`."""
     train = splits["train"]
     held_out = {name: split for name, split in splits.items() if name != "train"}
     layout = build_layout(experiment, template)
     eval_batch_size = choose_eval_batch_size(image_shape(experiment.data, source))
-    targets_of = build_targets(experiment, num_classes)
     examine = {}
     for name, split in held_out.items():
         batch_of = build_eval_batches(experiment, split, num_classes, eval_batch_size)
-        examine[name] = _build_examine(experiment, template, batch_of)
+        examine[name] = _build_examine(experiment, template, batch_of, views)
     return Core(
         experiment=experiment,
         plan=plan,
         source=source,
         template=template,
         layout=layout,
-        num_examples=train.size,
+        train=train,
         splits=held_out,
-        batch=opaque(build_train_batches(experiment, train, targets_of)),
-        replica_step=_build_replica_step(experiment, template),
+        phases=_build_phases(experiment, plan, train, template, num_classes),
         apply=_build_apply(experiment, layout),
         eval_batch_size=eval_batch_size,
         evaluate_batch={
@@ -129,6 +169,31 @@ def build_core(
             for name, each in examine.items()
         },
         examine_batch={name: opaque(each) for name, each in examine.items()},
+    )
+
+
+def _build_phases(
+    experiment: Experiment, plan: Plan, train: Split, template: Template, num_classes: int
+) -> tuple[CorePhase, ...]:
+    """Return the functions of each phase; phases with the same images share their batches."""
+    check_patterns(experiment.optimizer, [name for name, _ in template.params])
+    groups, targets_of = parse_groups(experiment.optimizer), build_targets(experiment, num_classes)
+    phases = build_phases(experiment, plan)
+    batches = {
+        size: opaque(build_train_batches(experiment, train, targets_of, size))
+        for size in {phase.image_size for phase in phases}
+    }
+
+    def frozen(phase: Phase) -> list[str]:
+        return [name for name, _ in template.params if find_group(groups, name) in phase.frozen]
+
+    return tuple(
+        CorePhase(
+            phase.first,
+            batches[phase.image_size],
+            _build_replica_step(experiment, template, frozen(phase)),
+        )
+        for phase in phases
     )
 
 
@@ -166,7 +231,9 @@ def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32) == labels, tf.float32)
 
 
-def _build_replica_step(experiment: Experiment, template: Template) -> Callable[..., tf.Tensor]:
+def _build_replica_step(
+    experiment: Experiment, template: Template, frozen: list[str]
+) -> Callable[..., tf.Tensor]:
     def replica_step(
         params: tf.Tensor,
         stats: tf.Tensor,
@@ -180,10 +247,10 @@ def _build_replica_step(experiment: Experiment, template: Template) -> Callable[
         with tf.GradientTape() as tape:
             tape.watch(params)
             key = op_key("layers", experiment.seed, step, replica)
-            outputs, new_stats, extra = template.call(params, stats, images, True, key)
+            outputs, new_stats, extra = template.call(params, stats, images, True, key, frozen)
             cross_entropy = tf.reduce_mean(_cross_entropy(experiment, outputs, targets))
             loss = tf.add_n([cross_entropy, *(tf.cast(loss, tf.float32) for loss in extra)])
-        gradient = tape.gradient(loss, params)
+        gradient = tape.gradient(loss, params, unconnected_gradients="zero")
         count = tf.cast(tf.shape(labels)[0], tf.float32)
         tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count])
         return tf.concat([gradient, new_stats, tail, signals], 0)
@@ -194,7 +261,9 @@ def _build_replica_step(experiment: Experiment, template: Template) -> Callable[
 def _build_apply(
     experiment: Experiment, layout: StateLayout
 ) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
-    update, sizes = build_update(experiment.optimizer, layout.parts["params"]), layout.sizes()
+    optimizer, sizes = experiment.optimizer, layout.sizes()
+    build = build_grouped_update if has_more(optimizer) else build_update
+    update = build(optimizer, layout.parts["params"])
 
     def apply(vectors: Vectors, mean: tf.Tensor, rates: tf.Tensor) -> Vectors:
         gradient, stats, _ = tf.split(mean, [sizes["params"], sizes["stats"], len(TAIL)])
@@ -204,13 +273,17 @@ def _build_apply(
 
 
 def _build_examine(
-    experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch]
+    experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch], views: Views
 ) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
     def examine(
         params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         batch = batch_of(number)
-        outputs, _, _ = template.call(params, stats, batch.images, training=False)
+
+        def call(images: tf.Tensor) -> tf.Tensor:
+            return template.call(params, stats, images, training=False)[0]
+
+        outputs = mean_over_views(call, batch.images, views)
         loss = _cross_entropy(experiment, outputs, batch.targets)
         among_five = tf.cast(
             tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1])), tf.float32

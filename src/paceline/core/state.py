@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,12 @@ class State:
 
     step: int
     vectors: dict[str, npt.NDArray[np.float32]]
+    tails: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros([0, 0], np.float32))
+    """Of a state that survived the loss of a worker: what the last steps before `step` reported, a
+    row each, because nobody may have written it down (`core.metrics.TAIL`)."""
 
     def sha256(self) -> str:
-        """Return the digest of all vectors. Two states are the same exactly when it is equal."""
+        """Return the digest of all vectors, not of the step: equal vectors have equal digests."""
         digest = hashlib.sha256()
         for vector in self.vectors.values():
             digest.update(np.ascontiguousarray(vector, dtype="<f4").data)

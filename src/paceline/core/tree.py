@@ -1,8 +1,8 @@
-"""The sum over replicas in one fixed order: halve the range until pairs are left, and add pairs.
+"""The sum over replicas in one fixed order: halve the range until one is left, and add the halves.
 
 Floating-point addition is not associative, so the order is part of the experiment. TensorFlow's
 graph optimizer would turn (a+b)+(c+d) into one AddN, which adds in another order. It does not look
-into functions that are marked as not to be inlined.
+into functions that are marked as not to be inlined. `core.shares` divides the tree among workers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from paceline.core.shares import Span, add_subtrees
 
 
 def opaque(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -23,16 +25,19 @@ def opaque(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 @opaque
-def _add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Return the sum of two vectors, as one step of the tree."""
     return left + right
 
 
-def tree_sum(values: Sequence[Any], add: Callable[[Any, Any], Any] = _add) -> Any:
-    """Return the sum of 1, 2, 4, 8 ... tensors by the tree, or of arrays with `add=np.add`.
+def tree_sum(values: Sequence[Any], add: Callable[[Any, Any], Any] = add) -> Any:
+    """Return the sum of tensors by the tree, or of arrays with `add=np.add`."""
+    return add_subtrees(
+        (0, len(values)), {(k, k + 1): value for k, value in enumerate(values)}, add
+    )
 
-    The sum of a whole subtree may take the place of its leaves.
-    """
-    if len(values) == 1:
-        return values[0]
-    half = len(values) // 2
-    return add(tree_sum(values[:half], add), tree_sum(values[half:], add))
+
+def subtree_sums(values: Sequence[tf.Tensor], spans: Sequence[Span]) -> list[tf.Tensor]:
+    """Return the sums of the subtrees of a share from the vectors of all its replicas."""
+    first = spans[0][0]
+    return [tree_sum(values[start - first : stop - first]) for start, stop in spans]

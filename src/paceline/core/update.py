@@ -3,7 +3,7 @@
 Rules use only + - x / and square root. TensorFlow computes exp and rsqrt with other instructions at
 the end of a vector than in its middle, so their bits would depend on how a vector is cut into
 slices, as parameter servers do. `rates` is float32 [3]: the learning rate and Adam's two bias
-corrections.
+corrections. Groups of weights with rules and rates of their own are in `core.groups`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
     return _SLOTS[optimizer.name] + (("ema",) if optimizer.ema else ())
 
 
+def decays(optimizer: Optimizer, name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether `optimizer.decay` means this weight."""
+    if optimizer.decay == "all" or len(shape) > 1:
+        return True
+    return optimizer.decay == "kernels-and-bias" and name.rsplit("/", 1)[-1] == "bias"
+
+
 def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
     """Return the decay coefficient of each parameter."""
-
-    def decays(name: str, shape: tuple[int, ...]) -> bool:
-        if optimizer.decay == "all" or len(shape) > 1:
-            return True
-        return optimizer.decay == "kernels-and-bias" and name.rsplit("/", 1)[-1] == "bias"
-
     return np.concatenate(
         [
-            np.full(int(np.prod(s)), optimizer.weight_decay * decays(n, s), np.float32)
+            np.full(int(np.prod(s)), optimizer.weight_decay * decays(optimizer, n, s), np.float32)
             for n, s in params
         ]
     )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import Data
 from paceline.config.plugins import load_function
-from paceline.errors import UserError, did_you_mean
+from paceline.errors import PassingFault, UserError, did_you_mean
+from paceline.run_folder.files import patiently
 from paceline.run_folder.storage import is_remote
 
 if TYPE_CHECKING:
@@ -49,8 +50,13 @@ def build_source(data: Data) -> Source:
         data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:
         source = load_function(data.build)(data)
-        _check_source(source, data.build)
-        return source
+        digest = _check_source(source, data.build)
+        source = dataclasses.replace(source, digest=source.digest or digest)
+        return _with_printable_names(source)
+    return _with_printable_names(patiently(lambda: _build_known(data), PassingFault))
+
+
+def _build_known(data: Data) -> Source:
     name = data.source
     if name == "auto":
         from paceline.data.tools.info import detect
@@ -61,7 +67,15 @@ def build_source(data: Data) -> Source:
             f"there is no data source {name!r}; {did_you_mean(name, [*sorted(SOURCES), 'auto'])}"
         )
     module, _, function = SOURCES[name].partition(":")
-    return getattr(importlib.import_module(module), function)(data)
+    source: Source = getattr(importlib.import_module(module), function)(data)
+    return source
+
+
+def _with_printable_names(source: Source) -> Source:
+    """Return the source with class names that can be written as UTF-8: those of folders need not
+    be."""
+    names = (name.encode(errors="backslashreplace").decode() for name in source.classes)
+    return dataclasses.replace(source, classes=tuple(names))
 
 
 def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
@@ -96,8 +110,10 @@ def _part(split: Split, start: int, size: int) -> Split:
     return Split(size, read)
 
 
-def _check_source(source: Any, spec: str) -> None:
+def _check_source(source: Any, spec: str) -> str:
+    """Raise UserError if the source cannot be used; return the digest of some examples."""
     from paceline.data.source import Source, Split
+    from paceline.data.sources.digests import digest_of
 
     if not isinstance(source, Source):
         raise UserError(
@@ -119,6 +135,7 @@ def _check_source(source: Any, spec: str) -> None:
             f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for "
             "encoded images"
         )
+    pieces: list[bytes] = []
     for name, split in (("train", source.train), ("test", source.test)):
         if not isinstance(split, Split):
             raise UserError(
@@ -129,14 +146,20 @@ def _check_source(source: Any, spec: str) -> None:
                 f"{spec}: the {name} split has size {split.size!r}; it must be a whole number "
                 "above 0"
             )
-        _check_examples(source, split, f"{spec}: read of the {name} split")
+        pieces += _check_examples(source, split, f"{spec}: read of the {name} split")
+    return digest_of(pieces)
 
 
-def _check_examples(source: Source, split: Split, what: str) -> None:
-    """Read some examples from one end to the other as the training step will: compiled."""
+def _check_examples(source: Source, split: Split, what: str) -> list[bytes]:
+    """Read some examples from one end to the other as the training step will: compiled.
+
+    Returns their bytes.
+    """
     import tensorflow as tf
 
-    chosen = sorted({place * (split.size - 1) // 63 for place in range(64)})
+    from paceline.data.sources.digests import spread
+
+    chosen = spread(split.size)
     try:
         raw, labels = tf.function(split.read)(tf.constant(chosen, tf.int64))
     except Exception as error:
@@ -162,3 +185,8 @@ def _check_examples(source: Source, split: Split, what: str) -> None:
             raise UserError(
                 f"{what} gave label {label} for example {index}; labels are 0 to {highest}"
             )
+    images = raw.numpy()
+    return [
+        *(images.tolist() if dtype == tf.string else [images.tobytes()]),
+        labels.numpy().tobytes(),
+    ]

@@ -29,22 +29,61 @@ def mirrored(data: Data, draws: Draws) -> tf.Tensor:
 def augment(data: Data, images: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Random crop and flip of uint8 [n, h, w, c], by one gather of pixels from the padded
     images."""
-    if not data.padding and not data.flip:
+    if not data.padding and not data.flip and not data.crop_size:
         return images
-    height, width, channels = images.shape[1:]
-    pad = data.padding
-    rows = tf.range(height, dtype=tf.int64)[None]
-    columns = tf.range(width, dtype=tf.int64)[None]
+    height, width = images.shape[1:3]
+    tall, wide = data.crop_size or height, data.crop_size or width
+    rows = tf.range(tall, dtype=tf.int64)[None]
+    columns = tf.range(wide, dtype=tf.int64)[None]
     if data.flip:
-        columns = tf.where(mirrored(data, draws)[:, None], width - 1 - columns, columns)
-    if pad:
-        rows += draws.one("crop/row")[:, None] % (2 * pad + 1)
-        columns += draws.one("crop/column")[:, None] % (2 * pad + 1)
-    padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
+        columns = tf.where(mirrored(data, draws)[:, None], wide - 1 - columns, columns)
+    if data.padding:
+        shifts = 2 * data.padding + 1
+        rows += draws.one("crop/row")[:, None] % shifts - data.padding
+        columns += draws.one("crop/column")[:, None] % shifts - data.padding
+    return _take(data, images, rows - (tall - height) // 2, columns - (wide - width) // 2)
+
+
+def centre(data: Data, images: tf.Tensor) -> tf.Tensor:
+    """Return the crop of `data.crop_size` in the centre; if it is larger, the image is padded."""
+    size, (height, width) = data.crop_size, images.shape[1:3]
+    places = tf.range(size, dtype=tf.int64)[None]
+    return _take(data, images, places - (size - height) // 2, places - (size - width) // 2)
+
+
+def _take(data: Data, images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    """Return the pixels at rows [n or 1, y] and columns [n or 1, x], which may be outside."""
+    height, width, channels = images.shape[1:]
+    if data.padding_mode == "reflect":
+        rows, columns = _reflected(rows, height), _reflected(columns, width)
+        pad = 0
+    else:
+        beyond = [(data.crop_size or side) - side for side in (height, width)]
+        pad = data.padding + max(0, *(each - each // 2 for each in beyond))
+    padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]]) if pad else images
     tall, wide = height + 2 * pad, width + 2 * pad
     first = tf.range(tf.shape(images, tf.int64)[0])[:, None, None] * tall
-    pixels = (first + rows[:, :, None]) * wide + columns[:, None, :]
+    pixels = (first + rows[:, :, None] + pad) * wide + columns[:, None, :] + pad
     return tf.gather(tf.reshape(padded, [-1, channels]), pixels)
+
+
+def _reflected(places: tf.Tensor, length: int) -> tf.Tensor:
+    """Return places in [0, length); the edge itself is not repeated."""
+    return (length - 1) - tf.abs((length - 1) - tf.abs(places))
+
+
+def jitter(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Change the contrast and brightness of each image by random amounts, after scaling."""
+
+    def amount(name: str, most: float) -> tf.Tensor:
+        share = tf.cast(draws.one(name), tf.float32) / 2.0**30 - 1.0  # in [-1, 1]
+        return (most * share)[:, None, None, None]
+
+    if data.contrast:
+        x *= 1.0 + amount("contrast", data.contrast)
+    if data.brightness:
+        x += amount("brightness", data.brightness)
+    return x
 
 
 def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
@@ -65,9 +104,9 @@ def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
     return tf.reshape(rows, [-1, height, width, channels])
 
 
-def resize(data: Data, images: tf.Tensor) -> tf.Tensor:
-    """Resize the short side to the experiment's size, and crop the middle of the long side."""
-    size, (height, width) = data.image_size, images.shape[1:3]
+def resize(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Resize the short side to `size` unless that is 0, and crop the middle of the long side."""
+    height, width = images.shape[1:3]
     if not size or (height, width) == (size, size):
         return images
     tall, wide = max(size, round(height * size / width)), max(size, round(width * size / height))

@@ -4,6 +4,7 @@ batch."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -35,26 +36,45 @@ def image_shape(data: Data, source: Source) -> Shape:
             "data.image-size is 0, but these images have any size; give one, such as "
             "--data.image-size 224"
         )
-    if source.image_shape is None and data.padding:
-        raise UserError(
-            f"data.padding is {data.padding}; images of any size are cropped by data.crop "
-            "instead: use 0"
-        )
+    for name, pixels in (("padding", data.padding), ("crop-size", data.crop_size)):
+        if source.image_shape is None and pixels:
+            raise UserError(
+                f"data.{name} is {pixels}; images of any size are cropped by data.crop "
+                "instead: use 0"
+            )
+    if source.image_shape is not None and data.padding_mode == "reflect":
+        _check_reflected(data, source.image_shape)
     return model_shape(data, source.image_shape)
+
+
+def _check_reflected(data: Data, stored: Shape) -> None:
+    sides = {side: (data.crop_size or side) - side for side in stored[:2]}
+    for side, beyond in {**dict.fromkeys(data.sizes, 0), **sides}.items():
+        most = data.padding + max(0, beyond - beyond // 2)
+        if most >= side:
+            raise UserError(
+                f"data.padding-mode reflect cannot add {most} pixels to images of {side} pixels; "
+                f"use {side - 1} or fewer"
+            )
 
 
 def model_shape(data: Data, stored: Shape | None) -> Shape:
     """Return the shape that the model sees of images of shape `stored`; None: encoded images."""
     height, width, channels = stored or (data.image_size, data.image_size, 3)
-    return data.image_size or height, data.image_size or width, channels
+    side = data.image_size or data.crop_size
+    return side or height, side or width, channels
 
 
 def build_train_batches(
-    experiment: Experiment, train: Split, targets_of: Callable[[tf.Tensor], tf.Tensor]
+    experiment: Experiment,
+    train: Split,
+    targets_of: Callable[[tf.Tensor], tf.Tensor],
+    image_size: int = 0,
 ) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
     """Return the function (step, replica) -> Batch; both are int64 scalars.
 
-    `targets_of` turns labels into what the loss compares the outputs with.
+    `targets_of` turns labels into what the loss compares the outputs with. `image_size` is a side
+    other than the usual one, or 0.
     """
     data, size = experiment.data, experiment.replica_batch_size
 
@@ -63,7 +83,8 @@ def build_train_batches(
             epoch, indices = order.slice_indices(experiment, train.size, step, replica)
             raw, labels = train.read(indices)
             draws = Draws(experiment.seed, epoch, indices)
-            images = augment.scale(data, _train_images(data, raw, draws))
+            images = augment.scale(data, _train_images(data, raw, draws, image_size))
+            images = augment.jitter(data, images, draws)
             images = augment.cutout(data, images, draws)
             targets = targets_of(labels)
             images, targets = augment.mixup(experiment, images, targets, step, replica)
@@ -101,7 +122,9 @@ def evaluation_images(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tens
     """Return raw examples as evaluation and prediction take them, before scaling."""
     if _is_encoded(raw):
         return encoded.evaluation_images(raw, data.image_size, indices)
-    return augment.resize(data, raw)
+    if data.crop_size:
+        return augment.centre(data, raw)
+    return augment.resize(raw, data.image_size)
 
 
 def prepare_encoded(
@@ -115,10 +138,15 @@ def prepare_encoded(
         return augment.scale(data, evaluation_images(data, raw, tf.range(tf.size(encoded_images))))
 
 
-def _train_images(data: Data, raw: tf.Tensor, draws: Draws) -> tf.Tensor:
+def _train_images(data: Data, raw: tf.Tensor, draws: Draws, image_size: int) -> tf.Tensor:
     if _is_encoded(raw):
+        data = replace(data, image_size=image_size or data.image_size)
         return encoded.train_images(data, raw, draws)
-    return augment.resize(data, augment.augment(data, raw, draws))
+    if image_size:
+        small = augment.resize(raw, image_size)
+        small = tf.saturate_cast(tf.round(small), tf.uint8)
+        return augment.augment(replace(data, crop_size=0), small, draws)
+    return augment.resize(augment.augment(data, raw, draws), data.image_size)
 
 
 def _is_encoded(raw: tf.Tensor) -> bool:

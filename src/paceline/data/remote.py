@@ -2,13 +2,17 @@
 
 TensorFlow's own packages do not read s3://, and random access to images over a network is slow, so
 everything that reads data reads local files only. An interrupted copy continues where it ended.
-Several workers of one machine share one copy. No TensorFlow.
+Several workers of one machine share one copy. A copy that a process uses is never changed: if the
+remote files change meanwhile, the next command makes a second copy. No TensorFlow.
 """
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -19,13 +23,15 @@ from paceline.data.tools.progress_bar import late_bar
 from paceline.errors import UserError
 from paceline.messages import Send, Transfer
 from paceline.run_folder.files import explained, write_json
-from paceline.run_folder.lock import FileLock
+from paceline.run_folder.lock import FileLock, lock_file
 from paceline.run_folder.storage import File, Store, cached, is_remote
-from paceline.run_folder.transfer import fetch_files, put_files
+from paceline.run_folder.transfer import fetch_files, put_files, retrying
 
 NOTES = ".paceline-copy.json"
 """In the copy: size and stamp of the remote file that each of its files was copied from."""
 NOTE_EVERY_S = 5.0
+USERS = ".users"
+"""In the copy: a file on which each process that uses it has a shared lock."""
 
 _ready: dict[str, str] = {}
 """Folders that this process has copied or compared. They are not compared again."""
@@ -48,7 +54,7 @@ def local_folder(folder: str, report: Callable[[str], None] = lambda text: None)
 def put_folder(folder: Path, url: str, last: str) -> None:
     """Upload all files of a local folder, `last` as the last one: where it is, all others are."""
     store = Store(url)
-    there = store.files()
+    there = retrying(store.files, lambda text: None)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     names = [
         name
@@ -63,9 +69,10 @@ def put_folder(folder: Path, url: str, last: str) -> None:
 
 
 def _bring(store: Store, target: Path, report: Callable[[str], None]) -> Path:
+    """Return a folder with the data set as it is now, which nobody changes while it is used."""
     files = {
         name: file
-        for name, file in store.files().items()
+        for name, file in retrying(store.files, report).items()
         if not name.rpartition("/")[2].startswith(".")
     }
     if not files:
@@ -77,18 +84,82 @@ def _bring(store: Store, target: Path, report: Callable[[str], None]) -> Path:
     lock = FileLock(target / ".lock", f"copying {store.url}")
     lock.acquire(wait_s=math.inf)  # one process copies, the others wait for it
     try:
-        known = _known(target, files)
-        for path in target.rglob("*"):  # images that were removed are not examples any more
-            name = path.relative_to(target).as_posix()
-            if path.is_file() and not path.name.startswith(".") and name not in known:
-                path.unlink()
-        missing = {name: file for name, file in files.items() if name not in known}
-        _check_space(store, target, sum(file.size for file in missing.values()))
-        if missing:
-            _copy(store, target, missing, known, report)
+        place = _choose(target, files)
+        _remove_unused(target, place)
+        _refresh(store, place, files, report)
+        with explained("lock", place / USERS):
+            # until this process ends
+            lock_file(place / USERS, fcntl.LOCK_SH, 0.0)
     finally:
         lock.release()
-    return target
+    return place
+
+
+def _choose(target: Path, files: dict[str, File]) -> Path:
+    """Return a copy that is up to date, or one that nobody uses and that can be changed.
+
+    If another process still uses an older state of the data, this is a second copy. It shares the
+    files that have not changed.
+    """
+    for number in itertools.count(1):
+        place = target if number == 1 else target.with_name(f"{target.name}.{number}")
+        new = not (place / USERS).exists()
+        with explained("write", place):
+            place.mkdir(exist_ok=True)
+            if len(_known(place, files)) == len(files) and not _others(place, files):
+                return place
+            handle = lock_file(place / USERS, fcntl.LOCK_EX, 0.0)
+        if handle is not None:
+            os.close(handle)  # whoever wants to use it waits for the lock that we hold
+            if new and number > 1:
+                _link(target, place, files)
+            return place
+    raise AssertionError("unreachable")
+
+
+def _remove_unused(target: Path, chosen: Path) -> None:
+    """Remove second copies that nobody uses any more."""
+    for place in target.parent.glob(f"{target.name}.*"):
+        with explained("lock", place / USERS):
+            handle = None if place == chosen else lock_file(place / USERS, fcntl.LOCK_EX, 0.0)
+        if handle is not None:
+            shutil.rmtree(place, ignore_errors=True)
+            os.close(handle)
+
+
+def _link(old: Path, new: Path, files: dict[str, File]) -> None:
+    """Put what has not changed into a second copy. Files are replaced, never written into."""
+    known = _known(old, files)
+    for name in list(known):
+        (new / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(old / name, new / name)
+        except OSError:
+            del known[name]
+    write_json(new / NOTES, known)
+
+
+def _refresh(
+    store: Store, place: Path, files: dict[str, File], report: Callable[[str], None]
+) -> None:
+    """Fetch what is missing in a copy or has changed; remove what is not in the data set."""
+    known = _known(place, files)
+    for path in _others(place, known):  # images that were removed are not examples any more
+        path.unlink()
+    missing = {name: file for name, file in files.items() if name not in known}
+    _check_space(store, place, sum(file.size for file in missing.values()))
+    if missing:
+        _copy(store, place, missing, known, report)
+
+
+def _others(place: Path, files: dict[str, File]) -> list[Path]:
+    """Return the files of a copy that are not among `files`, but for its own notes and locks."""
+    return [
+        path
+        for path in place.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+        if path.relative_to(place).as_posix() not in files
+    ]
 
 
 def _check_space(store: Store, target: Path, needed: int) -> None:

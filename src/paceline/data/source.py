@@ -32,3 +32,5 @@ class Source:
     test: Split
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int] | None
+    digest: str = ""
+    """Of the content, or of samples of it. A resumed run and all workers must have the same."""

@@ -12,7 +12,7 @@ To add an engine: write a module with an `open_engine` function, add a line to t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from paceline.config.job import Job
 from paceline.core.metrics import Metrics
@@ -59,6 +59,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release the workers. Every worker calls it, the chief after it has written everything."""
+        ...
+
+
+@runtime_checkable
+class HoldsState(Protocol):
+    """An engine whose workers each hold the whole state, so that one of them is enough to go on."""
+
+    def held(self) -> State | None:
+        """Return the newest state of this worker with its tails; None if there is no whole one.
+
+        Any thread may call it at any time, also while the engine waits for a worker that is lost.
+        """
         ...
 
 

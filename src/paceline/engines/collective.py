@@ -1,8 +1,8 @@
 """The collective engine: replicas meet in `tf.distribute`.
 
 It runs on one device, on mirrored devices, or in several processes. Each device holds the whole
-state and computes its share of the replicas, a whole subtree of the sum. The sums of the subtrees
-meet in an all-reduce or a gather, and every device applies the same update to its own copy.
+state and computes its share of the replicas. The sums of its subtrees meet those of the others in
+exchanges between pairs (`exchange`), and every device applies the same update to its own copy.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from paceline.core.evaluation import evaluate_splits
 from paceline.core.metrics import TAIL, Metrics, block_metrics
 from paceline.core.replica import Core
 from paceline.core.rounds import build_rounds, rates_of
+from paceline.core.shares import divided_tree, mean_factor, shares
 from paceline.core.state import State, evaluated_vector
-from paceline.core.tree import tree_sum
+from paceline.core.tree import add, subtree_sums
 from paceline.engines.base import BuildCore, WantsStop
+from paceline.engines.collectives import Collectives
+from paceline.engines.exchange import ExactSum
+from paceline.engines.meeting import meet
+from paceline.engines.memory import Memory
 from paceline.worker import devices
 from paceline.worker.fingerprint import compare_workers
 
@@ -29,10 +34,13 @@ def open_engine(
     job: Job, build_core: BuildCore, wants_stop: WantsStop
 ) -> tuple[Core, CollectiveEngine]:
     """Connect to the other workers, build the core, and compare it with theirs."""
+    if job.place.kind.platform_restarts and job.cluster.num_workers > 1:
+        meet(job.cluster)
     strategy = devices.build_strategy(job)
     core = build_core()
     engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop)
     compare_workers(job, core, engine)
+    engine.check_exchange()
     return core, engine
 
 
@@ -51,13 +59,13 @@ class CollectiveEngine:
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
         self._alone = not strategy.extended._in_multi_worker_mode()
-        self._replicas_per_device = core.experiment.replicas // strategy.num_replicas_in_sync
         self._rounds = build_rounds(core, side_by_side)
+        self._on_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
-        sizes = core.layout.sizes()
-        with strategy.scope():
-            self._vectors = {name: _local_variable(size) for name, size in sizes.items()}
+        self._began = time.monotonic()
+        self._memory = Memory(strategy, core.layout.sizes())
+        self._vectors = self._memory.vectors
         self._block = tf.function(self._train_block, autograph=False, reduce_retracing=True)
         self._evaluate = {
             split: tf.function(self._build_evaluate(split), autograph=False)
@@ -67,24 +75,32 @@ class CollectiveEngine:
     def load(self, state: State) -> State:
         state = state if self._alone else self._take_from_chief(state)
         self._step = state.step
-        for name, variable in self._vectors.items():
-            for copy in self._strategy.experimental_local_results(variable):
-                copy.assign(state.vectors[name])
+        self._memory.load(state)
         return state
 
     def _take_from_chief(self, own: State) -> State:
-        step = int(self.gather(np.array([own.step], np.int64))[0, 0])
-        joined = self.gather(np.concatenate(list(own.vectors.values())))[0]
+        step, num_tails = self.gather(np.array([own.step, len(own.tails)], np.int64))[0].tolist()
+        tails = np.resize(own.tails, num_tails * len(TAIL))
+        joined = self.gather(np.concatenate([*own.vectors.values(), tails]))[0]
         sizes = self._core.layout.sizes()
-        pieces = np.split(joined, np.cumsum(list(sizes.values()))[:-1])
-        return State(step, dict(zip(sizes, pieces, strict=True)))
+        *pieces, tails = np.split(joined, np.cumsum(list(sizes.values())))
+        vectors = dict(zip(sizes, pieces, strict=True))
+        return State(step, vectors, tails.reshape(-1, len(TAIL)))
 
     def state(self) -> State:
-        vectors = {name: self._local(copies).numpy() for name, copies in self._vectors.items()}
-        return State(self._step, vectors)
+        return self._memory.state(self._step)
+
+    def held(self) -> State | None:
+        state = self._memory.held()
+        if state is None or not np.isfinite(state.tails[:, TAIL.index("loss")]).all():
+            return None
+        seconds = self._seconds or (time.monotonic() - self._began) / max(1, len(state.tails))
+        state.tails[:, TAIL.index("seconds")] = seconds
+        state.tails[:, TAIL.index("stop")] = 0.0  # a request to stop was one to this attempt
+        return state
 
     def advance(self, start: int, stop: int) -> Metrics:
-        began = time.monotonic()
+        began = self._began = time.monotonic()
         table = rates_of(self._core, start, stop)
         bounds = tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
         signals = tf.constant([float(self._wants_stop()), self._seconds])
@@ -103,7 +119,7 @@ class CollectiveEngine:
         rows = []
         for first in range(0, count, self._strategy.num_replicas_in_sync * self._side_by_side):
             self._wants_stop()  # an evaluation is not cut short; this shows that it is active
-            rows.append(self._evaluate[split](tf.constant(first, tf.int64)).numpy())
+            rows.append(_in_order(self._evaluate[split](tf.constant(first, tf.int64)).numpy()))
         return np.concatenate(rows)
 
     def gather(self, vector: np.ndarray) -> np.ndarray:
@@ -111,12 +127,13 @@ class CollectiveEngine:
         if self._alone:
             return vector[None]
         rows = self._local(self._gather(tf.constant(vector))).numpy()
-        return rows[:: self._strategy.num_replicas_in_sync // self._strategy.extended._num_workers]
+        return _in_order(rows)[:: len(self._strategy.extended.worker_devices)]
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _gather(self, vector: tf.Tensor) -> tf.Tensor:
         def on_device(own: tf.Tensor) -> tf.Tensor:
-            return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
+            row = tf.concat([tf.cast([_own_index()], own.dtype), own], 0)
+            return tf.distribute.get_replica_context().all_gather(row[None], axis=0)
 
         return self._strategy.run(on_device, args=(vector,))
 
@@ -140,8 +157,9 @@ class CollectiveEngine:
         def body(first: tf.Tensor, _: tf.Tensor, rounds: tf.TensorArray) -> tuple[tf.Tensor, ...]:
             last = tf.minimum(first + length, stop)
             rates = table[first - start : last - start]
-            tails = self._strategy.run(self._train_round, args=(first, last, rates, signals))
-            tails = self._local(tails)
+            of_devices = self._strategy.run(self._train_round, args=(first, last, rates, signals))
+            tails, written = map(self._local, of_devices)
+            self._memory.finish(first, written, tails)
             # every worker has the same tails, so all stop after the same round
             stopped = tails[0, TAIL.index("stop")] > 0
             index = tf.cast((first - start) // length, tf.int32)
@@ -157,30 +175,55 @@ class CollectiveEngine:
 
     def _train_round(
         self, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
-    ) -> tf.Tensor:
-        """Train one round in a replica context, and return its tails."""
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Train one round in a replica context; return its tails, and `last` once it is written."""
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
-        count = self._replicas_per_device
-        first_replica = tf.distribute.get_replica_context().replica_id_in_sync_group * count
-        results = self._rounds.compute(vectors, first, last, table, signals, first_replica, count)
-        new, tails = self._rounds.finish(vectors, self._mean(results), table)
-        for name, variable in self._vectors.items():
-            variable.assign(new[name])
-        return tails
+        start, stop = self._share()
+        results = self._rounds.compute(
+            vectors, first, last, table, signals, tf.constant(start), stop - start
+        )
+        mean = self._sum(results) * mean_factor(self._core.experiment.replicas)
+        new, tails = self._rounds.finish(vectors, mean, table)
+        return tails, self._memory.update(new, last)
 
-    def _mean(self, results: list[tf.Tensor]) -> tf.Tensor:
-        """Return the mean over all replicas, summed by the tree.
+    def _sum(self, results: list[tf.Tensor]) -> tf.Tensor:
+        """Return the sum over all replicas from the vectors of this device's share."""
+        replicas, members = self._core.experiment.replicas, self._strategy.num_replicas_in_sync
+        own, per_worker = _own_index(), len(self._strategy.extended.worker_devices)
+        sums = subtree_sums(results, divided_tree(replicas, members)[own])
+        wire = Collectives(own, per_worker, ordered=self._on_gpus)
+        return ExactSum(replicas, members, own, wire, add).total(sums)
 
-        The order of two subtrees does not matter; more of them are gathered and added here.
+    def check_exchange(self) -> None:
+        """Raise an error if devices would not get the sum over the replicas.
+
+        The order in which TensorFlow gathers is not documented. If it were another one, training
+        would add the wrong parts of the vectors, and nothing would fail.
         """
-        context = tf.distribute.get_replica_context()
-        num_devices = self._strategy.num_replicas_in_sync
-        total = tree_sum(results)
-        if num_devices == 2 or (num_devices > 2 and not self._core.experiment.exact):
-            total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
-        elif num_devices > 2:
-            total = tree_sum(tf.unstack(context.all_gather(total[None], axis=0), num=num_devices))
-        return total / self._core.experiment.replicas
+        if self._strategy.num_replicas_in_sync == 1:
+            return
+        replicas = self._core.experiment.replicas
+        leaves = (np.arange(101) * 7 + np.arange(replicas)[:, None] * 13) % 31.0
+
+        @tf.function(autograph=False)
+        def total() -> tf.Tensor:
+            def on_device() -> tf.Tensor:
+                start, stop = self._share()
+                return self._sum(tf.unstack(tf.constant(leaves[start:stop], tf.float32)))
+
+            return self._strategy.run(on_device)
+
+        for found in self._strategy.experimental_local_results(total()):
+            if not np.array_equal(found, leaves.sum(0)):
+                raise RuntimeError(
+                    "the exchange between workers gives a wrong sum: this version of TensorFlow "
+                    "orders devices in another way; use the version of constraints.txt"
+                )
+
+    def _share(self) -> tuple[int, int]:
+        """Return the replicas of this device, in a replica context."""
+        members = self._strategy.num_replicas_in_sync
+        return shares(self._core.experiment.replicas, members)[_own_index()]
 
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """Return the function first -> rows of one turn: `side_by_side` batches on each device."""
@@ -192,16 +235,22 @@ class CollectiveEngine:
             own_first = first + tf.cast(context.replica_id_in_sync_group, tf.int64) * count
             weights, stats = tf.identity(params), tf.identity(self._vectors["stats"])
             rows = self._core.evaluate_batches(split, weights, stats, own_first, count)
+            numbers = tf.cast(own_first + tf.range(count, dtype=tf.int64), rows.dtype)
+            rows = tf.concat([numbers[:, None], rows], 1)
             return rows if context.num_replicas_in_sync == 1 else context.all_gather(rows, axis=0)
 
         return lambda first: self._local(self._strategy.run(on_device, args=(first,)))
 
 
-def _local_variable(size: int) -> tf.Variable:
-    """Build a variable of which each device updates its own copy; no write is communicated."""
-    return tf.Variable(
-        tf.zeros([size]),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )
+def _in_order(rows: np.ndarray) -> np.ndarray:
+    """Return rows in the order of the numbers at their beginning, and without these.
+
+    TensorFlow gathers in an order of its own, in which worker 10 is before worker 2.
+    """
+    return rows[np.argsort(rows[:, 0], kind="stable")][:, 1:]
+
+
+def _own_index() -> int:
+    """Return the number of this device among those of all workers, in a replica context."""
+    index = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(index))

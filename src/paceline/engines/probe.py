@@ -1,8 +1,10 @@
-"""Whether a worker of a cluster answers at its address."""
+"""Whether the workers of a cluster answer at their addresses."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 _TIMEOUT_S = 2.0
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -21,3 +23,10 @@ def answers(address: str) -> bool:
             return bool(connection.recv(1))
     except OSError:
         return False
+
+
+def find_silent(addresses: Sequence[str]) -> list[str]:
+    """Return those that do not answer; all are asked at the same time."""
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        found = pool.map(answers, addresses)
+        return [address for address, there in zip(addresses, found, strict=True) if not there]

@@ -2,7 +2,7 @@
 
 import sys
 
-from paceline.kernels.library import main
+from paceline.kernels.build import main
 
 if __name__ == "__main__":
     sys.exit(main())

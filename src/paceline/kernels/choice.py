@@ -5,21 +5,20 @@ It does not import TensorFlow.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 from paceline.config.experiment import Experiment
 from paceline.errors import UserError
 from paceline.kernels.library import why_unavailable
 
-Kernels = Literal["own", "tensorflow"]
-
 
 def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
     """Return own or tensorflow. Asking for own kernels that cannot be used is an error."""
-    reason = _why_unfit(experiment, uses_gpus) or why_unavailable()
-    if experiment.kernels == "own" and reason:
-        raise UserError(f"kernels is own, but {reason}; give --kernels tensorflow")
-    return "tensorflow" if reason or experiment.kernels == "tensorflow" else "own"
+    unfit, unavailable = _why_unfit(experiment, uses_gpus), why_unavailable()
+    if experiment.kernels == "own" and (unfit or unavailable):
+        what_to_do = f"{unfit}; give" if unfit else f"{unavailable}; or give"
+        raise UserError(f"kernels is own, but {what_to_do} --kernels tensorflow")
+    return "tensorflow" if unfit or unavailable or experiment.kernels == "tensorflow" else "own"
 
 
 def why_not_own(experiment: Experiment, kernels: str) -> str:
@@ -32,9 +31,10 @@ def why_not_own(experiment: Experiment, kernels: str) -> str:
     return why_unavailable()
 
 
-def usable_kernels(trained_with: str) -> Kernels:
-    """Return the kernels to use a trained model with: those of its training, if they are here."""
-    return "tensorflow" if why_unavailable() else cast(Kernels, trained_with)
+def usable_kernels(trained_with: str) -> Literal["auto", "tensorflow"]:
+    """Return the setting to use a trained model with: the kernels of its training, if they can be
+    used where it is used now."""
+    return "auto" if trained_with == "own" else "tensorflow"
 
 
 def _why_unfit(experiment: Experiment, uses_gpus: bool) -> str:

@@ -19,11 +19,8 @@ class FastConv2D(keras.layers.Layer):
         self.conv = conv
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        conv, kernel = self.conv, tf.convert_to_tensor(self.conv.kernel)
-        if conv.kernel_size == (3, 3) and conv.strides == (1, 1) and inputs.shape[-1] % 8 == 0:
-            outputs = ops.conv3x3(inputs, kernel)
-        else:
-            outputs = ops.conv(inputs, kernel, conv.strides[0])
+        conv = self.conv
+        outputs = ops.conv(inputs, tf.convert_to_tensor(conv.kernel), conv.strides[0])
         if conv.use_bias:
             outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(conv.bias))
         return conv.activation(outputs)
@@ -49,19 +46,24 @@ class FastBatchNorm(keras.layers.Layer):
         self._unbiased = unbiased
 
     def call(self, inputs: Any, training: bool | None = None) -> tf.Tensor:
-        norm = self.norm
         x, *residual = inputs if isinstance(inputs, list | tuple) else [inputs]
-        gamma, beta, mean, variance = (
-            tf.convert_to_tensor(each)
-            for each in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
-        )
-        if not (training and norm.trainable):
-            return ops.batch_norm_inference(
-                x, gamma, beta, mean, variance, residual, norm.epsilon, self._slope
-            )
-        y, batch_mean, batch_variance = ops.batch_norm(
-            x, gamma, beta, residual, norm.epsilon, self._slope
-        )
+        if training and self.norm.trainable:
+            return self._train(x, residual)
+        return self._infer(x, residual)
+
+    def _tensors(self) -> list[tf.Tensor]:
+        norm = self.norm
+        variables = (norm.beta, norm.moving_mean, norm.moving_variance)
+        beta, mean, variance = (tf.convert_to_tensor(each) for each in variables)
+        gamma = tf.convert_to_tensor(norm.gamma) if norm.scale else tf.ones_like(beta)
+        return [gamma, beta, mean, variance]
+
+    def _train(
+        self, x: tf.Tensor, residual: list[tf.Tensor], moments: list[tf.Tensor] | None = None
+    ) -> tf.Tensor:
+        norm = self.norm
+        gamma, beta, mean, variance = self._tensors()
+        y, batch_mean, batch_variance = self._normalise(x, gamma, beta, residual, moments)
         if not self._unbiased:
             count = tf.cast(tf.size(x) / tf.size(gamma), tf.float32)
             batch_variance *= (count - 1) / count
@@ -70,5 +72,63 @@ class FastBatchNorm(keras.layers.Layer):
         norm.moving_variance.assign(variance * kept + batch_variance * (1.0 - kept))
         return y
 
+    def _normalise(
+        self,
+        x: tf.Tensor,
+        gamma: tf.Tensor,
+        beta: tf.Tensor,
+        residual: list[tf.Tensor],
+        moments: list[tf.Tensor] | None,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the outputs, and the mean and unbiased variance of the batch."""
+        return ops.batch_norm(x, gamma, beta, residual, self.norm.epsilon, self._slope, moments)
+
+    def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
+        gamma, beta, mean, variance = self._tensors()
+        return ops.batch_norm_inference(
+            x, gamma, beta, mean, variance, residual, self.norm.epsilon, self._slope
+        )
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0] if isinstance(input_shape[0], list | tuple) else input_shape
+
+
+class FastConvNorm(FastBatchNorm):
+    """A convolution without bias and the norm after it, with what follows that.
+
+    Training computes the norm's statistics in the convolution, inference the whole norm. With
+    `fork`, there are two outputs: the second is the input once more, for the shortcut.
+    """
+
+    def __init__(
+        self,
+        conv: keras.layers.Conv2D,
+        norm: keras.layers.BatchNormalization,
+        slope: float,
+        unbiased: bool,
+        fork: bool,
+        name: str,
+    ) -> None:
+        super().__init__(norm, slope, unbiased, name)
+        self.conv = conv
+        self._fork = fork
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        x, *residual = inputs if isinstance(inputs, list | tuple) else [inputs]
+        norm, stride = self.norm, self.conv.strides[0]
+        kernel, through = tf.convert_to_tensor(self.conv.kernel), x
+        if training and norm.trainable:
+            outputs, moments, through = ops.conv_moments(
+                x, kernel, stride, norm.epsilon, self._fork
+            )
+            y = self._train(outputs, residual, moments)
+        else:
+            y = ops.conv_norm_inference(
+                x, kernel, stride, self._tensors(), residual, norm.epsilon, self._slope
+            )
+        return (y, through) if self._fork else y
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        images = super().compute_output_shape(input_shape)
+        outputs = self.conv.compute_output_shape(images)
+        return (outputs, images) if self._fork else outputs

@@ -1,8 +1,8 @@
-"""The compiled library of kernels: its sources, its name, where it is found, and how it is built.
+"""The compiled library of kernels: its name, and where it is found. `build` compiles it.
 
 A library fits one set of sources, one TensorFlow and one set of compiler flags; its name contains a
-hash of them. It is looked for in the package (a wheel contains one), then in the cache. A training
-never compiles anything. This module does not import TensorFlow.
+hash of them. It is looked for in the package (a wheel contains one), then in the cache, which has
+one for each compiler. A training never compiles anything. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import as_file, files
-from importlib.util import find_spec
+from importlib.resources import files
 from pathlib import Path
 
-from paceline.errors import UserError
 from paceline.run_folder.storage import cache_folder
 
-SOURCES = ("winograd.cc", "im2col.cc", "batch_norm.cc", "ops.cc")
-HEADERS = ("simd.h", "winograd.h", "im2col.h", "batch_norm.h")
 KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-fPIC")
 OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")
 CPU_NEEDS = {"avx2", "fma"}
@@ -35,12 +27,17 @@ that report instructions which they lack."""
 def why_unavailable() -> str:
     """Return why the kernels cannot be used on this machine, with what to do; empty if they can."""
     if os.environ.get(DISABLE):
-        return f"{DISABLE} is set"
-    if missing := CPU_NEEDS - cpu_flags():
-        return f"this CPU has no {' and '.join(sorted(missing))}"
+        return f"{DISABLE} is set: unset it"
+    if missing := missing_instructions():
+        return f"this CPU has no {missing}: they need one with AVX2 and FMA"
     if find_library() is None:
         return "they are not built: run python -m paceline.kernels (it needs g++)"
     return ""
+
+
+def missing_instructions() -> str:
+    """Return the instruction sets that this CPU lacks; empty if it has all."""
+    return " and ".join(sorted(CPU_NEEDS - cpu_flags()))
 
 
 @functools.cache
@@ -59,13 +56,16 @@ def cpu_flags() -> frozenset[str]:
 def library_name() -> str:
     """Return the file name of the library that fits these sources and this TensorFlow."""
     digest = hashlib.sha256(f"{tensorflow_version()} {KERNEL_FLAGS} {OPS_FLAGS}".encode())
-    for name in (*SOURCES, *HEADERS):
-        digest.update(_source(name))
+    for name, content in read_sources().items():
+        digest.update(f"{name} {len(content)} ".encode() + content)
     return f"paceline-kernels-{digest.hexdigest()[:16]}.so"
 
 
-def _source(name: str) -> bytes:
-    return files("paceline.kernels").joinpath("cc", name).read_bytes()
+def read_sources() -> dict[str, bytes]:
+    """Return the C++ files by name, in a fixed order. The package may be in a zip file."""
+    found = files("paceline.kernels").joinpath("cc").iterdir()
+    texts = {file.name: file for file in found if file.name.endswith((".cc", ".h"))}
+    return {name: texts[name].read_bytes() for name in sorted(texts)}
 
 
 def tensorflow_version() -> str:
@@ -80,112 +80,31 @@ def tensorflow_version() -> str:
 def find_library() -> Path | None:
     """Return the library's file, or None if there is none that fits.
 
-    If the package is in a zip file, the library is unpacked into the cache first.
+    If the package is in a zip file, its library is unpacked into the cache first, under a hash of
+    its content: another one may have been built here.
     """
-    kept = cache_folder() / "kernels" / library_name()
     packaged = files("paceline.kernels").joinpath("lib", library_name())
     if isinstance(packaged, Path) and packaged.is_file():
         return packaged
-    if kept.is_file():
-        return kept
     if packaged.is_file():
-        with as_file(packaged) as file:
-            _put(file, kept)
-        return kept
-    return None
+        content = packaged.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        unpacked = library_cache(f"unpacked-{digest}")
+        if not unpacked.is_file():
+            put(content, unpacked)
+        return unpacked
+    built = sorted(cache_folder().glob(f"kernels/*/{library_name()}"))
+    return built[-1] if built else None
 
 
-def _put(file: Path, target: Path) -> None:
-    """Copy a file, whole or not at all. Several processes may do it at once."""
+def library_cache(folder: str) -> Path:
+    """Return where the cache keeps the library of this compiler, or from this zip file."""
+    return cache_folder() / "kernels" / folder / library_name()
+
+
+def put(content: bytes, target: Path) -> None:
+    """Write a file, whole or not at all. Several processes may do it at once."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.copyfile(file, temporary)
+    temporary.write_bytes(content)
     os.replace(temporary, target)
-
-
-def build_library(folder: Path | None = None) -> Path:
-    """Put the library into `folder`, by default the package itself, and return its file.
-
-    It is compiled unless the cache has it. If the package cannot be written, the cache keeps it.
-    """
-    kept = cache_folder() / "kernels" / library_name()
-    if not kept.is_file():
-        _build(kept)
-    own = Path(str(files("paceline.kernels"))) / "lib"
-    target = (folder or own) / library_name()
-    try:
-        _put(kept, target)
-    except OSError:
-        return kept
-    return target
-
-
-def _build(target: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
-        raise UserError(
-            "there is no C++ compiler; install g++ (Debian: apt-get install g++), or set CXX"
-        )
-    spec = find_spec("tensorflow")
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError("TensorFlow is not installed; install it with pip install 'paceline[cpu]'")
-    tensorflow = Path(next(iter(spec.submodule_search_locations)))
-    with tempfile.TemporaryDirectory(prefix="paceline-kernels-") as work:
-        for name in (*SOURCES, *HEADERS):
-            Path(work, name).write_bytes(_source(name))
-        _compile(compiler, tensorflow, Path(work))
-        _put(Path(work, "library.so"), target)
-
-
-def _compile(compiler: str, tensorflow: Path, work: Path) -> None:
-    """Compile all sources at once, and link them."""
-    commands = []
-    for name in SOURCES:
-        flags = (
-            (*OPS_FLAGS, f"-isystem{tensorflow / 'include'}") if name == "ops.cc" else KERNEL_FLAGS
-        )
-        commands.append([compiler, *flags, "-c", name, "-o", f"{name}.o"])
-    running = [
-        subprocess.Popen(command, cwd=work, stderr=subprocess.PIPE, text=True)
-        for command in commands
-    ]
-    for process in running:
-        _check(process)
-    objects = [f"{name}.o" for name in SOURCES]
-    link = [
-        compiler,
-        "-shared",
-        *objects,
-        f"-L{tensorflow}",
-        "-l:libtensorflow_framework.so.2",
-        "-o",
-        "library.so",
-    ]
-    _check(subprocess.Popen(link, cwd=work, stderr=subprocess.PIPE, text=True))
-
-
-def _check(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate()
-    if process.returncode:
-        first = next(
-            (line for line in errors.splitlines() if "error" in line), errors.strip()[:200]
-        )
-        raise UserError(f"the compiler cannot build the kernels: {first}")
-
-
-def main() -> int:
-    """Build the library: `python -m paceline.kernels [FOLDER]`."""
-    try:
-        if missing := CPU_NEEDS - cpu_flags():
-            print(
-                f"kernels: this CPU has no {' and '.join(sorted(missing))}; TensorFlow's are used"
-            )
-            return 0
-        print(f"kernels: {build_library(*(Path(each) for each in sys.argv[1:2]))}")
-    except UserError as error:
-        print(
-            f"kernels: {error}; TensorFlow's own kernels are used, which are slower",
-            file=sys.stderr,
-        )
-        return 2
-    return 0

@@ -1,5 +1,5 @@
-"""The kernels as TensorFlow functions with gradients: `conv3x3`, `conv`, `batch_norm`,
-`batch_norm_inference`.
+"""The kernels as TensorFlow functions with gradients: `conv`, `batch_norm`, and what is faster
+together: `conv_moments`, `conv_norm_inference`.
 
 `load` brings the operations into this process; it must be called before a graph that has them is
 built, read or run here.
@@ -19,9 +19,9 @@ from paceline.kernels.library import find_library, why_unavailable
 @functools.cache
 def load() -> Any:
     """Load the library into TensorFlow, once per process; return the module of its operations."""
-    library = find_library()
-    if library is None:
-        raise UserError(f"kernels is own, but {why_unavailable()}; or give --kernels tensorflow")
+    reason, library = why_unavailable(), find_library()
+    if reason or library is None:  # without AVX2 the process would die at the first operation
+        raise UserError(f"kernels is own, but {reason}; or give --kernels tensorflow")
     try:
         return tf.load_op_library(str(library))
     except (tf.errors.NotFoundError, OSError) as error:
@@ -33,13 +33,34 @@ def load() -> Any:
 
 def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Return the 3x3 convolution with stride 1 and SAME padding; channels are multiples of 8."""
-    return load().paceline_conv3x3(x, kernel)
+    return load().paceline_conv3x3(x, kernel, num_moments=0, forks=0, epsilon=0.0).y
 
 
 def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
     """Return a convolution of any kernel size and stride with SAME padding; output channels are a
     multiple of 8."""
-    return load().paceline_conv(x, kernel, stride=stride)
+    if is_winograd(kernel.shape, stride):
+        return conv3x3(x, kernel)
+    return load().paceline_conv(x, kernel, num_moments=0, epsilon=0.0, stride=stride).y
+
+
+def conv_moments(
+    x: tf.Tensor, kernel: tf.Tensor, stride: int, epsilon: float, fork: bool
+) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """Return a convolution, its moments for `batch_norm`, and x itself.
+
+    With `fork`, what else uses x should take it from here: then one kernel adds the gradients.
+    """
+    if is_winograd(kernel.shape, stride):
+        found = load().paceline_conv3x3(x, kernel, num_moments=3, forks=int(fork), epsilon=epsilon)
+        return found.y, found.moments, found.through[0] if fork else x
+    found = load().paceline_conv(x, kernel, num_moments=3, epsilon=epsilon, stride=stride)
+    return found.y, found.moments, x
+
+
+def is_winograd(kernel_shape: Any, stride: int) -> bool:
+    """Return whether a convolution with SAME padding is one for `conv3x3`."""
+    return stride == 1 and tuple(kernel_shape[:2]) == (3, 3) and kernel_shape[2] % 8 == 0
 
 
 def batch_norm(
@@ -49,15 +70,17 @@ def batch_norm(
     residual: list[tf.Tensor],
     epsilon: float,
     slope: float,
+    moments: list[tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return act(norm(x) [+ residual]), and the mean and unbiased variance of the batch.
 
-    `slope` is that of the activation below zero: 0 for ReLU, 1 for none.
+    `slope` is that of the activation below zero: 0 for ReLU, 1 for none. `moments` are those of x
+    if they are known, for the same epsilon.
     """
-    y, mean, variance, _ = load().paceline_batch_norm(
-        x, gamma, beta, residual, epsilon=epsilon, slope=slope
+    found = load().paceline_batch_norm(
+        x, gamma, beta, residual, moments or [], epsilon=epsilon, slope=slope
     )
-    return y, mean, variance
+    return found.y, found.mean, found.variance
 
 
 def batch_norm_inference(
@@ -76,17 +99,34 @@ def batch_norm_inference(
     )
 
 
+def conv_norm_inference(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    stride: int,
+    norm: list[tf.Tensor],
+    residual: list[tf.Tensor],
+    epsilon: float,
+    slope: float,
+) -> tf.Tensor:
+    """Return act(norm(conv(x)) [+ residual]); `norm` is gamma, beta, mean and variance."""
+    return load().paceline_conv_norm_inference(
+        x, kernel, *norm, residual, stride=stride, epsilon=epsilon, slope=slope
+    )
+
+
+# The gradient of a norm contains what x does through its moments: they need none of their own.
 @tf.RegisterGradient("PacelineConv3x3")
-def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
+    other = others[op.get_attr("num_moments") :]
     return [
-        load().paceline_conv3x3_input_gradient(dy, kernel),
+        load().paceline_conv3x3_input_gradient(dy, kernel, list(other)),
         load().paceline_conv3x3_filter_gradient(x, dy),
     ]
 
 
 @tf.RegisterGradient("PacelineConv")
-def _conv_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+def _conv_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
     stride = op.get_attr("stride")
     if x.shape[-1] % 8 == 0:
@@ -97,13 +137,14 @@ def _conv_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
 
 
 @tf.RegisterGradient("PacelineBatchNorm")
-def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
-    x, gamma, beta, *residual = op.inputs
-    y, mean, _, scale = op.outputs
+def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor | None]:
+    residuals, num_moments = op.get_attr("n"), op.get_attr("num_moments")
+    x, gamma, beta = op.inputs[:3]
+    y, mean, scale, _ = op.outputs
     found = load().paceline_batch_norm_gradient(
-        dy, x, gamma, beta, mean, scale, [y] if residual else [], slope=op.get_attr("slope")
+        dy, x, gamma, beta, mean, scale, [y] * residuals, slope=op.get_attr("slope")
     )
-    return [found.dx, found.dgamma, found.dbeta, *found.dresidual]
+    return [found.dx, found.dgamma, found.dbeta, *found.dresidual, *([None] * num_moments)]
 
 
 @tf.RegisterGradient("PacelineBatchNormInference")
@@ -119,3 +160,22 @@ def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
     dmean = -dbeta * gamma * scale
     dvariance = -0.5 * dgamma * gamma * scale * scale
     return [dz * gamma * scale, dgamma, dbeta, dmean, dvariance, *([dz] * len(residual))]
+
+
+@tf.RegisterGradient("PacelineConvNormInference")
+def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """For saliency maps: computes the convolution again."""
+    x, kernel, gamma, beta, mean, variance, *residual = op.inputs
+    with tf.GradientTape() as tape:
+        tape.watch(list(op.inputs))
+        y = batch_norm_inference(
+            conv(x, kernel, op.get_attr("stride")),
+            gamma,
+            beta,
+            mean,
+            variance,
+            residual,
+            op.get_attr("epsilon"),
+            op.get_attr("slope"),
+        )
+    return tape.gradient(y, list(op.inputs), dy)

@@ -3,14 +3,25 @@ stays as it is."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 from keras import layers
 
 from paceline.config.experiment import Experiment
+from paceline.kernels import ops
 from paceline.kernels.choice import choose_kernels
-from paceline.kernels.layers import FastBatchNorm, FastConv2D
+from paceline.kernels.layers import FastBatchNorm, FastConv2D, FastConvNorm
+from paceline.kernels.ops import is_winograd
+from paceline.kernels.swish_layers import (
+    FastConvSwish,
+    FastMaxPool2D,
+    FastNormSwish,
+    is_biased_conv,
+    is_fast_pool,
+    swish_alpha,
+)
 from paceline.models.batch_norm import FusedBatchNormalization
 
 IM2COL_LIMIT = 32 * 64
@@ -22,12 +33,14 @@ def accelerate(model: keras.Model) -> keras.Model:
     """Return a model that computes the same on own kernels and shares the weights of `model`.
 
     Functional and Sequential models of float32 are rewritten layer by layer: convolutions with SAME
-    padding, and batch normalisation together with a sum and a (leaky) ReLU that follow it. Any
-    other model is returned unchanged.
+    padding, batch normalisation together with a sum and a (leaky) ReLU that follow it, SiLU and the
+    sigmoid form of GELU after a norm or a bias, and 2x2 max-pooling. Any other model is returned
+    unchanged.
 
     Example:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
     """
+    ops.load()  # an error comes now, not when the model is first used
     if isinstance(model, keras.Sequential):
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     if not hasattr(model, "_nodes_by_depth"):  # a subclass with a `call` of its own
@@ -43,61 +56,138 @@ def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> 
     return accelerate(model) if choose_kernels(experiment, uses_gpus) == "own" else None
 
 
+@dataclass(frozen=True)
+class _Norm:
+    """A norm, the convolution before it if they are computed together, and the inputs of both:
+    the images, then the residual if there is one."""
+
+    norm: Any
+    conv: Any
+    inputs: list[Any]
+
+
 class _Rewrite:
     """Calls the layers of a model again, on new tensors, some of them replaced.
 
-    A norm is called at once and remembered. If all that uses it turns out to be a sum or an
-    activation, the norm is called
-    again together with them; what was called before is then not part of the new model.
+    A convolution or norm is called at once and remembered. If all that uses it turns out to be a
+    norm, a sum or an activation, it is called again together with that; what was called before is
+    then not part of the new model.
     """
 
     def __init__(self, model: keras.Model) -> None:
         nodes = [node for depth in model._nodes_by_depth.values() for node in depth]
         self._calls: dict[int, int] = {}
-        self._uses: dict[int, int] = {}
+        self._users: dict[int, list[Any]] = {}
+        """By layer: the layers that use it, None for the model's outputs."""
         for node in nodes:
             self._calls[id(node.operation)] = self._calls.get(id(node.operation), 0) + 1
             for tensor in node.input_tensors:
-                source = id(tensor._keras_history.operation)
-                self._uses[source] = self._uses.get(source, 0) + 1
+                self._add_user(tensor, node.operation)
         for tensor in model.outputs:
-            source = id(tensor._keras_history.operation)
-            self._uses[source] = self._uses.get(source, 0) + 1
-        self._norms: dict[int, tuple[Any, list[Any]]] = {}
-        """By output tensor: the norm, and its inputs with the residual."""
+            self._add_user(tensor, None)
+        self._convs: dict[int, tuple[Any, Any]] = {}
+        """By output tensor: a convolution without bias that only one layer uses, and its input."""
+        self._biased: dict[int, tuple[Any, Any]] = {}
+        """By output tensor: a convolution with a bias that only one layer uses, and its input."""
+        self._norms: dict[int, _Norm] = {}
+        """By output tensor: a norm that only one layer uses."""
+        self._through: dict[int, Any] = {}
+        """By tensor: the same, as an output of the convolution that shares it with a sum."""
+
+    def _add_user(self, tensor: Any, user: Any) -> None:
+        self._users.setdefault(id(tensor._keras_history.operation), []).append(user)
 
     def call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(operation, "_nodes_by_depth"):  # a model within the model
             return accelerate(operation)(*args, **kwargs)
-        if _is_fast_conv(operation) and self._calls[id(operation)] == 1:
-            return FastConv2D(operation)(*args)
-        if _is_fast_norm(operation) and self._calls[id(operation)] == 1:
-            return self._remember(operation, [args[0]], operation)
+        once = self._calls.get(id(operation)) == 1
+        if once and _is_fast_conv(operation):
+            return self._conv(operation, args[0])
+        if once and _is_fast_norm(operation):
+            conv, images = self._convs.get(id(args[0]), (None, args[0]))
+            return self._remember(_Norm(operation, conv, [images]), operation)
         if isinstance(operation, layers.Add) and len(args[0]) == 2:
             return self._add(operation, *args[0])
+        if is_fast_pool(operation):
+            return FastMaxPool2D(operation)(*args)
+        if once and is_biased_conv(operation):
+            return self._remember_biased(operation, args[0])
+        if (alpha := swish_alpha(operation)) is not None:
+            return self._swish(operation, args[0], alpha)
         slope = _slope(operation)
         if slope is not None and id(args[0]) in self._norms:
-            norm, inputs = self._norms[id(args[0])]
-            return _fast_norm(norm, slope, operation.name)(inputs if len(inputs) > 1 else inputs[0])
+            return self._norm(self._norms[id(args[0])], slope, operation.name)
         return operation(*args, **kwargs)
+
+    def _conv(self, conv: Any, images: Any) -> Any:
+        output = FastConv2D(conv)(images)
+        linear = not conv.use_bias and conv.activation is keras.activations.linear
+        if linear and len(self._users[id(conv)]) == 1:
+            self._convs[id(output)] = conv, images
+        return output
 
     def _add(self, operation: Any, left: Any, right: Any) -> Any:
         """A sum of which one side is a norm that nobody else uses is part of the norm."""
         for one, other in ((left, right), (right, left)):
-            norm, inputs = self._norms.get(id(one), (None, []))
-            if len(inputs) == 1 and tuple(one.shape) == tuple(other.shape):
-                return self._remember(norm, [inputs[0], other], operation)
-        return operation([left, right])
+            known = self._norms.get(id(one))
+            if known and len(known.inputs) == 1 and tuple(one.shape) == tuple(other.shape):
+                images = known.inputs[0]
+                shortcut = other if images is other else self._through.get(id(other), other)
+                return self._remember(replace(known, inputs=[images, shortcut]), operation)
+        return operation([self._through.get(id(each), each) for each in (left, right)])
 
-    def _remember(self, norm: Any, inputs: list[Any], operation: Any) -> Any:
-        output = _fast_norm(norm, 1.0, operation.name)(inputs if len(inputs) > 1 else inputs[0])
-        if self._uses.get(id(operation)) == 1:
-            self._norms[id(output)] = (norm, inputs)
+    def _remember_biased(self, conv: Any, images: Any) -> Any:
+        output = conv(images)
+        if len(self._users[id(conv)]) == 1:
+            self._biased[id(output)] = conv, images
         return output
 
+    def _swish(self, operation: Any, x: Any, alpha: float) -> Any:
+        """An activation after a norm without a sum, or after a bias, is computed with it."""
+        known = self._norms.get(id(x))
+        if known and len(known.inputs) == 1:
+            images = known.inputs[0]
+            if known.conv:
+                self._through.pop(id(images), None)  # it is an output of what is not used now
+                images = FastConv2D(known.conv)(images)
+            unbiased = isinstance(known.norm, FusedBatchNormalization)
+            return FastNormSwish(known.norm, alpha, unbiased, operation.name)(images)
+        if id(x) in self._biased:
+            conv, images = self._biased[id(x)]
+            return FastConvSwish(conv, alpha, operation.name)(images)
+        return operation(x)
 
-def _fast_norm(norm: Any, slope: float, name: str) -> FastBatchNorm:
-    return FastBatchNorm(norm, slope, isinstance(norm, FusedBatchNormalization), name)
+    def _remember(self, known: _Norm, operation: Any) -> Any:
+        output = self._norm(known, 1.0, operation.name)
+        if len(self._users[id(operation)]) == 1:
+            self._norms[id(output)] = known
+        return output
+
+    def _norm(self, known: _Norm, slope: float, name: str) -> Any:
+        unbiased = isinstance(known.norm, FusedBatchNormalization)
+        inputs = known.inputs if len(known.inputs) > 1 else known.inputs[0]
+        if not known.conv:
+            return FastBatchNorm(known.norm, slope, unbiased, name)(inputs)
+        fork = len(known.inputs) == 1 and self._shares_its_input_with_a_sum(known.conv)
+        output = FastConvNorm(known.conv, known.norm, slope, unbiased, fork, name)(inputs)
+        if not fork:
+            return output
+        self._through[id(inputs)] = output[1]
+        return output[0]
+
+    def _shares_its_input_with_a_sum(self, conv: Any) -> bool:
+        """Whether only this convolution and a sum use its input, as in a block with a shortcut.
+
+        The sum must follow the convolution: it is then called after all that `conv` is part of.
+        """
+        users = self._users[id(conv.input._keras_history.operation)]
+        others = [user for user in users if user is not conv]
+        if len(users) != 2 or not isinstance(others[0], layers.Add):
+            return False
+        following = self._users[id(conv)]
+        while len(following) == 1 and following[0] is not None and following[0] is not others[0]:
+            following = self._users[id(following[0])]
+        return following == others and is_winograd(conv.kernel.shape, conv.strides[0])
 
 
 def _is_fast_conv(layer: Any) -> bool:
@@ -107,7 +197,7 @@ def _is_fast_conv(layer: Any) -> bool:
     plain = layer.padding == "same" and layer.data_format == "channels_last" and layer.groups == 1
     if not plain or tuple(layer.dilation_rate) != (1, 1) or layer.filters % 8:
         return False
-    if tuple(size) == (3, 3) and tuple(strides) == (1, 1) and channels % 8 == 0:
+    if tuple(strides) == (1, 1) and is_winograd(layer.kernel.shape, 1):
         return True
     return (
         size[0] * size[1] > 1
@@ -121,7 +211,6 @@ def _is_fast_norm(layer: Any) -> bool:
         type(layer) in (layers.BatchNormalization, FusedBatchNormalization)
         and layer.compute_dtype == "float32"
         and layer.center
-        and layer.scale
         and layer.axis in (-1, len(layer.input.shape) - 1)
         and layer.input.shape[-1] % 8 == 0
         and not layer.synchronized

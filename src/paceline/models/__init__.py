@@ -8,6 +8,7 @@ from paceline.config.experiment import Experiment
 from paceline.config.plugins import load_function
 from paceline.errors import UserError
 from paceline.models.resnet import build_resnet
+from paceline.models.speedrun import build_speedrun
 
 
 def build_model(
@@ -19,7 +20,8 @@ def build_model(
         "mixed_bfloat16" if experiment.precision == "bfloat16" else "float32"
     )
     if not experiment.model.build:
-        return build_resnet(experiment.model, image_shape, num_classes, experiment.seed)
+        build = build_speedrun if experiment.model.layout == "speedrun" else build_resnet
+        return build(experiment.model, image_shape, num_classes, experiment.seed)
     model = load_function(experiment.model.build)(image_shape=image_shape, num_classes=num_classes)
     if not isinstance(model, keras.Model):
         raise UserError(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable("paceline")
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` over the last axis of four, with both scale and offset.
+    """`keras.layers.BatchNormalization` over the last axis of four, with an offset.
 
     The moving variance takes the batch's unbiased variance, as TensorFlow's fused operation gives
     it.
@@ -23,10 +23,11 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         moving_mean, moving_variance = (
             tf.convert_to_tensor(v) for v in (self.moving_mean, self.moving_variance)
         )
+        beta = tf.cast(self.beta, tf.float32)
         outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,
-            scale=tf.cast(self.gamma, tf.float32),
-            offset=tf.cast(self.beta, tf.float32),
+            scale=tf.cast(self.gamma, tf.float32) if self.scale else tf.ones_like(beta),
+            offset=beta,
             mean=tf.constant([], tf.float32) if training else moving_mean,
             variance=tf.constant([], tf.float32) if training else moving_variance,
             epsilon=self.epsilon,

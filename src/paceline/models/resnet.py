@@ -16,13 +16,16 @@ from keras import layers
 from paceline.config.experiment import Model
 from paceline.config.rules import IMAGENET_STAGES
 from paceline.data.draws import initializer_seed
+from paceline.models.activations import SigmoidGelu
 from paceline.models.batch_norm import FusedBatchNormalization
+from paceline.models.initializers import Identity
 
 _INITIALIZERS = {
     "he_fan_out": partial(keras.initializers.VarianceScaling, 2.0, "fan_out", "untruncated_normal"),
     "he_normal": keras.initializers.HeNormal,
     "lecun_normal": keras.initializers.LecunNormal,
     "glorot_uniform": keras.initializers.GlorotUniform,
+    "identity": Identity,
 }
 
 
@@ -32,7 +35,7 @@ def build_resnet(
     """Return a stem, stages of blocks that halve the image and double the channels, mean,
     logits."""
     model, stages = _complete(model)
-    build = _Layers(model, seed)
+    build = Layers(model, seed)
     unit = build.pre_activation if model.version == "v2" else build.post_activation
     inputs = keras.Input(image_shape, name="image")
     x = build.stem(inputs)
@@ -61,7 +64,7 @@ def _complete(model: Model) -> tuple[Model, tuple[int, ...]]:
 
 
 @dataclass(frozen=True)
-class _Layers:
+class Layers:
     """Adds layers and blocks to a Keras graph. `first` says whether a block is the first of all."""
 
     model: Model
@@ -107,11 +110,19 @@ class _Layers:
     def norm(self, x: keras.KerasTensor, name: str, gamma: str = "ones") -> keras.KerasTensor:
         momentum, epsilon = self.model.norm_momentum, self.model.norm_epsilon
         return FusedBatchNormalization(
-            momentum=momentum, epsilon=epsilon, gamma_initializer=gamma, name=name
+            momentum=momentum,
+            epsilon=epsilon,
+            scale=self.model.norm_scale,
+            gamma_initializer=gamma,
+            name=name,
         )(x)
 
     def act(self, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-        leakiness = self.model.leakiness
+        leakiness, activation = self.model.leakiness, self.model.activation
+        if activation == "gelu":
+            return SigmoidGelu(name=name)(x)
+        if activation == "silu":
+            return layers.Activation("silu", name=name)(x)
         layer = layers.LeakyReLU(leakiness, name=name) if leakiness else layers.ReLU(name=name)
         return layer(x)
 

@@ -13,8 +13,10 @@ from paceline.core.state import Part, State, evaluated_vector
 from paceline.errors import UserError
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.run_folder.checkpoint import newest_variables
-from paceline.run_folder.folder import RunFolder, existing_run
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
+from paceline.run_folder.zoo import PREFIX
 
 
 def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:
@@ -54,7 +56,8 @@ def _fill(
 
 
 def _from_run(spec: str) -> dict[str, np.ndarray]:
-    run = existing_run(spec) if is_remote(spec) else RunFolder(spec)
+    named = is_remote(spec) or spec.startswith(PREFIX)
+    run = existing_run(spec) if named else RunFolder(spec)
     if not run.exists():
         raise UserError(
             f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a "

@@ -12,12 +12,22 @@ from typing import Any
 from paceline.config.job import Job
 from paceline.config.places import PLACES
 from paceline.messages import Send
+from paceline.places import kubernetes, slurm
 
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run a job in its place, pass its messages to `listen`, and return its result."""
     name: str = job.place.on
     if name == "auto":
-        name = "tf_config" if os.environ.get("TF_CONFIG") else "local"
+        name = find_place()
     result: dict[str, Any] = import_module(PLACES[name].module).launch(job, listen)
     return result
+
+
+def find_place() -> str:
+    """Return the place that the environment shows: a platform's task, or else this machine."""
+    if os.environ.get("TF_CONFIG"):
+        return "tf_config"
+    if kubernetes.in_an_indexed_job():
+        return "kubernetes"
+    return "slurm" if slurm.in_a_step() else "local"

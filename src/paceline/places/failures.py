@@ -1,4 +1,5 @@
-"""How a group of workers ends other than well: a worker failed, or a signal ended all of them."""
+"""How a group of workers ends other than well: a worker failed, a signal ended all of them, or the
+place has no room for them."""
 
 from __future__ import annotations
 
@@ -13,10 +14,20 @@ class WorkerFailed(Ended):
 
     saved = False
     """Whether its group saved a checkpoint before."""
+    started = False
+    """Whether its group had begun to train."""
 
     def __init__(self, name: str, reason: str, log: Path | None) -> None:
         super().__init__(f"{name} failed: {reason}" + (f"; its log is {log}" if log else ""))
         self.reason = reason
+
+
+class RoomForFewer(Exception):
+    """The place has room for `workers` workers only."""
+
+    def __init__(self, workers: int, reason: str) -> None:
+        super().__init__(reason)
+        self.workers = workers
 
 
 class Interrupted(Ended):
@@ -28,4 +39,4 @@ class Interrupted(Ended):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.exit_code = 128 + number
+        self.exit_code = 128 + (signal.SIGTERM if number == signal.SIGUSR1 else number)

@@ -11,8 +11,9 @@ from typing import Any
 from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.messages import Send
-from paceline.places.process_group import Group, forwarded_signals
+from paceline.places.process_group import Group
 from paceline.places.restarts import run_with_restarts
+from paceline.places.signals import forwarded_signals
 from paceline.run_folder.folder import RunFolder
 
 
@@ -27,7 +28,7 @@ def run_processes(
     """Run a process for each job of `build_jobs(job, workers)`, with restarts."""
     run = RunFolder(job.run.run_dir)
 
-    def attempt(workers: int) -> dict[str, Any]:
+    def attempt(workers: int, listen: Send) -> dict[str, Any]:
         jobs = build_jobs(job, workers)
         group = Group(jobs, [run.log(each.cluster.name) for each in jobs])
         with forwarded_signals(group), group:
@@ -47,9 +48,7 @@ def _jobs(job: Job, workers: int) -> list[Job]:
     addresses, ps = found[:num_members], found[num_members:]
     clusters = [Cluster(addresses, index, ps=ps) for index in range(num_members)]
     clusters += [Cluster(addresses, index, "ps", ps) for index in range(num_servers)]
-    place = replace(
-        job.place, on="local", workers=workers, min_workers=min(job.place.min_workers, workers)
-    )
+    place = replace(job.place.with_workers(workers), on="local")
     return [
         replace(job, place=place, cluster=cluster)
         for cluster in (clusters[:1] if job.dry_run else clusters)

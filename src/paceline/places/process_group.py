@@ -1,4 +1,4 @@
-"""A group of worker processes: starts them, reads their messages, forwards signals, ends them.
+"""A group of worker processes: starts them, reads their messages, ends them.
 
 `watchdog` decides who is lost, `restarts` whether all are started again. Imports no TensorFlow.
 """
@@ -11,13 +11,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.config.job import Job
-from paceline.errors import AddressTaken, UserError
+from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.messages import (
     Advanced,
     Alive,
@@ -36,6 +36,7 @@ from paceline.messages import (
 from paceline.places.failures import Interrupted, WorkerFailed
 from paceline.places.process import Process, StartProcess, close_stdin, exit_reason, start_worker
 from paceline.places.restarts import RestartBudget
+from paceline.places.survivors import keep_newest
 from paceline.places.watchdog import Watchdog, stopped
 
 WAITING_EVERY_S = 10.0
@@ -85,11 +86,13 @@ class Group:
             close_stdin(process)
 
     def interrupt(self, number: int) -> None:
-        """Let the workers save and end; the second time, or before training began, end them."""
+        """Let the workers save and end; the second time, or before training began, end them.
+
+        A SIGUSR1 announces a SIGTERM, so that this is the first.
+        """
         self._signals.append(number)
-        self._signal(
-            signal.SIGTERM if self._started and len(self._signals) == 1 else signal.SIGKILL
-        )
+        insists = len([each for each in self._signals if each != signal.SIGUSR1]) > 1
+        self._signal(signal.SIGTERM if self._started and not insists else signal.SIGKILL)
 
     def run(self, listen: Send, while_waiting: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Pass messages to `listen` until every worker has ended well; return the chief's result.
@@ -100,10 +103,14 @@ class Group:
         """
         try:
             self._listen_to_all(listen, while_waiting)
-        except WorkerFailed as failure:
+        except (WorkerFailed, PassingFault) as failure:
             if self._signals:
                 raise Interrupted(self._signals[0]) from None
-            failure.saved = self._saved
+            failure.saved, failure.started = self._saved, self._started
+            self._keep_memory()
+            raise
+        except UserError as error:
+            error.started = self._started
             raise
         values = self._result.values if self._result else {}
         if isinstance(self._listener_error, StopIteration):
@@ -114,6 +121,12 @@ class Group:
         if asked and not values.get("finished"):
             raise Interrupted(next(iter(self._signals), signal.SIGTERM))
         return values
+
+    def _keep_memory(self) -> None:
+        """Let a worker that survived, and is not silent, save its state."""
+        silent = self._watchdog.silent(self._running(), EXPLAIN_S)
+        workers = {i: self._processes[i] for i in self._running() if i not in silent}
+        keep_newest(self._jobs, workers, self._inbox)
 
     def _launch(self, index: int) -> Process:
         process, reader = self._start(self._jobs[index], self._logs[index])
@@ -148,12 +161,13 @@ class Group:
                 if index == 0 and self._jobs[0].cluster.ps:
                     return  # the chief is done, and its servers are not needed any more
             elif isinstance(message, Alive):
-                self._on_alive(index)
+                self._on_alive(index, message)
             else:
                 self._on_message(index, message)
                 self._pass_on(index, message, listen)
 
-    def _on_alive(self, index: int) -> None:
+    def _on_alive(self, index: int, message: Alive) -> None:
+        self._watchdog.worked(index, message.work)
         if self._jobs[0].cluster.serves:  # alone in its group, it sends nothing else
             self._watchdog.progressed(index)
             self._watchdog.training_began()
@@ -213,7 +227,8 @@ class Group:
 
         `report` is the worker's last message, or None if it ended without one.
         """
-        reports, deadline = {index: report}, time.monotonic() + EXPLAIN_S
+        alone = len(self._jobs) == 1  # then nobody else here can explain it
+        reports, deadline = {index: report}, time.monotonic() + EXPLAIN_S * (not alone)
         while True:
             for worker, each in reports.items():
                 if not (isinstance(each, Crash) and each.lost):
@@ -233,6 +248,8 @@ class Group:
     def _to_exception(self, index: int, report: Message | None) -> Exception:
         match report:
             case Error():
+                if report.passing:
+                    return PassingFault(report.text)
                 return (AddressTaken if report.address_taken else UserError)(report.text)
             case Crash():
                 return self._worker_failed(index, report.text)
@@ -264,21 +281,3 @@ class Group:
     def _signal(self, number: int) -> None:
         for index in self._running():
             self._processes[index].send_signal(number)
-
-
-@contextmanager
-def forwarded_signals(group: Group) -> Iterator[None]:
-    """Forward Ctrl-C and SIGTERM to the group. Enter it before the group starts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # a notebook or a service handles its own signals
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    old = {
-        number: signal.signal(number, lambda number, _: group.interrupt(number))
-        for number in numbers
-    }
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

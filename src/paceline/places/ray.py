@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.config.cluster import Cluster
 from paceline.config.job import Job
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
 from paceline.messages import Crash, Error, Message, Result, Send, Warn
 from paceline.places.local import run_processes
 from paceline.run_folder.folder import RunFolder
@@ -47,13 +47,8 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
 
 def _build_driver(job: Job, workers: int) -> list[Job]:
     """Return the job of the driver: with the exchange `collective` it only relays messages."""
-    place = replace(
-        job.place,
-        on="ray",
-        workers=workers,
-        min_workers=min(job.place.min_workers, workers),
-        cores=job.place.cores or int(job.place.ray.cpus_per_worker),
-    )
+    cores = job.place.cores or int(job.place.ray.cpus_per_worker)
+    place = replace(job.place.with_workers(workers), on="ray", cores=cores)
     relays = job.place.ray.exchange == "collective"
     return [replace(job, place=place, kind="relay" if relays else "train")]
 
@@ -92,8 +87,9 @@ def relay(job: Job, send: Send, stop: threading.Event) -> None:
 
 def _build_worker_jobs(job: Job, addresses: tuple[str, ...]) -> list[Job]:
     count = len(addresses)
-    place = replace(job.place, workers=count, min_workers=min(job.place.min_workers, count))
-    run = replace(job.run, run_dir=str(Path(job.run.run_dir).resolve()))
+    place = job.place.with_workers(count)
+    folder = job.run.run_dir
+    run = replace(job.run, run_dir=folder if is_remote(folder) else str(Path(folder).resolve()))
     return [
         replace(job, kind="train", place=place, run=run, cluster=Cluster(addresses, index))
         for index in range(count)
@@ -122,14 +118,14 @@ def _raise_first(outcomes: dict[str, Error | Crash | None]) -> None:
     """Raise an error that a person can correct, or else the first other one."""
     for outcome in outcomes.values():
         if isinstance(outcome, Error):
-            raise UserError(outcome.text)
+            raise (PassingFault if outcome.passing else UserError)(outcome.text)
     for address, outcome in outcomes.items():
         if outcome:
             raise RuntimeError(f"the worker at {address} failed: {outcome.text}")
 
 
 def _place_hosts(job: Job) -> list[Any]:
-    """Return an actor for each worker, or fewer if fewer find a place: a power of two.
+    """Return an actor for each worker, or fewer if fewer find a place.
 
     The chief's is beside the driver where there is room, because it writes the run folder.
     """
@@ -159,7 +155,7 @@ def _place_hosts(job: Job) -> list[Any]:
     _check_run_folder(job, proof, next(iter(sees)))
     for host in set(hosts) - set(usable):
         ray.kill(host)
-    return usable[: 1 << (len(usable).bit_length() - 1)]
+    return usable
 
 
 def _check_run_folder(job: Job, proof: Path, chief_sees_it: Any) -> None:
@@ -206,7 +202,7 @@ class Host:
             with group, contextlib.suppress(Interrupted):
                 group.run(self._messages.put)
         except UserError as error:
-            return Error(str(error))
+            return Error(str(error), passing=isinstance(error, PassingFault))
         except WorkerFailed as failure:
             return Crash(failure.reason)
         return None

@@ -10,7 +10,7 @@ from paceline.config.cluster import Cluster
 from paceline.errors import UserError
 
 _ROLES = ("chief", "master", "worker", "evaluator", "ps")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})", re.ASCII)
 
 Jobs = dict[str, tuple[str, ...]]
 """Addresses by role, with `chief` for `master` too."""
@@ -34,7 +34,10 @@ def parse_tf_config(text: str) -> tuple[Cluster, str]:
     chiefs = given.get("chief") or given.get("master") or ()
     jobs: Jobs = {role: given.get(role, ()) for role in ("worker", "ps")} | {"chief": chiefs}
     _check(jobs)
-    return _task(_object(config, "task"), jobs, given), str(config.get("model_dir") or "")
+    model_dir = config.get("model_dir") or ""
+    if not isinstance(model_dir, str) or "\0" in model_dir:
+        raise UserError(f"TF_CONFIG's model_dir is {model_dir!r}; it must be the path of a folder")
+    return _task(_object(config, "task"), jobs, given), model_dir
 
 
 def _check(jobs: Jobs) -> None:
@@ -56,9 +59,9 @@ def _check(jobs: Jobs) -> None:
 
 def _task(task: dict[str, Any], jobs: Jobs, given: Jobs) -> Cluster:
     role, index = task.get("type"), task.get("index", 0)
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise UserError(f"TF_CONFIG's task type is {role!r}; it must be one of {', '.join(_ROLES)}")
-    if isinstance(index, str) and index.isdigit():
+    if isinstance(index, str) and re.fullmatch(r"\d{1,9}", index, re.ASCII):
         index = int(index)  # some platforms quote it
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise UserError(f"TF_CONFIG's task index is {index!r}; it must be a whole number from 0 on")
@@ -83,7 +86,7 @@ def _task(task: dict[str, Any], jobs: Jobs, given: Jobs) -> Cluster:
 def _load(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"TF_CONFIG is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"TF_CONFIG must be a JSON object, not {type(config).__name__}")

@@ -1,6 +1,8 @@
 """The watchdog: which worker is silent, and which makes no progress. It ends nothing itself.
 
 A live worker sends `Alive` every second, whatever else it does. Every other message is progress.
+So is work that `Alive` reports: one long step is not a hang. But only for a time: a worker may also
+be busy with nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +14,12 @@ from paceline.config.job import Place
 
 SILENT_S = 10.0
 """A worker that is silent for longer is stopped, or gets no processor time."""
+
+
+WORKING_SHARE = 0.05
+"""A worker works if it uses more of a core than this. One that waits for others uses 0.5 %."""
+WORKING_LIMITS = 20
+"""So many times the limit, work alone counts as progress."""
 
 
 class Watchdog:
@@ -31,6 +39,8 @@ class Watchdog:
         self._looked = self._clock()
         self._heard = [self._looked] * self._num_workers
         self._progress = [self._looked] * self._num_workers
+        self._messages = list(self._progress)
+        self._work: list[tuple[float, float]] = [(self._looked, 0.0)] * self._num_workers
 
     def look(self) -> None:
         """Forgive every worker if this process itself was stopped, or its listener was slow."""
@@ -42,7 +52,15 @@ class Watchdog:
         self._heard[worker] = self._clock()
 
     def progressed(self, worker: int) -> None:
-        self._progress[worker] = self._clock()
+        self._progress[worker] = self._messages[worker] = self._clock()
+
+    def worked(self, worker: int, work: float) -> None:
+        """Note the work of a worker so far, in seconds."""
+        now, (then, before) = self._clock(), self._work[worker]
+        busy = before > 0 and work - before > WORKING_SHARE * (now - then)
+        if busy and now - self._messages[worker] < WORKING_LIMITS * self._limit:
+            self._progress[worker] = now
+        self._work[worker] = now, work
 
     def training_began(self) -> None:
         """From now on the stall timeout counts, not the start timeout."""

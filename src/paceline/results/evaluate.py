@@ -13,10 +13,12 @@ import numpy as np
 
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job
+from paceline.config.views import Views
 from paceline.core.evaluation import Examples, num_batches, summarise
 from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
+from paceline.kernels.library import why_unavailable
 from paceline.messages import Progress, Send, Warn
 from paceline.results.trained_model import output_names, to_probabilities
 from paceline.run_folder.folder import RunFolder
@@ -95,13 +97,12 @@ class Evaluation:
 
 def _experiment_of(run: RunFolder, data_dir: str, send: Send) -> Experiment:
     """Return the run's experiment with the kernels and the data of this machine."""
-    kernels = usable_kernels(run.kernels())
-    if kernels != run.kernels():
-        text = "was trained with own kernels, which this machine cannot use; last digits may differ"
-        send(Warn(f"{run.path} {text}"))
+    if run.kernels() == "own" and (reason := why_unavailable()):
+        text = "was trained with own kernels, and last digits may differ without them"
+        send(Warn(f"{run.path} {text}: {reason}"))
     experiment = run.experiment()
     data = replace(experiment.data, dir=data_dir or experiment.data.dir)
-    return replace(experiment, kernels=kernels, data=data)
+    return replace(experiment, kernels=usable_kernels(run.kernels()), data=data)
 
 
 def evaluate_run(
@@ -109,15 +110,17 @@ def evaluate_run(
     checkpoint: str = "best",
     data_dir: str = "",
     split: str = "test",
+    views: Views = "none",
     send: Send = lambda message: None,
 ) -> Evaluation:
     """Evaluate a checkpoint of a run in this process.
 
-    The bits are those of training's own evaluation if this process has not used TensorFlow before.
+    Without views, the bits are those of training's own evaluation if this process has not used
+    TensorFlow before.
     """
     experiment = _experiment_of(run, data_dir, send)
     parallel = devices.configure_inference(experiment)
-    core = build.build_core_for(Job(experiment))
+    core = build.build_core_for(Job(experiment), views)
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)

@@ -6,21 +6,30 @@ complete. The formats belong to `export_formats`. `check_target` needs no Tensor
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.job import Job
+from paceline.config.views import Views
 from paceline.errors import UserError
 from paceline.messages import Send, Warn
 from paceline.results.export_formats import FORMATS, Format
+from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.files import explained
+from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from paceline.results.trained_model import TrainedModel
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux's renameat2: paths are relative to the current folder; exchange them."""
 
 
 def check_target(out: str, to: str, force: bool) -> None:
@@ -44,6 +53,28 @@ def check_target(out: str, to: str, force: bool) -> None:
         raise UserError(f"{out} is not an export to {to}; remove it yourself, or give another name")
 
 
+def run_export(
+    run: str | Path,
+    out: str | Path,
+    to: str,
+    serving: bool,
+    checkpoint: str,
+    views: Views,
+    force: bool,
+    trust_code: bool = False,
+    listen: Send = lambda message: None,
+) -> dict[str, Any]:
+    """Export in a worker process, whose messages go to `listen`; return what was written."""
+    if to == "safetensors" and (serving or views != "none"):
+        what = "serving is" if serving else "views are"
+        raise UserError(f"safetensors contains only weights; {what} for keras, savedmodel and onnx")
+    folder = existing_run(run)
+    check_target(str(out), to, force)
+    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": checkpoint}
+    request["views"] = views
+    return in_a_worker("export", folder, request, listen, trust_code)
+
+
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Export in a worker; return the target, the step, and what the export takes and gives."""
     from paceline.results.trained_model import load_trained_model
@@ -55,6 +86,7 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     trained = load_trained_model(run, job.request["checkpoint"], precision="float32")
     if precision != "float32":
         send(Warn(f"the export computes in float32, the training did in {precision}"))
+    trained = replace(trained, views=job.request.get("views", "none"))
     facts = describe(run, trained, form, serving)
     if serving and not form.decodes_files:
         send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}"))
@@ -62,13 +94,26 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
         explained("write", out),
         tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder,
     ):
-        new, old = Path(folder, f"new{out.suffix}"), Path(folder, "old")
+        new = Path(folder, f"new{out.suffix}")
         form.write(trained, new, serving, facts)
-        if out.exists():
-            os.rename(out, old)
-        os.rename(new, out)
+        put_in_place(new, out)
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
     return {"out": str(out), "step": trained.state.step, "what": what}
+
+
+def put_in_place(new: Path, out: Path) -> None:
+    """Move a file or a folder to `out`. At every moment, the old or the new one is there, whole.
+
+    What was at `out` is at `new` afterwards, or gone.
+    """
+    if not (out.is_dir() and new.is_dir()):
+        os.replace(new, out)
+        return
+    # Only Linux's own call exchanges two folders in one step. Some network file systems lack it.
+    exchange = ctypes.CDLL(None, use_errno=True).renameat2
+    if exchange(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(out), RENAME_EXCHANGE):
+        os.rename(out, new.with_name("old"))
+        os.rename(new, out)
 
 
 def _check_packages(to: str, form: Format) -> None:
@@ -93,6 +138,7 @@ def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool)
         "input": "weights only" if form.weights_only else takes,
         "output": "" if form.weights_only else gives,
         "image_shape": shape,
+        "views": trained.views,
         "scaling": {"kind": data.scaling, "mean": list(data.mean), "std": list(data.std)},
         "run": run.path.name,
         "step": trained.state.step,

@@ -40,20 +40,38 @@ def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: dict[s
 
 
 def portable_model(trained: TrainedModel) -> keras.Model:
-    """Return the model with Keras's own BatchNormalization, so that Keras alone can load it."""
+    """Return the model in Keras's own layers, so that Keras alone can load it."""
     import keras
 
+    from paceline.core.views import mean_over_views
+    from paceline.models.activations import SigmoidGelu
     from paceline.models.batch_norm import FusedBatchNormalization
+    from paceline.models.initializers import Identity
 
     def clone(layer: keras.Layer) -> keras.Layer:
         fused = isinstance(layer, FusedBatchNormalization)
         kind = keras.layers.BatchNormalization if fused else type(layer)
-        return kind.from_config(layer.get_config())
+        config = layer.get_config()
+        if isinstance(getattr(layer, "kernel_initializer", None), Identity):
+            config["kernel_initializer"] = "glorot_uniform"  # the weights are set below
+        return kind.from_config(config)
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(layer, SigmoidGelu):
+            return args[0] * keras.ops.sigmoid(SigmoidGelu.ALPHA * args[0])
+        return layer(*args, **kwargs)
 
     trained.template.assign(trained.params, trained.stats)
-    model = keras.models.clone_model(trained.template.model, clone_function=clone)
-    model.set_weights(trained.template.model.get_weights())
-    return model
+    original = trained.template.model
+    gelu = any(isinstance(layer, SigmoidGelu) for layer in original.layers)
+    options = {"call_function": call} if gelu else {}
+    model = keras.models.clone_model(original, clone_function=clone, **options)
+    model.set_weights(original.get_weights())
+    if trained.views == "none":
+        return model
+    images = keras.Input(trained.image_shape, name="images")
+    outputs = mean_over_views(model, images, trained.views)
+    return keras.Model(images, outputs, name=f"{model.name}_{trained.views}")
 
 
 def _with_scaling(model: keras.Model, trained: TrainedModel) -> keras.Model:
@@ -156,11 +174,15 @@ def _build_function(
     """Build: images -> outputs; or with `prepare`: what it takes -> probabilities."""
     import tensorflow as tf
 
+    from paceline.core.views import mean_over_views
+
     trained.template.assign(trained.params, trained.stats)
 
+    def call(images: tf.Tensor) -> tf.Tensor:
+        return tf.cast(trained.template.model(images, training=False), tf.float32)
+
     def function(inputs: tf.Tensor) -> tf.Tensor:
-        images = prepare(inputs) if prepare else inputs
-        outputs = tf.cast(trained.template.model(images, training=False), tf.float32)
+        outputs = mean_over_views(call, prepare(inputs) if prepare else inputs, trained.views)
         return tf.nn.softmax(outputs) if prepare and trained.gives_logits else outputs
 
     return function

@@ -9,6 +9,9 @@ import numpy as np
 
 MAX_PIXELS = 90_000_000
 """Larger images are refused: decoded, they would take gigabytes."""
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""All that Pillow may read. Without this list it would start Ghostscript for an EPS file, and
+guesses the format from the content, whatever the name of the file."""
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
 
@@ -42,7 +45,7 @@ def _size(data: bytes) -> tuple[int, int]:
         width, height = struct.unpack(">II", data[16:24])  # faster than Pillow
         return width, height
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return image.size
     except UnidentifiedImageError:
         raise ValueError("is not an image") from None
@@ -56,7 +59,7 @@ def to_png(data: bytes) -> bytes:
 
     file = io.BytesIO()
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I;16"):  # Pillow would clip values above 255
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.job import Job, Run
+from paceline.errors import UserError
 from paceline.messages import Message, Send, Warn
 
 if TYPE_CHECKING:
@@ -25,19 +26,40 @@ KINDS = {
 """Kind of a job -> the module whose `run_job(job, send)` does it and returns the result."""
 
 
+def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
+    """Raise UserError if using the run would run code that its config.json names.
+
+    A run folder can come from anybody. Whoever gives `trust_code` has looked at the code.
+    """
+    experiment = run.experiment()
+    specs = {"model.build": experiment.model.build}
+    if kind == "evaluate":  # prediction and export do not need the data
+        specs["data.build"] = experiment.data.build
+    if not trust_code and (named := [f"{name} {spec}" for name, spec in specs.items() if spec]):
+        raise UserError(
+            f"{run.path} runs code of its own: {' and '.join(named)}; if you trust this code, "
+            "give --trust-code (in Python trust_code=True)"
+        )
+
+
 def in_a_worker(
-    kind: Any, run: RunFolder, request: dict[str, Any], listen: Send = lambda message: None
+    kind: Any,
+    run: RunFolder,
+    request: dict[str, Any],
+    listen: Send = lambda message: None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Use a run in a worker process, pass its messages to `listen`, and return the result.
 
-    The worker's log is kept only if it fails unexpectedly; the error then names it.
+    `trust_code` allows code that the run names. The worker's log is kept only if it fails
+    unexpectedly; the error then names it.
     """
     from paceline.places.failures import WorkerFailed
-    from paceline.places.process_group import Group, forwarded_signals
+    from paceline.places.process_group import Group
+    from paceline.places.signals import forwarded_signals
 
-    result, checkpoint = run.read_result(), request.get("checkpoint")
-    if not (result and result.get("finished")) and checkpoint in ("best", "last"):
-        listen(Warn(f"{run.path} is not finished; this is its {checkpoint} checkpoint so far"))
+    check_trust(run, kind, trust_code)
+    _note_unfinished(run, request.get("checkpoint"), listen)
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
     os.close(handle)
@@ -64,6 +86,16 @@ def in_a_worker(
         raise
     os.unlink(log)
     return outcome
+
+
+def _note_unfinished(run: RunFolder, checkpoint: str | None, listen: Send) -> None:
+    result = None
+    try:
+        result = run.read_result()
+    except UserError as error:  # the checkpoints have digests of their own
+        listen(Warn(str(error)))
+    if not (result and result.get("finished")) and checkpoint in ("best", "last"):
+        listen(Warn(f"{run.path} is not finished; this is its {checkpoint} checkpoint so far"))
 
 
 def use_run(job: Job, send: Send) -> dict[str, Any]:

@@ -70,7 +70,9 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     from paceline.worker import devices
 
     files, top = job.request["files"], job.request["top"]
-    predictor = load_predictor(job.run.run_dir, job.request["checkpoint"])
+    # `in_a_worker` has asked whether the code is trusted
+    checkpoint, views = job.request["checkpoint"], job.request.get("views", "none")
+    predictor = load_predictor(job.run.run_dir, checkpoint, True, views)
     size, faults = predictor.batch_size, 0
 
     def predict(start: int) -> list[Prediction]:

@@ -13,29 +13,37 @@ from typing import Any
 
 import numpy as np
 
+from paceline.config.views import Views
 from paceline.errors import UserError
 from paceline.results.image_bytes import PNG, as_jpeg_or_png, png_size, to_png
+from paceline.results.in_worker import check_trust
 from paceline.results.trained_model import TrainedModel, load_trained_model, to_probabilities
-from paceline.run_folder.folder import existing_run
+from paceline.run_folder.finding import existing_run
 
 
-def load_predictor(run: str | Path, checkpoint: str = "best") -> Predictor:
+def load_predictor(
+    run: str | Path, checkpoint: str = "best", trust_code: bool = False, views: Views = "none"
+) -> Predictor:
     """Load the model of a run from its best or last checkpoint, or from that of a step.
 
     `best` is the last checkpoint if no validation split chose one. TensorFlow gets the settings
-    of the training, unless this process has used it before.
+    of the training, unless this process has used it before. A run with a model of its own needs
+    `trust_code`, because its config.json names the code. With `views` mirror or shifts, a
+    prediction is the mean over several versions of the image.
     """
     from PIL import Image
 
     # `as_jpeg_or_png` refuses images that are too large, with its own message
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-    return Predictor(load_trained_model(existing_run(run), checkpoint))
+    folder = existing_run(run)
+    check_trust(folder, "predict", trust_code)
+    return Predictor(load_trained_model(folder, checkpoint), views)
 
 
 class Predictor:
     """A model with its weights. `predict` may be called from several threads at a time."""
 
-    def __init__(self, trained: TrainedModel) -> None:
+    def __init__(self, trained: TrainedModel, views: Views = "none") -> None:
         import tensorflow as tf
 
         from paceline.core.replica import choose_eval_batch_size
@@ -46,7 +54,7 @@ class Predictor:
         self._gives_logits = trained.gives_logits
         self._prepare_any = _build_prepare(trained, fitting=False)
         self._prepare_fitting = _build_prepare(trained, fitting=True)
-        self._classify = _build_classify(trained)
+        self._classify = _build_classify(trained, views)
         height, width, _ = trained.stored_shape or (0, 0, 0)
         self._fitting_size = png_size(width, height)
         self._weights = tf.constant(trained.params), tf.constant(trained.stats)
@@ -141,13 +149,17 @@ def _build_prepare(trained: TrainedModel, fitting: bool) -> Callable[..., Any]:
     return tf.function(prepare, autograph=False, input_signature=[strings])
 
 
-def _build_classify(trained: TrainedModel) -> Callable[..., Any]:
+def _build_classify(trained: TrainedModel, views: Views) -> Callable[..., Any]:
     """Build: (params, stats, prepared images) -> the model's outputs."""
     import tensorflow as tf
 
     from paceline.core.tree import opaque
+    from paceline.core.views import mean_over_views
 
     def classify(params: tf.Tensor, stats: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-        return trained.template.call(params, stats, images, training=False)[0]
+        def call(seen: tf.Tensor) -> tf.Tensor:
+            return trained.template.call(params, stats, seen, training=False)[0]
+
+        return mean_over_views(call, images, views)
 
     return opaque(classify)

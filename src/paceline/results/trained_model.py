@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from paceline.config.experiment import Experiment
+from paceline.config.views import Views
 from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
+from paceline.results.in_worker import check_trust
+from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import devices
 
 if TYPE_CHECKING:
+    import keras
+
     from paceline.core.flat import Template
     from paceline.data.batches import Shape
 
@@ -37,6 +43,8 @@ class TrainedModel:
     """Shape of the model's input."""
     template: Template
     state: State
+    views: Views = "none"
+    """What an export averages over."""
 
     @property
     def params(self) -> np.ndarray:
@@ -83,6 +91,19 @@ def load_trained_model(
     state = Checkpoints(run.checkpoints, build_layout(experiment, template)).choose(checkpoint)
     classes = output_names(names, num_classes)
     return TrainedModel(experiment, classes, stored, shape, template, state)
+
+
+def load(run: str | Path, checkpoint: str = "best", trust_code: bool = False) -> keras.Model:
+    """Load the Keras model of a run, or of zoo:NAME, with its weights into this process.
+
+    `checkpoint` is best, last or a step. The model takes scaled images. A run with a model of its
+    own needs `trust_code`, because its config.json names the code.
+    """
+    folder = existing_run(run)
+    check_trust(folder, "load", trust_code)
+    trained = load_trained_model(folder, checkpoint)
+    trained.template.assign(trained.params, trained.stats)
+    return trained.template.model
 
 
 def output_names(classes: Sequence[str], num_outputs: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Checkpoints: training states as safetensors files, saved whole or not at all, verified when read.
+"""The checkpoints of a run: saved whole or not at all, verified when read, the right ones kept.
 
-It owns the names in a checkpoint file and which files are kept. The plan and the action
+It owns which files are kept; the content of one is in `checkpoint_file`. The plan and the action
 `SaveCheckpoint` decide when to save. Only `save` changes the disk, so other commands can read the
 checkpoints of a training that is under way.
 """
@@ -8,33 +8,20 @@ checkpoints of a training that is under way.
 from __future__ import annotations
 
 import errno
-import json
-import math
+import os
 import re
+import shutil
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_safetensors
 
 from paceline.core.state import State, StateLayout
-from paceline.errors import UserError
-from paceline.run_folder.files import replacing
-from paceline.run_folder.versions import library_versions
-
-FORMAT = 1
-"""Of a checkpoint file. A newer Paceline writes a higher number."""
-
-Array = npt.NDArray[np.float32]
-
-
-class _Damaged(Exception):
-    """The file is not what was once written."""
+from paceline.errors import PassingFault, UserError
+from paceline.run_folder import checkpoint_file
+from paceline.run_folder.checkpoint_file import Array, Damaged
+from paceline.run_folder.files import PASSING, PAUSES_S, explained, patiently, replacing
 
 
 class Checkpoints:
@@ -50,6 +37,7 @@ class Checkpoints:
         keep: int = 2,
         experiment_digest: str = "",
         warn: Callable[[str], None] = warnings.warn,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         if keep < 1:
             raise UserError(f"keep is {keep}; at least 1 checkpoint must be kept to resume from")
@@ -58,45 +46,59 @@ class Checkpoints:
         self._keep = keep
         self._experiment_digest = experiment_digest
         self._warn = warn
+        self._guard = guard
         self._damaged: set[int] = set()
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoint files, oldest first."""
-        names = (path.name for path in self._folder.glob("step-*.safetensors"))
-        found = (re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names)
-        return sorted(int(match[1]) for match in found if match)
+        return list_steps(self._folder)
 
     def save(self, state: State, metric: float | None = None) -> Path:
-        """Write the state, then remove what need not be kept. A higher `metric` is better."""
-        path = self._path(state.step)
-        content = to_safetensors(_tensors(state, self._layout), self._metadata(state, metric))
+        """Write the state, then remove what need not be kept. A higher `metric` is better.
+
+        `guard` of the constructor is called before both, and raises if another process writes here.
+        """
+        self._guard()
+        path, content = self.file(state, metric)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            # Unfinished files of a killed process: only one process at a time may save here.
-            for leftover in self._folder.glob(".step-*.tmp"):
-                leftover.unlink(missing_ok=True)
-            with replacing(path) as file:
-                file.write(content)
+            patiently(lambda: self._write(path, content))
         except OSError as error:
-            raise UserError(self._cannot_save(path, error, len(content))) from error
+            kind = PassingFault if error.errno in PASSING else UserError
+            raise kind(self._cannot_save(path, error, len(content))) from error
         self._damaged.discard(state.step)
         self._prune(state.step)
         return path
 
+    def file(self, state: State, metric: float | None = None) -> tuple[Path, bytes]:
+        """Return the path and the content of the state's file."""
+        content = checkpoint_file.pack(state, self._layout, self._experiment_digest, metric)
+        return self._path(state.step), content
+
     def latest(self) -> State | None:
-        """Return the newest whole state; warn of damaged files, which the next `save` removes."""
-        return self._first_whole(self.steps()[::-1])
+        """Return the newest whole state; warn of damaged files, which the next `save` removes.
+
+        A file that cannot be read is not passed over: that is a PassingFault.
+        """
+        return self._first_whole(lambda: self.steps()[::-1])
 
     def best(self) -> State | None:
         """Return the state with the highest metric; None if no checkpoint has one."""
-        return self._first_whole(self._by_metric())
+
+        def by_metric() -> list[int]:
+            found, unreadable = self._by_metric()
+            for step, error in unreadable.items():
+                with explained("read", self._path(step)):
+                    raise error
+            return found
+
+        return self._first_whole(by_metric)
 
     def choose(self, which: str) -> State:
         """Return the state that a command names: `best`, `last` or a step.
 
         If no checkpoint has a metric, the best is the last.
         """
-        if which.isdecimal():
+        if re.fullmatch(r"\d{1,18}", which, re.ASCII):
             return self.load(int(which))
         if which not in ("best", "last"):
             raise UserError(
@@ -115,14 +117,23 @@ class Checkpoints:
                 f"no checkpoint of step {step} in {self._folder}; there are: {self._listed()}"
             )
         try:
-            return self._read(step)
-        except _Damaged as error:
+            with explained("read", self._path(step)):
+                return checkpoint_file.read_state(self._path(step), step, self._layout)
+        except Damaged as error:
             raise UserError(
                 f"{self._path(step)} is damaged ({error}); use another step: {self._listed()}"
             ) from error
 
+    def _write(self, path: Path, content: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Unfinished files of a killed process: only one process at a time may save here.
+        for leftover in self._folder.glob(".step-*.tmp"):
+            leftover.unlink(missing_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+
     def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:08d}.safetensors"
+        return file_of(self._folder, step)
 
     def _listed(self) -> str:
         return ", ".join(map(str, self.steps())) or "none"
@@ -130,84 +141,79 @@ class Checkpoints:
     def _whole(self) -> list[int]:
         return [step for step in self.steps() if step not in self._damaged]
 
-    def _metadata(self, state: State, metric: float | None) -> dict[str, str]:
-        metadata = {
-            "format": str(FORMAT),
-            "step": str(state.step),
-            "state_sha256": state.sha256(),
-            "experiment": self._experiment_digest,
-            "vectors": json.dumps(list(self._layout.parts)),
-            "versions": json.dumps(library_versions()),
-        }
-        if metric is not None and math.isfinite(metric):
-            metadata["metric"] = repr(float(metric))
-        return metadata
-
     def _cannot_save(self, path: Path, error: OSError, size: int) -> str:
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = f"the disk is full, {size / 1e6:,.1f} MB are needed"
+            reason = f"the disk is full: {size:,} bytes are needed"
+            with suppress(OSError):
+                reason += f", {shutil.disk_usage(path.parent).free:,} are free"
         left = "there is no earlier checkpoint"
         if whole := self._whole():
             left = f"the checkpoint of step {whole[-1]} is the last good one"
         return f"cannot save {path}: {reason}; {left}; correct this and run the same command again"
 
     def _prune(self, just_saved: int) -> None:
-        kept = {just_saved, *self._whole()[-self._keep :], *self._by_metric()[:1]}
+        self._guard()
+        by_metric, unreadable = self._by_metric()
+        # Whether an unreadable one is the best is not known: it stays.
+        kept = {just_saved, *self._whole()[-self._keep :], *by_metric[:1], *unreadable}
         for step in self.steps():
             if step not in kept:
-                self._path(step).unlink(missing_ok=True)
+                with explained("remove", self._path(step)):
+                    self._path(step).unlink(missing_ok=True)
         self._damaged.clear()
 
-    def _by_metric(self) -> list[int]:
-        """Return the steps with a metric, best first, of equals the earlier.
+    def _by_metric(self) -> tuple[list[int], dict[int, OSError]]:
+        """Return the steps with a metric, best first, of equals the earlier; and the unreadable.
 
         The metric is in the checkpoint's own file: an index could disagree with it.
         """
-        metrics = {}
+        metrics: dict[int, float] = {}
+        unreadable: dict[int, OSError] = {}
         for step in self._whole():
             try:
-                metric = float(_read_metadata(self._path(step)).get("metric", "nan"))
-            except (_Damaged, ValueError):
+                metric = checkpoint_file.read_metric(self._path(step))
+            except (Damaged, FileNotFoundError):
                 continue
-            if not math.isnan(metric):
+            except OSError as error:
+                unreadable[step] = error
+                continue
+            if metric is not None:
                 metrics[step] = metric
-        return sorted(metrics, key=lambda step: (-metrics[step], step))
+        return sorted(metrics, key=lambda step: (-metrics[step], step)), unreadable
 
-    def _first_whole(self, steps: list[int]) -> State | None:
-        for step in steps:
+    def _first_whole(self, candidates: Callable[[], list[int]]) -> State | None:
+        """Return the first of the candidates that is whole.
+
+        If a file is gone while it is read, a training has removed it for newer ones, which are
+        listed again; or its disk is gone, and nothing is listed.
+        """
+        seen, gone = list[int](), None
+        for pause_s in (*PAUSES_S, None):
+            steps = candidates()
+            seen += steps
             try:
-                return self._read(step)
-            except _Damaged as error:
-                self._damaged.add(step)
-                self._warn(f"{self._path(step)} is damaged ({error}) and is not used")
-        return None
+                if steps or not seen:
+                    return self._first_of(steps)
+            except FileNotFoundError as error:
+                gone = error
+            if pause_s is not None:
+                time.sleep(pause_s)
+        raise PassingFault(f"the checkpoints in {self._folder} cannot be read: {gone}")
 
-    def _read(self, step: int) -> State:
-        path = self._path(step)
-        metadata = _read_metadata(path)
-        try:
-            written_by = int(metadata["format"])
-            written_step = int(metadata["step"])
-            vectors = json.loads(metadata["vectors"])
-        except (KeyError, ValueError) as error:
-            raise _Damaged(f"its header lacks {error}") from error
-        if written_by > FORMAT:
-            raise UserError(
-                f"{path} was written by a newer Paceline (format {written_by}, this one reads "
-                f"up to {FORMAT}); update Paceline"
-            )
-        if written_step != step:
-            raise _Damaged(f"its header has step {written_step}")
-        wanted = list(self._layout.parts)
-        if vectors != wanted:
-            raise UserError(
-                f"{path} does not fit the model: it has the vectors {vectors}, not {wanted}"
-            )
-        state = State(step, _read_vectors(path, self._layout))
-        if state.sha256() != metadata.get("state_sha256"):
-            raise _Damaged("its contents do not have the digest they were saved with")
-        return state
+    def _first_of(self, steps: list[int]) -> State | None:
+        for step in steps:
+            path = self._path(step)
+            try:
+                return checkpoint_file.read_state(path, step, self._layout)
+            except Damaged as error:
+                self._damaged.add(step)
+                self._warn(f"{path} is damaged ({error}) and is not used")
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise PassingFault(f"cannot read {path}: {error.strerror or error}") from error
+        return None
 
 
 def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]:
@@ -215,67 +221,37 @@ def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]
 
     Each is taken from the first of `vectors` that has it.
     """
-    for path in sorted(Path(folder).glob("step-*.safetensors"), reverse=True):
+    for step in list_steps(Path(folder))[::-1]:
+        path = file_of(Path(folder), step)
         found: dict[str, Array] = {}
         try:
-            with _opened(path) as file:
-                names = list(file.keys())
-                for vector in reversed(vectors):
-                    prefix = f"{vector}/"
-                    own = [name for name in names if name.startswith(prefix)]
-                    found |= {name.removeprefix(prefix): file.get_tensor(name) for name in own}
-        except _Damaged:
+            with explained("read", path):
+                variables = checkpoint_file.read_variables(path, step)
+        except Damaged as error:
+            warnings.warn(f"{path} is damaged ({error}) and is not used", stacklevel=2)
             continue
+        for vector in reversed(vectors):
+            prefix = f"{vector}/"
+            own = {name: value for name, value in variables.items() if name.startswith(prefix)}
+            found |= {name.removeprefix(prefix): value for name, value in own.items()}
         return found
     raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
 
 
-def _tensors(state: State, layout: StateLayout) -> dict[str, Array]:
-    """Return every variable as a view into its vector."""
-    sizes = {name: vector.size for name, vector in state.vectors.items()}
-    assert list(sizes.items()) == list(layout.sizes().items()), (sizes, layout.sizes())
-    vectors = {
-        name: np.ascontiguousarray(vector, dtype="<f4") for name, vector in state.vectors.items()
-    }
-    return {
-        name: vectors[vector][place].reshape(shape)
-        for vector, name, place, shape in layout.pieces()
-    }
+def list_steps(folder: Path) -> list[int]:
+    """Return the steps of all checkpoint files in a folder, oldest first."""
+
+    def names() -> list[str]:
+        try:
+            return os.listdir(folder)
+        except FileNotFoundError:
+            return []
+
+    with explained("read", folder):
+        found = (re.fullmatch(r"step-(\d{8,18})\.safetensors", name) for name in patiently(names))
+        return sorted(int(match[1]) for match in found if match)
 
 
-def _read_metadata(path: Path) -> dict[str, str]:
-    with _opened(path) as file:
-        return file.metadata() or {}
-
-
-def _read_vectors(path: Path, layout: StateLayout) -> dict[str, Array]:
-    vectors = {name: np.empty(size, dtype=np.float32) for name, size in layout.sizes().items()}
-    with _opened(path) as file:
-        names = list(file.keys())
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-        if difference := _first_difference(shapes, layout):
-            raise UserError(f"{path} does not fit the model: {difference}")
-        for vector, name, place, _ in layout.pieces():
-            vectors[vector][place] = file.get_tensor(name).reshape(-1)
-    return vectors
-
-
-def _first_difference(shapes: dict[str, tuple[int, ...]], layout: StateLayout) -> str:
-    wanted = {name: shape for _, name, _, shape in layout.pieces()}
-    for name, shape in wanted.items():
-        if name not in shapes:
-            return f"it has no {name!r}, which the model has"
-        if shapes[name] != shape:
-            return f"{name!r} has the shape {shapes[name]}, in the model {shape}"
-    extra = [name for name in shapes if name not in wanted]
-    return f"it has {extra[0]!r}, which the model does not have" if extra else ""
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; errors of its reader mean that the file is damaged."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
-    except (SafetensorError, OSError, ValueError) as error:
-        raise _Damaged(str(error)) from error
+def file_of(folder: Path, step: int) -> Path:
+    """Return the file of the checkpoint of a step."""
+    return folder / f"step-{step:08d}.safetensors"

@@ -1,19 +1,39 @@
 """Files on a disk: written whole or not at all, and one-line errors where the disk refuses.
 
-It owns how files are written and read. Which files a run folder has belongs to `folder`.
+It owns how files are written and read, and the checksum in JSON that a run shows as results. Which
+files a run folder has belongs to `folder`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
+
+T = TypeVar("T")
+
+PAUSES_S = (0.3, 1.0, 3.0)
+"""Between the tries to read a file that cannot be read."""
+PASSING = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("EIO", "ESTALE", "EREMOTEIO", "ETIMEDOUT", "EAGAIN", "ENOTCONN", "ECONNRESET"),
+        *("ECONNABORTED", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ESHUTDOWN"),
+    )
+)
+"""Errors of a disk, a mount or a network that may be gone a moment later."""
+CHECKSUM = "checksum"
+MOST_JSON_BYTES = 1 << 28
+"""Larger files of JSON are refused: none that Paceline writes comes near."""
 
 
 @contextmanager
@@ -43,17 +63,45 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def explained(doing: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a UserError of one line: cannot `doing` `path`, and why."""
+    """Turn an OSError into a UserError of one line: cannot `doing` `path`, and why.
+
+    It is a PassingFault if the cause may pass. A file that is gone while it is read is one too.
+    """
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot {doing} {path}: {error.strerror or error}") from error
+        text = f"cannot {doing} {path}: {error.strerror or error}"
+        gone = error.errno == errno.ENOENT and doing.startswith("read")
+        raise (PassingFault if gone or error.errno in PASSING else UserError)(text) from error
+
+
+def patiently(read: Callable[[], T], *passing: type[Exception]) -> T:
+    """Return what `read` returns; after an error that may pass, try again with longer pauses.
+
+    These are the OSErrors of `PASSING`, or the kinds of errors that are given.
+    """
+    kinds = passing or (OSError,)
+    for pause_s in PAUSES_S:
+        try:
+            return read()
+        except kinds as error:
+            if not passing and getattr(error, "errno", None) not in PASSING:
+                raise
+            time.sleep(pause_s)
+    return read()
 
 
 def read_text(path: Path) -> str:
     """Return the content of a file; empty if there is none."""
+
+    def read() -> str:
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
     with explained("read", path):
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        return patiently(read)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -63,15 +111,49 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode())
 
 
-def read_json(path: Path, advice: str) -> dict[str, Any]:
-    """Return the JSON object in a file; if it is damaged, `advice` is part of the error."""
+def read_json(path: Path, advice: str, newest: int | None = None) -> dict[str, Any]:
+    """Return the JSON object in a file, its checksum verified if it has one.
+
+    If it is damaged, `advice` is part of the error. An object of a `format` above `newest` is
+    returned as it is: another version wrote it.
+    """
     try:
+        with explained("read", path):
+            if path.exists() and path.stat().st_size > MOST_JSON_BYTES:
+                raise ValueError("it is too large")
         value = json.loads(read_text(path))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); {advice}") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged (no JSON object); {advice}")
-    return value
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
+        written_by = value.get("format")
+        if newest is not None and type(written_by) is int and written_by > newest:
+            return value
+        return unsealed(value)
+    except (ValueError, RecursionError) as error:
+        reason = "too many levels" if isinstance(error, RecursionError) else error
+        raise UserError(f"{path} is damaged ({reason}); {advice}") from error
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of strict JSON with its checksum as one more field."""
+    value = plain(value)
+    return value | {CHECKSUM: _checksum(value)}
+
+
+def unsealed(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object without its checksum; raise ValueError if the checksum does not fit.
+
+    An object without one, as older versions wrote it, is returned as it is.
+    """
+    others = {name: each for name, each in value.items() if name != CHECKSUM}
+    if CHECKSUM in value and value[CHECKSUM] != _checksum(others):
+        raise ValueError(
+            f"it does not fit its {CHECKSUM}; if you changed it yourself, remove that field"
+        )
+    return others
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"
 
 
 def plain(value: Any) -> Any:

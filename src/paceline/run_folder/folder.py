@@ -1,28 +1,39 @@
-"""The run folder: which experiment it belongs to, the names of its files, and where runs are found.
+"""The run folder: which experiment it belongs to, and the names of its files.
 
 Only the chief opens and writes a run folder; every command may read one. If the folder is on remote
 storage, `path` is the local side and `remote.RemoteRun` keeps both sides the same. How files are
-written belongs to `files`, checkpoints to `checkpoint`, event files to `tensorboard`.
+written belongs to `files`, checkpoints to `checkpoint`, event files to `tensorboard`, and where
+runs are found to `finding`.
 """
 
 from __future__ import annotations
 
-import atexit
+import fcntl
+import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.config.dataclass_json import differences
 from paceline.config.experiment import Experiment
-from paceline.errors import UserError, did_you_mean
+from paceline.errors import UserError
 from paceline.messages import Send
-from paceline.run_folder.files import explained, plain, read_json, write_json
-from paceline.run_folder.lock import FileLock
+from paceline.run_folder.comparison import (
+    compare_code,
+    compare_data,
+    compare_experiments,
+    compare_kernels,
+    wrong_fact,
+    wrong_result,
+)
+from paceline.run_folder.files import explained, plain, read_json, sealed, write_json
+from paceline.run_folder.keeper import Keeper
+from paceline.run_folder.layout import last_event_number
+from paceline.run_folder.lock import FileLock, is_alone, is_file, lock_file
 from paceline.run_folder.metrics import Predictions, Records
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store, cached, is_remote
@@ -31,6 +42,8 @@ from paceline.run_folder.versions import library_versions, machine
 FORMAT = 1
 """Of config.json. A newer Paceline writes a higher number."""
 RESTORE = "restore it from a copy, or use another --run-dir"
+BEGIN_S = 10.0
+"""How long a command waits for another one that removes the folder."""
 OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
 """Files that may be in a folder before its config.json."""
 
@@ -46,7 +59,8 @@ class RunFolder:
         remote = is_remote(path)
         self.where = str(path).rstrip("/") if remote else str(Path(path))
         self.path = (local or cached("runs", self.where)) if remote else Path(path)
-        self._remote = RemoteRun(Store(self.where), self.path) if remote else None
+        self._remote = _both_sides(self.where, self.path) if remote else None
+        self._keeper: Keeper | None = None
         facts = {"token": self._remote.token} if self._remote else {}
         self._lock = FileLock(self.path / "lock", f"training in {self.where}", **facts)
         self._config = self.path / "config.json"
@@ -54,10 +68,10 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.events = self.path / "events"
         self.evaluator_events = self.events / "evaluator"
-        self.metrics = Records(self.path / "metrics.jsonl")
+        self.metrics = Records(self.path / "metrics.jsonl", self.check_lease)
         self.evaluations = Records(self.path / "evaluations.jsonl")
-        self.starts = Records(self.path / "starts.jsonl")
-        self.predictions = Predictions(self.path / "evaluation.npz")
+        self.starts = Records(self.path / "starts.jsonl", self.check_lease)
+        self.predictions = Predictions(self.path / "evaluation.npz", self.check_lease)
 
     def __repr__(self) -> str:
         return f"RunFolder({self.where!r})"
@@ -72,37 +86,67 @@ class RunFolder:
         If the folder is remote, this then fetches everything but its checkpoints.
         """
         self.make()
-        earlier = self._lock.acquire(wait_s)
+        events = (f"events/{path.name}" for path in self.events.glob("*"))
+        earlier = self._lock.acquire(wait_s, last_event_number(events))
         if self._remote:
             self._remote.lock(str(earlier.get("token", "")), send)
+            self._keeper = Keeper(self._remote, send)
+            self._keeper.start()
             self._remote.pull()
 
     def unlock(self) -> None:
         """Let other processes in. A remote folder stays locked for a minute without this."""
+        if self._keeper:
+            self._keeper.stop()
+            self._keeper = None
         if self._remote:
             self._remote.unlock()
         self._lock.release()
+
+    def check_lease(self) -> None:
+        """Raise LeaseLost if this process locked the folder, but another has taken over since.
+
+        Then it must not write any more. On remote storage, nothing that it writes is seen anyway.
+        """
+        self._lock.check()
+        if self._remote:
+            self._remote.check()
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of this process's lease: it grows with each holder; 0 if not locked."""
+        return self._remote.epoch if self._remote else self._lock.epoch
 
     def is_locked(self) -> bool:
         """Return whether a process of this machine trains here now."""
         return self._lock.is_locked()
 
     def open(
-        self, experiment: Experiment, data_facts: dict[str, Any], kernels: str = "tensorflow"
+        self,
+        experiment: Experiment,
+        data_facts: dict[str, Any],
+        kernels: str = "tensorflow",
+        code: dict[str, str] | None = None,
     ) -> list[str]:
         """Make this the folder of the experiment, or check that it is.
 
-        Returns which libraries have changed since the run began.
+        `code` has digests of the user's own functions. Returns which libraries have changed since
+        the run began.
         """
         self.make()
         changed = []
         if self.exists():
-            self._compare_kernels(kernels)
-            changed = self._compare(experiment, data_facts)
+            old = self.config()
+            compare_kernels(self.where, self.kernels(), kernels)
+            compare_experiments(self.where, self.experiment(), experiment)
+            compare_data(self.where, self.data_facts(), plain(data_facts))
+            compare_code(self.where, old["code"], code or {})
+            changed = differences(old["versions"], library_versions())
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
-            config |= {"kernels": kernels, "versions": library_versions()}
-            write_json(self._config, config)
+            config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
+            self.check_lease()
+            write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
             self.events.mkdir(exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
@@ -134,10 +178,13 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        config = read_json(self._config, RESTORE)
+        config = read_json(self._config, RESTORE, FORMAT)
         written_by = config.get("format")
-        if not isinstance(config.get("experiment"), dict) or not isinstance(written_by, int):
+        if not isinstance(config.get("experiment"), dict) or type(written_by) is not int:
             raise UserError(f"{self._config} is damaged: it has no experiment; {RESTORE}")
+        for name in ("data", "versions", "code"):
+            if not isinstance(config.setdefault(name, {}), dict):
+                raise UserError(f"{self._config} is damaged: {name} is no object; {RESTORE}")
         if written_by > FORMAT:
             raise UserError(
                 f"{self.where} was written by a newer Paceline (format {written_by}, this one "
@@ -147,14 +194,20 @@ class RunFolder:
 
     def experiment(self) -> Experiment:
         """Return the run's experiment; fields that are newer than the folder have defaults."""
+        values = self.config()["experiment"]
         try:
-            return Experiment.from_json(self.config()["experiment"])
-        except (TypeError, AttributeError) as error:
+            return Experiment.from_json(values)
+        except (TypeError, AttributeError, OverflowError) as error:
             raise UserError(f"{self._config} is damaged ({error}); {RESTORE}") from error
+        except UserError as error:
+            raise UserError(f"{self._config}: {error}") from error
 
     def data_facts(self) -> dict[str, Any]:
         """Return what is known of the run's data: sizes, image shape, classes."""
-        return dict(self.config().get("data", {}))
+        facts = dict(self.config()["data"])
+        if wrong := wrong_fact(facts):
+            raise UserError(f"{self._config} is damaged: its data has {wrong}; {RESTORE}")
+        return facts
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""
@@ -163,14 +216,19 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         """Write and publish the result of this attempt."""
         assert "finished" in result, "a result says whether the run is finished"
-        write_json(self._result, result)
+        self.check_lease()
+        write_json(self._result, sealed(result))
         self.publish()
 
     def read_result(self) -> dict[str, Any] | None:
         """Return the result of the last attempt; None if none has ended yet."""
         if not self._result.exists():
             return None
-        return read_json(self._result, "train again to write it anew")
+        advice = "the command that trained it computes it anew from the last checkpoint"
+        result = read_json(self._result, advice)
+        if wrong := wrong_result(result):
+            raise UserError(f"{self._result} is damaged: {wrong}; {advice}")
+        return result
 
     def append_start(self, step: int, place: str, workers: int) -> None:
         """Record that training starts or continues at this step, where, with how many workers."""
@@ -191,98 +249,38 @@ class RunFolder:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Make the folder for an attempt; remove it if a UserError comes before config.json."""
+        """Make the folder for a command; remove it if a UserError comes before config.json.
+
+        It is removed only if no other command uses it: each command holds a shared lock on a file
+        in it, and each chief its own lock.
+        """
         new = not self.path.exists()
         self.make()
+        commands = self.path / ".commands"
+        with explained("lock", commands):
+            handle = lock_file(commands, fcntl.LOCK_SH, BEGIN_S)
         try:
             yield
         except UserError:
             if new and not self.exists():
-                shutil.rmtree(self.path)
+                self._remove_unused(handle)
             raise
+        finally:
+            if handle is not None:
+                if is_alone(handle) and is_file(commands, handle):
+                    commands.unlink(missing_ok=True)
+                os.close(handle)
 
-    def _compare_kernels(self, kernels: str) -> None:
-        if kernels != self.kernels():
-            raise UserError(
-                f"{self.where} was trained with --kernels {self.kernels()}; --kernels {kernels} "
-                f"gives other bits; give --kernels {self.kernels()}, or use another --run-dir"
-            )
-
-    def _compare(self, experiment: Experiment, data_facts: dict[str, Any]) -> list[str]:
-        if changed := differences(self.experiment().to_json(), experiment.to_json()):
-            raise UserError(
-                f"{self.where} is the run of another experiment: {_short(changed)}; "
-                "use another --run-dir, or the old settings to resume"
-            )
-        old = self.data_facts()
-        # Folders of older versions have fewer facts.
-        known = {name: fact for name, fact in plain(data_facts).items() if name in old}
-        if changed := [line.replace(": ", " ", 1) for line in differences(old, known)]:
-            raise UserError(
-                f"{self.where} cannot continue, the data is not the same: {_short(changed)}; "
-                "use another --run-dir"
-            )
-        return differences(self.config().get("versions", {}), library_versions())
+    def _remove_unused(self, handle: int | None) -> None:
+        """Remove the folder if neither a command nor a chief uses it."""
+        if handle is None or not is_alone(handle):
+            return
+        with suppress(UserError):
+            self._lock.acquire()
+            if not self.exists():
+                shutil.rmtree(self.path)
+            self._lock.release()
 
 
-def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
-    """Return the folder of an experiment. It is always the same, so the same command resumes."""
-    name = f"{recipe}-{experiment.digest()}"
-    return f"{str(root).rstrip('/')}/{name}" if is_remote(root) else Path(root) / name
-
-
-def all_runs(root: str | Path = "runs") -> list[RunFolder]:
-    """Return every run under `root`, by name; of remote runs, copies without checkpoints."""
-    if is_remote(root):
-        files = [name.split("/") for name in Store(str(root)).files()]
-        names = [parts[0] for parts in files if len(parts) == 2 and parts[1] == "config.json"]
-        return [_copy(f"{str(root).rstrip('/')}/{name}", checkpoints=False) for name in names]
-    return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]
-
-
-def existing_run(
-    path: str | Path, root: str | Path = "runs", checkpoints: bool = True
-) -> RunFolder:
-    """Return the run at `path`, or of that name under `root`, for commands that read one.
-
-    For a remote run this is a copy as of now, which is removed when this process ends.
-    """
-    if is_remote(path):
-        run = _copy(str(path), checkpoints)
-        if not run.exists():
-            raise UserError(
-                f"no run in {path}; give the URL of its folder, the one with config.json"
-            )
-        return run
-    for run in (RunFolder(path), RunFolder(Path(root) / path)):
-        if run.exists():
-            return run
-    names = [run.path.name for run in all_runs(root)]
-    none = f"there are no runs in {root}; `paceline train` makes one"
-    raise UserError(f"no run in {path}; {did_you_mean(Path(path).name, names) if names else none}")
-
-
-def watched_run(path: str | Path) -> RunFolder:
-    """Return a run that others train, for `refresh`; it need not exist yet."""
-    return RunFolder(path, _scratch() if is_remote(path) else None)
-
-
-def _copy(url: str, checkpoints: bool) -> RunFolder:
-    folder = _scratch()
-    remote = RemoteRun(Store(url), folder)
-    remote.pull()
-    if checkpoints:
-        remote.pull_checkpoints()
-    return RunFolder(url, folder)
-
-
-def _scratch() -> Path:
-    """Make a folder of this process, apart from the local side of a training on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _short(lines: list[str], most: int = 5) -> str:
-    shown = [line if len(line) <= 120 else line[:117] + "..." for line in lines[:most]]
-    return ", ".join(shown) + (f" and {len(lines) - most} more" if len(lines) > most else "")
+def _both_sides(url: str, local: Path) -> RemoteRun:
+    return RemoteRun(Store(url), local, Store(url, own_connection=True))

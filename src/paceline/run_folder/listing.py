@@ -15,7 +15,8 @@ from typing import Any
 from paceline.config.experiment import Experiment
 from paceline.config.recipes import RECIPES
 from paceline.errors import UserError
-from paceline.run_folder.folder import RunFolder, all_runs, default_path
+from paceline.run_folder.finding import all_runs, default_path
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
 
 
@@ -41,7 +42,7 @@ class RunSummary:
 COLUMNS = ("name", "state", "step", "accuracy", "loss", "speed", "changed")
 
 
-def list_runs(folder: Path, sort: str = "changed") -> list[RunSummary]:
+def list_runs(folder: str | Path, sort: str = "changed") -> list[RunSummary]:
     """Return all runs in `folder`, sorted by a column.
 
     Words and losses rise, other numbers fall, and unknown values are last.
@@ -57,12 +58,13 @@ def list_runs(folder: Path, sort: str = "changed") -> list[RunSummary]:
 
 def _summary(run: RunFolder) -> RunSummary:
     changed = max(file.stat().st_mtime for file in run.path.iterdir())
+    name = Path(run.where).name
     try:
         result = run.read_result() or {}
         metrics = run.metrics.read()
         experiment = run.experiment()
     except UserError as error:
-        return RunSummary(run.path.name, "damaged", changed=changed, note=str(error))
+        return RunSummary(name, "damaged", changed=changed, note=str(error))
     last = metrics[-1] if metrics else {}
     evaluated = [record for record in metrics if "test_accuracy" in record] or [{}]
     state, note = "finished", ""
@@ -71,7 +73,7 @@ def _summary(run: RunFolder) -> RunSummary:
     if state == "unfinished":
         note = f"paceline {shlex.join(resume_command(run.where, experiment))}"
     return RunSummary(
-        run.path.name,
+        name,
         state,
         last.get("step", result.get("step", 0)),
         evaluated[-1].get("test_accuracy"),

@@ -1,199 +1,229 @@
 """A run folder on remote storage: the local side, which all other code uses, and the remote side.
 
-The process that trains locks the remote side, fetches it, and uploads what changes: metrics and
-events before the checkpoint that they belong to, the result last. A pruned checkpoint is removed
-after its successor is there. So training can resume from the remote side at any moment. The local
-side is scratch: it is removed before a `pull` and after a clean end.
+The process that trains holds the lease (`lease`), fetches the remote side, and uploads what changes
+(`layout` has the names). A file is uploaded under a key that was never used before, and becomes
+visible when the lease names it, together with all files that belong to it. So training can resume
+from the remote side at any moment, and a process that was taken over changes nothing that its
+successor sees. The local side is scratch: it is removed before a `pull` and after a clean end.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
-import time
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.messages import Send, Transfer, Warn
-from paceline.run_folder.remote_lock import BEAT_EVERY_S, LOCK, RemoteLock
-from paceline.run_folder.storage import File, Store
+from paceline.run_folder import layout
+from paceline.run_folder.conditional import is_atomic
+from paceline.run_folder.layout import Entry
+from paceline.run_folder.lease import Holder
+from paceline.run_folder.storage import StorageError, StorageFault, Store
 from paceline.run_folder.transfer import fetch_files, retrying
 
-PUBLISH_EVERY_S = 30.0
-BUSY_SHARE = 20
-"""Uploads in the background take at most this fraction of the time."""
-LOGS = "worker-"
-"""How the names of log files start. They are open, and never fetched."""
+READS = 5
+"""How often a run that changes while it is read is read again."""
 
 
 class RemoteRun:
-    """Both sides of a remote run folder. Building one touches neither disk nor network."""
+    """Both sides of a remote run folder. Building one touches neither disk nor network.
 
-    def __init__(self, store: Store, local: Path) -> None:
+    `lease_store` leads to the same folder by another connection.
+    """
+
+    def __init__(self, store: Store, local: Path, lease_store: Store | None = None) -> None:
         self._store = store
         self._local = local
-        self._lock = RemoteLock(store, f"training in {store.url}")
+        self._lease = Holder(lease_store or store, f"training in {store.url}")
+        self._seen: dict[str, Entry] = {}  # what was fetched
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of the local file
-        self._waiting: dict[str, int] = {}  # checkpoints that `pull` left
-        self._seen: dict[str, File] = {}  # what `refresh` found
+        self._unpublished: dict[str, str] = {}  # uploaded, but not in the lease yet: name -> key
+        self._unused: set[str] = set()  # keys that no lease will ever name
         self._own: set[str] = set()  # what `add` uploaded
+        self._num_uploads = 0
         self._uploading = threading.Lock()
-        self._ended = threading.Event()
-        self._keeper: threading.Thread | None = None
         self._send: Send = lambda message: None
 
     @property
     def token(self) -> str:
-        """Return what distinguishes this holder of the lock from others."""
-        return self._lock.token
+        """Return what distinguishes this holder of the lease from others."""
+        return self._lease.token
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of the lease, 0 if it is not held."""
+        return self._lease.epoch
+
+    @property
+    def url(self) -> str:
+        return self._store.url
 
     def lock(self, earlier: str, send: Send) -> None:
-        """Keep others out, on any host, until `unlock`; see `RemoteLock.acquire`."""
+        """Keep others out, on any host, until `unlock`; see `lease.Holder.acquire`."""
         self._send = send
-        self._lock.acquire(earlier, self._warn)
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
+        if not is_atomic(self._store):
+            self._warn(
+                f"{self.url} cannot write conditionally: if two commands take over a run within "
+                "one second, or one wakes up while it writes, both may write"
+            )
+        acquire = partial(self._lease.acquire, earlier, self._warn, self._adopt)
+        retrying(acquire, self._warn)
 
     def unlock(self) -> None:
         """Let others in, and leave nothing but logs on this machine."""
-        if self._keeper is None:
-            return
-        self._ended.set()
-        self._keeper.join()
-        self._keeper = None
-        self._lock.release()
-        _empty(self._local)
+        if self._lease.epoch:
+            self._lease.release()
+            layout.empty(self._local)
+
+    def beat(self) -> None:
+        """Show that this process is alive, also while an upload is under way."""
+        if self._uploading.locked():  # storage ends what takes too long: not a stall
+            self._report(f"uploading to {self.url}")
+        self._lease.beat()
+
+    def check(self) -> None:
+        """Raise LeaseLost if another process is known to have taken over."""
+        self._lease.check()
 
     def pull(self) -> None:
         """Make the local side equal to the remote one, but for checkpoints (`pull_checkpoints`)."""
-        files = self._files_there()
-        sizes = {name: file.size for name, file in files.items() if not name.startswith(LOGS)}
-        if sizes and "config.json" not in files:
-            raise UserError(
-                f"{self._store.url} is not a run folder: it has {next(iter(sizes))} but no "
-                "config.json; use a new or empty --run-dir"
-            )
-        _empty(self._local)
-        self._uploaded = {}
-        self._waiting = {name: size for name, size in sizes.items() if _is_checkpoint(name)}
-        self._fetch({name: size for name, size in sizes.items() if name not in self._waiting})
+        layout.empty(self._local)
+        self._seen, self._uploaded = {}, {}
+        self._bring(lambda name: not layout.is_checkpoint(name))
 
     def pull_checkpoints(self) -> None:
         """Fetch all checkpoints: only here it can be seen which are whole, and which is best."""
-        self._fetch(self._waiting)
-        self._waiting = {}
+        self._bring(layout.is_checkpoint)
 
     def refresh(self) -> None:
         """Fetch what others have uploaded since, and drop the checkpoints that they pruned."""
-        files = self._files_there()
-        self._fetch(
-            {
-                name: file.size
-                for name, file in files.items()
-                if self._seen.get(name) != file and name not in self._own
-            }
-        )
-        self._seen |= files
-        for name in _files(self._local):
-            if _is_checkpoint(name) and name not in files:
+        there = self._bring(lambda name: True)
+        for name in layout.local_files(self._local):
+            if layout.is_checkpoint(name) and name not in there:
                 (self._local / name).unlink(missing_ok=True)
 
     def add(self, names: list[str]) -> None:
         """Upload files that nobody else writes. `refresh` does not fetch them again."""
-        self._upload(names)
         self._own |= set(names)
+        self._upload(names)
 
     def publish(self) -> None:
         """Upload what has changed. After this, a run that resumes elsewhere finds it."""
         with self._uploading:
-            retrying(self._lock.check, self._warn)
-            names = _files(self._local)
-            self._upload(sorted(names, key=_order))
-            for name in [name for name in self._uploaded if _is_checkpoint(name)]:
-                if name not in names:
-                    retrying(partial(self._store.remove, name), self._warn)
-                    del self._uploaded[name]
+            self._lease.check()
+            names = layout.local_files(self._local)
+            self._upload(sorted(names, key=layout.order))
+            pruned = {
+                name
+                for name in self._lease.files
+                if layout.is_checkpoint(name) and name in self._uploaded and name not in names
+            }
+            self._make_visible(pruned)
 
-    def _files_there(self) -> dict[str, File]:
-        return {name: file for name, file in self._store.files().items() if not _is_private(name)}
+    def publish_in_background(self) -> None:
+        """Upload what readers want to see between two checkpoints: metrics, events, logs."""
+        with self._uploading:
+            self._lease.check()
+            self._upload([n for n in layout.local_files(self._local) if layout.order(n)[0] == 1])
+            self._make_visible(())
 
-    def _fetch(self, sizes: dict[str, int]) -> None:
-        fetch_files(self._store, sizes, self._local, self._report)
-        self._uploaded |= {name: stat for name in sizes if (stat := _stat(self._local / name))}
+    def _make_visible(self, removed: Collection[str]) -> None:
+        """Name what was uploaded in the lease, without `removed`; then delete what it replaced."""
+        before = self._lease.files
+        files = {name: key for name, key in before.items() if name not in removed}
+        files |= self._unpublished
+        if files != before:
+            retrying(partial(self._lease.publish, files), self._warn)
+            self._unpublished = {}
+            self._unused |= set(before.values()) - set(files.values())
+        self._delete_unused()
+
+    def _delete_unused(self) -> None:
+        """Delete what no reader needs. What storage refuses to delete is left for the next time."""
+        try:
+            for key in list(self._unused):
+                self._store.remove(key)
+                self._unused.discard(key)
+        except StorageError as error:
+            print(error, file=sys.stderr)  # into the log
+
+    def _adopt(self) -> tuple[int, dict[str, str]]:
+        """Return what a folder without a lease has: its last event file, and its files."""
+        view = layout.view_of(self._store, None)
+        others = [name for name in view if not layout.is_log(name)]
+        if others and "config.json" not in view:
+            raise UserError(
+                f"{self.url} is not a run folder: it has {others[0]} but no config.json; "
+                "use a new or empty --run-dir"
+            )
+        files = {name: entry.key for name, entry in view.items() if not layout.is_plain(name)}
+        return layout.last_event_number(view), files
+
+    def _bring(self, wanted: Callable[[str], bool]) -> dict[str, Entry]:
+        """Fetch what is wanted and new; return all files of the run as they were at one moment."""
+        for _ in range(READS):
+            there = retrying(self._view, self._report)
+            missing = {
+                name: entry
+                for name, entry in there.items()
+                if wanted(name) and not layout.is_log(name)
+                if self._seen.get(name) != entry and name not in self._own
+            }
+            if self._fetch(missing):
+                return there
+        raise StorageFault(f"cannot read {self.url}: it changes faster than it can be read")
+
+    def _view(self) -> dict[str, Entry]:
+        if not self._lease.epoch:
+            return layout.view(self._store)
+        listed = self._store.files()
+        self._unused |= layout.left_behind(listed, self._lease.files, self._lease.epoch)
+        return layout.view_of(self._store, self._lease.files, listed)
+
+    def _fetch(self, entries: dict[str, Entry]) -> bool:
+        """Fetch files; return False if a key is gone, because its file was replaced meanwhile."""
+        names = {entry.key: name for name, entry in entries.items()}
+        gone: list[str] = []
+
+        def check(key: str, found: bool) -> None:
+            if found:
+                name = names[key]
+                self._seen[name] = entries[name]
+                if stat := layout.stat(self._local / name):
+                    self._uploaded[name] = stat
+            elif not layout.is_plain(key):
+                gone.append(key)
+
+        sizes = {entry.key: entry.file.size for entry in entries.values()}
+        fetch_files(self._store, sizes, self._local, self._report, check, names)
+        return not gone
 
     def _upload(self, names: list[str]) -> None:
         for name in names:
-            path = self._local / name
-            stat = _stat(path)
+            stat = layout.stat(self._local / name)
             if stat and self._uploaded.get(name) != stat:
-                retrying(partial(self._store.put, name, path), self._warn)
+                retrying(partial(self._put, name), self._warn)
                 self._uploaded[name] = stat
+
+    def _put(self, name: str) -> None:
+        """Upload a file. Each try has a new key: an earlier one may still arrive, and be older."""
+        if name in self._own or layout.is_plain(name):
+            self._store.put(name, self._local / name)
+            return
+        self._num_uploads += 1
+        key = layout.new_key(name, self._lease.epoch, self._num_uploads)
+        self._unused.add(key)
+        self._store.put(key, self._local / name)
+        self._unused.discard(key)
+        if replaced := self._unpublished.get(name):
+            self._unused.add(replaced)
+        self._unpublished[name] = key
 
     def _warn(self, text: str) -> None:
         self._send(Warn(text))
 
     def _report(self, text: str) -> None:
         self._send(Transfer(text))
-
-    def _keep(self) -> None:
-        """In a thread: renew the lock, and upload metrics, events and logs now and then.
-
-        Its failures do not end the run: the next `publish` raises them.
-        """
-        due = time.monotonic() + PUBLISH_EVERY_S
-        failed = False
-        while not self._ended.wait(BEAT_EVERY_S) and not self._lock.is_lost():
-            try:
-                self._lock.beat()
-                if self._uploading.locked():  # storage ends what takes too long: not a stall
-                    self._report(f"uploading a checkpoint to {self._store.url}")
-                if time.monotonic() > due:
-                    began = time.monotonic()
-                    with self._uploading:
-                        self._upload([name for name in _files(self._local) if _order(name)[0] == 1])
-                    took = time.monotonic() - began
-                    due = time.monotonic() + max(PUBLISH_EVERY_S, BUSY_SHARE * took)
-                failed = False
-            except UserError as error:
-                print(error, file=sys.stderr)  # into the log
-                if not failed:
-                    self._warn(str(error))
-                failed = True
-
-
-def _is_private(name: str) -> bool:
-    return name == LOCK or any(part.startswith(".") for part in name.split("/"))
-
-
-def _is_checkpoint(name: str) -> bool:
-    return name.startswith("checkpoints/")
-
-
-def _files(folder: Path) -> list[str]:
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return [name for name in names if not _is_private(name)]
-
-
-def _order(name: str) -> tuple[int, str]:
-    """Sort config.json first, result.json last, a checkpoint after the metrics that lead to it."""
-    special = {"config.json": 0, "result.json": 3}
-    return special.get(name, 2 if _is_checkpoint(name) else 1), name
-
-
-def _stat(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _empty(folder: Path) -> None:
-    """Remove everything but the lock and the logs, which are open."""
-    for path in folder.iterdir() if folder.exists() else ():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != LOCK and not path.name.startswith(LOGS):
-            path.unlink(missing_ok=True)

@@ -7,8 +7,10 @@ to `transfer`. No TensorFlow; fsspec is imported only when a remote folder is us
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
 """Which extra to install for a protocol."""
@@ -25,14 +27,18 @@ OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az")
 and renamed."""
 STAMPS = ("etag", "ETag", "md5Hash", "mtime", "updated", "LastModified")
 """Each kind of storage has its own word for when or how a file changed."""
+PATIENCE_S = float(os.environ.get("PACELINE_STORAGE_PATIENCE_S") or 60.0)
+"""How long passing faults of storage are tried again."""
 EXISTS = ("PreconditionFailed", "pre-conditions")
 """What S3 and Google's storage answer if an object that should be new exists."""
 
 
 class StorageError(UserError):
-    """Storage refused; `passing` if it may not the next time."""
+    """Storage refused, and will again until someone corrects the cause."""
 
-    passing = True
+
+class StorageFault(StorageError, PassingFault):
+    """Storage failed, and may not the next time."""
 
 
 class File(NamedTuple):
@@ -62,12 +68,14 @@ def cached(kind: str, url: str) -> Path:
 class Store:
     """A remote folder. Names in it are relative and may have slashes.
 
+    With `own_connection`, nothing else of this process shares its connections or its thread.
     Building one touches neither disk nor network.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, own_connection: bool = False) -> None:
         self.url = url.rstrip("/")
-        self._protocol = url.partition("://")[0]
+        self.protocol = url.partition("://")[0]
+        self._own_connection = own_connection
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
@@ -75,14 +83,19 @@ class Store:
             import fsspec
 
             # A cached listing hides what others write, even from reading a file by its name.
-            system, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+            options: dict[str, Any] = {"use_listings_cache": False}
+            if self._own_connection:  # all others share one thread for what they send and receive
+                options |= {"skip_instance_cache": True, "loop": _new_loop()}
+            system, root = fsspec.core.url_to_fs(self.url, **options)
         return system, root.rstrip("/")
 
     @property
-    def _system(self) -> Any:
+    def system(self) -> Any:
+        """Return fsspec's object for this storage."""
         return self._opened[0]
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Return how `system` calls a file."""
         return f"{self._opened[1]}/{name}"
 
     def files(self) -> dict[str, File]:
@@ -90,7 +103,13 @@ class Store:
         with explained("list", self.url):
             system, root = self._opened
             listed = sorted(system.find(root, detail=True).items())
-        files = {path[len(root) + 1 :]: _file(facts) for path, facts in listed}
+        names = {path: path[len(root) + 1 :] for path, _ in listed}
+        # Tools that show a bucket as folders make an empty object `train/` for each.
+        files = {
+            names[path]: _file(facts)
+            for path, facts in listed
+            if not _is_marker(names[path], facts)
+        }
         for name in files:
             if {"", ".", ".."} & set(name.split("/")):
                 raise UserError(
@@ -103,7 +122,7 @@ class Store:
         """Return the content of a small file; None if there is none."""
         with explained("read", f"{self.url}/{name}"):
             try:
-                return cast(bytes, self._system.cat_file(self._path(name)))
+                return cast(bytes, self.system.cat_file(self.path(name)))
             except FileNotFoundError:
                 return None
 
@@ -128,7 +147,7 @@ class Store:
             target.parent.mkdir(parents=True, exist_ok=True)
             callback = Callback(hooks={"": on_piece})
             try:
-                self._system.get_file(self._path(name), str(temporary), callback=callback)
+                self.system.get_file(self.path(name), str(temporary), callback=callback)
                 os.replace(temporary, target)
             except FileNotFoundError:
                 return False
@@ -139,24 +158,24 @@ class Store:
     def put(self, name: str, content: Path | bytes) -> None:
         """Write a file, from a local one or from bytes; readers see the old or the new, whole."""
         with explained("put", f"{self.url}/{name}"):
-            target = self._path(name)
-            if self._protocol in OBJECT_STORES:
+            target = self.path(name)
+            if self.protocol in OBJECT_STORES:
                 self._put(content, target)
                 return
             folder, _, last = target.rpartition("/")
             temporary = f"{folder}/.{last}.{uuid.uuid4().hex[:8]}.tmp"
-            self._system.makedirs(folder, exist_ok=True)
+            self.system.makedirs(folder, exist_ok=True)
             self._put(content, temporary)
-            if self._protocol == "hdfs":  # it does not rename onto an existing file
+            if self.protocol == "hdfs":  # it does not rename onto an existing file
                 with suppress(FileNotFoundError):
-                    self._system.rm_file(target)
-            self._system.mv(temporary, target)
+                    self.system.rm_file(target)
+            self.system.mv(temporary, target)
 
     def _put(self, content: Path | bytes, target: str) -> None:
         if isinstance(content, bytes):
-            self._system.pipe_file(target, content)
+            self.system.pipe_file(target, content)
         else:
-            self._system.put_file(str(content), target)
+            self.system.put_file(str(content), target)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file only if there is none; return whether it was written.
@@ -164,11 +183,11 @@ class Store:
         On S3 and Google's storage, exactly one of several processes succeeds.
         """
         with explained("put", f"{self.url}/{name}"):
-            target = self._path(name)
-            if self._protocol not in OBJECT_STORES:
-                self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
+            target = self.path(name)
+            if self.protocol not in OBJECT_STORES:
+                self.system.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
-                self._system.pipe_file(target, content, mode="create")
+                self.system.pipe_file(target, content, mode="create")
             except Exception as error:
                 refused = any(answer in str(error) for answer in EXISTS)
                 if refused or isinstance(error, FileExistsError):
@@ -179,7 +198,7 @@ class Store:
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
         with explained("remove", f"{self.url}/{name}"), suppress(FileNotFoundError):
-            self._system.rm_file(self._path(name))
+            self.system.rm_file(self.path(name))
 
 
 @contextmanager
@@ -204,9 +223,21 @@ def explained(doing: str, url: str) -> Iterator[None]:
                 f"{url}: the protocol {protocol} is not known; use {known}://"
             ) from error
         advice = _advice(error)
-        refused = StorageError(f"cannot {doing} {url}: {reason}{advice}")
-        refused.passing = not advice
-        raise refused from error
+        kind = StorageError if advice else StorageFault
+        raise kind(f"cannot {doing} {url}: {reason}{advice}") from error
+
+
+def _new_loop() -> Any:
+    """Return a loop for asynchronous storage that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="paceline-storage", daemon=True).start()
+    return loop
+
+
+def _is_marker(name: str, facts: dict[str, Any]) -> bool:
+    return facts.get("type") == "directory" or (
+        (not name or name.endswith("/")) and not facts["size"]
+    )
 
 
 def _file(facts: dict[str, Any]) -> File:

@@ -21,6 +21,7 @@ from paceline.core.metrics import Metrics, measures, steps_of_block
 from paceline.core.state import State, StateLayout
 from paceline.run_folder.drawing import Image, draw_confusion, draw_grid, png
 from paceline.run_folder.files import explained
+from paceline.run_folder.layout import last_event_number
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes are too large to read; the report has the top mistakes."""
@@ -32,13 +33,18 @@ class TensorBoard:
     """An action that writes event files. It makes no file before the first call.
 
     Training starts or continues at `first_step`: earlier events after it are hidden, because their
-    steps are computed again.
+    steps are computed again. `number` is that of the file; by default it is the next one.
     """
 
     def __init__(
-        self, events_dir: str | Path, first_step: int = 0, classes: Sequence[str] = ()
+        self,
+        events_dir: str | Path,
+        first_step: int = 0,
+        classes: Sequence[str] = (),
+        number: int = 0,
     ) -> None:
         self._folder = Path(events_dir)
+        self._number = number
         self._first_step = first_step
         self._classes = classes
         self._writer: Any = None
@@ -121,9 +127,10 @@ class TensorBoard:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files in the order of their names. They have numbers, because the
-        # clocks of two hosts may disagree which file is the later one.
-        suffixes = [path.suffix[1:] for path in self._folder.glob("events.out.tfevents.*")]
-        number = max((int(each) for each in suffixes if each.isdigit()), default=0) + 1
+        # clocks of two hosts may disagree which file is the later one. The chief's is the number of
+        # its lease, so that two chiefs never write the same file.
+        names = (path.name for path in self._folder.glob("events.out.tfevents.*"))
+        number = max(self._number, last_event_number(f"events/{name}" for name in names) + 1)
         return RecordWriter(open(self._folder / f"events.out.tfevents.{number:010d}", "xb"))
 
     def _first_events(self) -> list[dict[str, Any]]:

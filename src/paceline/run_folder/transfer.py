@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
-from paceline.run_folder.storage import StorageError, Store
+from paceline.run_folder.storage import PATIENCE_S, StorageFault, Store
+
+Result = TypeVar("Result")
 
 PARALLEL = 16
 REPORT_EVERY_S = 5.0
-WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Before each new try, after storage itself has given up after a few."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+"""Between two tries: each wait is twice the one before."""
 
 
 def fetch_files(
@@ -25,11 +29,14 @@ def fetch_files(
     target: Path,
     report: Callable[[str], None],
     check: Callable[[str, bool], None] = lambda name, found: None,
+    local_names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Copy files to `target`; `report` gets a line about the progress every few seconds.
 
     `check` is called after each file, with its name and whether it was still there, by one thread
-    at a time. After the first error no other file is begun; those under way are completed.
+    at a time. `local_names` has the names of those that have another name in `target`. Passing
+    faults are tried again. After the first other error no other file is begun; those under way are
+    completed.
     """
     advance = _reporter(f"copying {store.url}", sum(sizes.values()), report)
     failed = threading.Event()
@@ -39,7 +46,8 @@ def fetch_files(
         if failed.is_set():
             return
         try:
-            found = store.get(name, target / name, advance)
+            place = target / local_names.get(name, name)
+            found = retrying(lambda: store.get(name, place, advance), report)
             with checking:
                 check(name, found)
         except BaseException:
@@ -52,25 +60,30 @@ def fetch_files(
 
 def put_files(store: Store, folder: Path, names: list[str], advance: Callable[[int], None]) -> None:
     """Copy files of `folder` to storage; `advance` is called with 1 after each."""
+
+    def put(name: str) -> None:
+        retrying(lambda: store.put(name, folder / name), lambda text: None)
+
     with ThreadPoolExecutor(PARALLEL) as pool:
-        for _ in pool.map(lambda name: store.put(name, folder / name), names):
+        for _ in pool.map(put, names):
             advance(1)
 
 
-def retrying(action: Callable[[], None], warn: Callable[[str], None]) -> None:
-    """Call `action`; if storage fails for a time, wait and try again.
+def retrying(action: Callable[[], Result], warn: Callable[[str], None]) -> Result:
+    """Call `action` and return its result; if storage fails for a time, wait and try again.
 
     A training of days does not end because storage is away for half a minute.
     """
-    for wait_s in (*WAITS_S, None):
+    began, wait_s = time.monotonic(), FIRST_WAIT_S
+    while True:
         try:
-            action()
-            return
-        except StorageError as error:
-            if not error.passing or wait_s is None:
+            return action()
+        except StorageFault as error:
+            if time.monotonic() + wait_s - began > PATIENCE_S:
                 raise
             warn(f"{error}; trying again in {wait_s:.0f} s")
-            time.sleep(wait_s)
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 
 def _reporter(what: str, total: int, report: Callable[[str], None]) -> Callable[[int], None]:

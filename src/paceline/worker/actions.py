@@ -31,6 +31,7 @@ from paceline.worker.loop import Action
 ReadImages = Callable[[str, np.ndarray], np.ndarray]
 """Split and indices of examples -> their images."""
 
+SLOWER = "lower --schedule.rate, raise --schedule.warmup or set --optimizer.clip-norm"
 NUM_WORST = 24
 """Mistakes of which the run keeps the images."""
 
@@ -104,6 +105,7 @@ class SaveCheckpoint:
             return
         state = self._get_state()
         assert state.step == step, f"the state is of step {state.step}, the loop at {step}"
+        check_finite(state)
         path = self._checkpoints.save(state, metrics.get("validation_accuracy"))
         self._publish()  # remote storage has it only now
         self._saved_step = step
@@ -121,10 +123,19 @@ class StopOnNonFiniteLoss:
         for at, loss in losses:
             if not math.isfinite(loss):
                 raise TrainingFailed(
-                    f"the loss of step {at} is {loss}: training has diverged; lower "
-                    "--schedule.rate, raise --schedule.warmup or set --optimizer.clip-norm "
+                    f"the loss of step {at} is {loss}: training has diverged; {SLOWER} "
                     "(nothing of this was saved)"
                 )
+
+
+def check_finite(state: State) -> None:
+    """Raise TrainingFailed if the state has a NaN or an infinity, which a loss need not show."""
+    for name, vector in state.vectors.items():
+        if not np.isfinite(vector).all():
+            raise TrainingFailed(
+                f"the vector {name} has values that are not finite after step {state.step}: "
+                f"training has diverged; {SLOWER} (nothing of this was saved)"
+            )
 
 
 class UserAction:

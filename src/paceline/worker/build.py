@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.experiment import Model
+from paceline.config.experiment import Data, Experiment, Model
 from paceline.config.job import Job
 from paceline.config.plan import build_plan
+from paceline.config.plugins import code_digest
+from paceline.config.views import Views
 from paceline.errors import UserError
 from paceline.worker import devices
 
 if TYPE_CHECKING:
+    import keras
+
     from paceline.core.replica import Core
 
 
-def build_core_for(job: Job) -> Core:
-    """Return the core of a job: its data, its model and its pure functions."""
+def build_core_for(job: Job, views: Views = "none") -> Core:
+    """Return the core of a job: its data, its model and its pure functions.
+
+    Evaluation takes the mean over `views` of an image.
+    """
     from paceline.core.flat import build_template
     from paceline.core.replica import build_core
     from paceline.data import build_source, hold_out
@@ -38,8 +45,23 @@ def build_core_for(job: Job) -> Core:
             "give that or more"
         )
     model = build_model(experiment, image_shape(experiment.data, source), num_classes)
+    _check_sizes(experiment.data, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
-    return build_core(experiment, plan, source, splits, template, num_classes)
+    return build_core(experiment, plan, source, splits, template, num_classes, views)
+
+
+def _check_sizes(data: Data, model: keras.Model) -> None:
+    """Check that the model accepts images of every size that the training has."""
+    import tensorflow as tf
+
+    for size in data.sizes:
+        try:
+            model.call(tf.zeros([1, size, size, model.input_shape[-1]]), training=False)
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            raise UserError(
+                f"data.sizes has {size}, but the model does not accept images of {size} pixels "
+                f"({str(error).strip().splitlines()[0]}); use a model that ends with global pooling"
+            ) from error
 
 
 def _check_width(model: Model) -> None:
@@ -56,12 +78,19 @@ def data_facts(core: Core) -> dict[str, Any]:
     """Return what a resumed run compares with its data, and what prediction needs without it."""
     sizes = {name: split.size for name, split in core.splits.items()}
     shape = list(core.source.image_shape) if core.source.image_shape else None
-    return {
+    facts = {
         "train": core.num_examples,
         **sizes,
         "classes": list(core.source.classes),
         "image_shape": shape,
     }
+    return facts | ({"content": core.source.digest} if core.source.digest else {})
+
+
+def code_digests(experiment: Experiment) -> dict[str, str]:
+    """Return digests of the code of the user's own functions that decide the numbers."""
+    specs = {"model.build": experiment.model.build, "data.build": experiment.data.build}
+    return {name: code_digest(spec) for name, spec in specs.items() if spec}
 
 
 def summary_line(job: Job, core: Core) -> str:

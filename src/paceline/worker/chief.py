@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from paceline.config.plugins import load_function
 from paceline.core.metrics import Metrics
@@ -24,8 +26,11 @@ from paceline.worker.actions import (
     WriteEvaluation,
     WriteMetrics,
 )
-from paceline.worker.build import data_facts
-from paceline.worker.training import Speed, Training
+from paceline.worker.build import code_digests, data_facts
+from paceline.worker.training import Speed, Training, first_unreported
+
+if TYPE_CHECKING:
+    from paceline.core.replica import Core
 
 
 def lead(training: Training, run: RunFolder) -> bool:
@@ -34,16 +39,18 @@ def lead(training: Training, run: RunFolder) -> bool:
     # first, so that a mistake in them is reported before anything begins
     user_actions = [UserAction(spec, load_function(spec)) for spec in job.run.actions]
     checkpoints = _open_run(training, run)
-    first_step = engine.load(_first_state(training, checkpoints, run)).step
-    run.metrics.truncate(first_step)
-    training.send(training.start_message(first_step, run_dir=run.where))
-    run.append_start(first_step, job.place.on, job.cluster.num_workers)
+    loaded = engine.load(_first_state(training, checkpoints, run))
+    first_step = first_unreported(loaded)
+    if damaged := run.metrics.truncate(first_step):
+        training.send(Warn(f"{damaged} damaged lines of {run.metrics.path} were left out"))
+    training.send(training.start_message(loaded.step, run_dir=run.where))
+    run.append_start(loaded.step, job.place.on, job.cluster.num_workers)
     speed = Speed(job.experiment.global_batch_size)
     saves_at = training.core.plan.saves_at
     save = SaveCheckpoint(engine.state, checkpoints, saves_at, training.send, run.publish)
     with ExitStack() as stack:
         actions = _build_actions(training, run, first_step, speed, save, stack)
-        metrics = _train(training, run, [*actions, *user_actions], first_step)
+        metrics = _train(training, run, [*actions, *user_actions], loaded)
         state = engine.state()
         if state.step > first_step:
             save.save(state.step, metrics)
@@ -57,7 +64,8 @@ def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     kernels = core.template.kernels
     if reason := why_not_own(job.experiment, kernels):
         send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
-    for line in run.open(job.experiment, data_facts(core), kernels):
+    code = code_digests(job.experiment)
+    for line in run.open(job.experiment, data_facts(core), kernels, code):
         send(Warn(f"a library changed since this run began, bits may differ: {line}"))
     return Checkpoints(
         run.checkpoints,
@@ -65,6 +73,7 @@ def _open_run(training: Training, run: RunFolder) -> Checkpoints:
         keep=job.run.keep,
         experiment_digest=job.experiment.digest(),
         warn=lambda text: send(Warn(text.replace(str(run.path), run.where))),
+        guard=run.check_lease,
     )
 
 
@@ -72,19 +81,37 @@ def _first_state(training: Training, checkpoints: Checkpoints, run: RunFolder) -
     """Return the newest checkpoint, or the state from which the experiment starts."""
     core, init_from = training.core, training.job.experiment.model.init_from
     if state := checkpoints.latest():
-        return state
+        return _with_unwritten_tails(state, run)
     if checkpoints.steps():
         raise UserError(
             f"every checkpoint of {run.where} is damaged; remove them to start over, "
             "or use another --run-dir"
         )
+    state = _initial_state(core)
     if not init_from:
-        return core.initial_state()
+        return state
     from paceline.models.warm_start import start_from
 
-    state, new = start_from(init_from, core.template, core.initial_state())
+    state, new = start_from(init_from, core.template, state)
     training.send(Warn(f"started from {init_from}; new are {', '.join(new) or 'none'}"))
     return state
+
+
+def _initial_state(core: Core) -> State:
+    """Return the state of step 0, with what is computed from the data."""
+    state, experiment = core.initial_state(), core.experiment
+    if not experiment.model.whitening:
+        return state
+    from paceline.models.whitening import whiten
+
+    return whiten(state, core.template, core.train, experiment.data, experiment.model.whitening)
+
+
+def _with_unwritten_tails(state: State, run: RunFolder) -> State:
+    """Leave only those tails that the metrics before the state lack."""
+    written = [record["step"] for record in run.metrics.read() if record["step"] < state.step]
+    lacking = min(len(state.tails), state.step - max(written, default=0))
+    return replace(state, tails=state.tails[len(state.tails) - lacking :])
 
 
 def _build_actions(
@@ -112,7 +139,7 @@ def _build_actions(
 
 def _open_board(training: Training, run: RunFolder, first_step: int) -> TensorBoard:
     core = training.core
-    board = TensorBoard(run.events, first_step, core.source.classes)
+    board = TensorBoard(run.events, first_step, core.source.classes, run.epoch)
     board.hyper_parameters(training.job.experiment)
     if not first_step:
         board.image_grid("input", images.example_images(core))
@@ -120,9 +147,9 @@ def _open_board(training: Training, run: RunFolder, first_step: int) -> TensorBo
     return board
 
 
-def _train(training: Training, run: RunFolder, actions: list[Action], first_step: int) -> Metrics:
+def _train(training: Training, run: RunFolder, actions: list[Action], state: State) -> Metrics:
     try:
-        return training.run(actions, first_step)
+        return training.run(actions, state)
     except Exception as error:
         with suppress(Exception):  # if even this fails, the error itself says why
             step = training.engine.state().step

@@ -6,6 +6,7 @@ TensorFlow is imported late, because its settings must be made before (`devices`
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 
@@ -17,13 +18,20 @@ from paceline.results.in_worker import KINDS, use_run
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import chief, devices, evaluator, follower
 from paceline.worker.build import build_core_for, describe
+from paceline.worker.memory import Survivor
 from paceline.worker.training import Training, find_finished
 
 
-def run_job(job: Job, send: Send, stop: threading.Event) -> bool:
-    """Do the work of a job; return whether a SIGTERM to any of the workers stopped it."""
+def run_job(
+    job: Job, send: Send, stop: threading.Event, survivor: Survivor, at_end: ExitStack
+) -> bool:
+    """Do the work of a job; return whether a SIGTERM to any of the workers stopped it.
+
+    `at_end` unlocks the run folder when also an error has been dealt with.
+    """
     if job.kind in KINDS or job.dry_run:
-        bring_data(job.experiment.data.dir, send)
+        if job.dry_run or job.kind == "evaluate":  # the others need no data
+            bring_data(job.request.get("data_dir") or job.experiment.data.dir, send)
         values = {"description": describe(job)} if job.dry_run else use_run(job, send)
         send(Result(values))
     elif job.kind == "relay":
@@ -35,26 +43,26 @@ def run_job(job: Job, send: Send, stop: threading.Event) -> bool:
         import_module("paceline.worker.parameter_server").serve(job)
     else:
         run = RunFolder(job.run.run_dir)
-        try:
-            return _train(job, run, send, stop)
-        finally:
-            run.unlock()
+        at_end.callback(run.unlock)
+        return _train(job, run, send, stop, survivor)
     return False
 
 
-def _train(job: Job, run: RunFolder, send: Send, stop: threading.Event) -> bool:
+def _train(job: Job, run: RunFolder, send: Send, stop: threading.Event, survivor: Survivor) -> bool:
     """Train together with the other workers of the cluster."""
     if job.cluster.is_chief:
         run.lock(send=send)
         # a platform restarts all tasks, and the others wait for their chief
         awaited = job.place.kind.platform_restarts and len(job.cluster.everyone) > 1
-        if not awaited and (finished := find_finished(run, job.experiment)):
+        if not awaited and (finished := find_finished(run, job.experiment, send)):
             run.unlock()  # the parent may end this process as soon as it gets the message
             send(finished)
             return False
     bring_data(job.experiment.data.dir, send)
     training = _open_training(job, send, stop)
+    survivor.offer(training, run)
     stopped = chief.lead(training, run) if job.cluster.is_chief else follower.follow(training)
+    survivor.withdraw()
     training.engine.close()
     return stopped
 

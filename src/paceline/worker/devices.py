@@ -16,23 +16,28 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job
-from paceline.errors import AddressTaken, UserError
+from paceline.errors import UserError, address_taken
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def import_tensorflow(job: Job) -> None:
+NOT_NEEDED = ("pandas", "IPython")
+"""Packages that Keras imports if they are installed, and that a worker does not need."""
+
+
+def import_tensorflow(job: Job, hide: Sequence[str] = NOT_NEEDED) -> None:
     """Set the environment variables that TensorFlow reads, and import it.
 
     An import makes objects and no garbage. Without garbage collection it takes a fifth less time,
-    and later collections do not look at its objects.
+    and later collections do not look at its objects. What is not needed is hidden.
     """
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # off on many CPUs, and two to three times faster
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -44,11 +49,25 @@ def import_tensorflow(job: Job) -> None:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        import_module("keras")  # which imports TensorFlow
+        with _hidden(hide):
+            import_module("keras")  # which imports TensorFlow
         gc.freeze()
     finally:
         if collecting:
             gc.enable()
+
+
+@contextmanager
+def _hidden(packages: Sequence[str]) -> Iterator[None]:
+    """Let importing packages fail as if they were not installed, if nobody imported them yet."""
+    names = [name for name in packages if name not in sys.modules]
+    for name in names:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 def configure(job: Job, check_threads: bool = True) -> list[str]:
@@ -79,7 +98,7 @@ def configure_inference(experiment: Experiment) -> int:
     are.
     """
     if "tensorflow" not in sys.modules:
-        import_tensorflow(Job(experiment))
+        import_tensorflow(Job(experiment), hide=())  # it may be the process of a user
     import tensorflow as tf
 
     lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
@@ -103,8 +122,7 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
     import tensorflow as tf
 
     workers = job.cluster.num_workers
-    most = min(len(found), job.experiment.replicas // workers)
-    count = 1 << (most.bit_length() - 1) if most else 0  # a power of two
+    count = min(len(found), job.experiment.replicas // workers)
     if workers > 1:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
         return _build_multi_worker_strategy(job)
@@ -129,10 +147,7 @@ def _build_multi_worker_strategy(job: Job) -> tf.distribute.Strategy:
     except tf.errors.UnknownError as error:
         if "Could not start gRPC server" not in str(error):
             raise
-        own = job.cluster.addresses[job.cluster.index]
-        raise AddressTaken(
-            f"cannot listen at {own}: another program has its port; end that, or give another"
-        ) from error
+        raise address_taken(job.cluster.address) from error
     if threading.current_thread() is threading.main_thread():
         # TensorFlow's coordination service has set its own handler
         signal.signal(signal.SIGTERM, on_sigterm)
@@ -189,5 +204,5 @@ def side_by_side(job: Job) -> int:
         return 1
     sharing = job.place.workers if job.place.kind.one_machine else 1
     cores = job.place.cores or len(os.sched_getaffinity(0)) // sharing
-    replicas = job.experiment.replicas // job.place.workers
-    return max(1, min(cores // job.experiment.threads_per_replica, replicas))
+    largest_share = -(-job.experiment.replicas // job.place.workers)
+    return max(1, min(cores // job.experiment.threads_per_replica, largest_share))

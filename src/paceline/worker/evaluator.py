@@ -19,10 +19,11 @@ from paceline.config.job import Job
 from paceline.core.metrics import scalars
 from paceline.core.state import State
 from paceline.data.remote import bring_data
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
 from paceline.messages import Result, Send, Warn, Working
 from paceline.run_folder.checkpoint import Checkpoints
-from paceline.run_folder.folder import RunFolder, watched_run
+from paceline.run_folder.finding import watched_run
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.tensorboard import TensorBoard
 from paceline.worker import devices
 from paceline.worker.actions import SendMetrics
@@ -79,20 +80,30 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
     run, waiter = watched_run(job.run.run_dir), _Waiter(job, send, stop)
     try:
         bring_data(job.experiment.data.dir, send)
-        run.refresh()
+        _refresh(run, send)
         while not run.exists():
             waiter.wait(f"a run in {run.where}")
-            run.refresh()
+            _refresh(run, send)
         _check(differences(run.experiment().to_json(), job.experiment.to_json()), run, "experiment")
         devices.import_tensorflow(job)
         from paceline.engines.collective import open_engine
 
         core, engine = open_engine(job, partial(build_core_for, job), waiter.check_stop)
-        _check(differences(run.data_facts(), data_facts(core)), run, "data")
+        old, new = run.data_facts(), data_facts(core)
+        known = {name: new[name] for name in new if name in old}  # older folders have fewer facts
+        _check(differences(old, known), run, "data")
         _evaluate_all(Training(job, core, engine, send, stop), run, waiter)
     except _Stopped:
         return True
     return False
+
+
+def _refresh(run: RunFolder, send: Send) -> None:
+    """Fetch what is new. If storage is away, the evaluator waits for it as for the chief."""
+    try:
+        run.refresh()
+    except PassingFault as error:
+        send(Warn(f"{error}; the evaluator tries again"))
 
 
 def _check(different: list[str], run: RunFolder, what: str) -> None:
@@ -112,7 +123,7 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
     unreadable: dict[int, UserError] = {}
     with closing(TensorBoard(run.evaluator_events, first_step)) as board:
         while not _finished(run, core.plan.total_steps, done, unreadable):
-            run.refresh()
+            _refresh(run, training.send)
             for step in [step for step in checkpoints.steps() if step not in {*done, *unreadable}]:
                 if state := _load(checkpoints, step, unreadable, training.send):
                     done[step] = _evaluate(training, state, run, board)
@@ -148,9 +159,15 @@ def _finished(
 def _load(
     checkpoints: Checkpoints, step: int, unreadable: dict[int, UserError], send: Send
 ) -> State | None:
-    """Return a checkpoint, or None if it was removed or cannot be read; report the latter."""
+    """Return a checkpoint, or None if it was removed or is damaged; report the latter.
+
+    If it only cannot be read now, it is tried again later.
+    """
     try:
         return checkpoints.load(step)
+    except PassingFault as error:
+        send(Warn(f"not evaluated yet: {error}"))
+        return None
     except UserError as error:
         if step in checkpoints.steps():
             unreadable[step] = error

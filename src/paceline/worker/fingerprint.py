@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,17 @@ import numpy as np
 from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
 from paceline.errors import UserError
+from paceline.kernels.library import library_name
 from paceline.run_folder.versions import library_versions
-from paceline.worker.build import data_facts
+from paceline.worker.build import code_digests, data_facts
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
     from paceline.engines.collective import CollectiveEngine
+
+
+LIBRARIES_HANDLE = 400
+LIBRARIES_FILE = f"/proc/self/fd/{LIBRARIES_HANDLE}"
 
 
 def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
@@ -28,23 +34,36 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
     padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
     everyone = [json.loads(bytes(row.astype(np.uint8))) for row in engine.gather(padded)]
     for index, other in enumerate(everyone):
-        if different := differences(everyone[0], other):
+        if different := differences(everyone[0], other, everything=True):
             raise UserError(
                 f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: "
                 f"{', '.join(different[:4])}; "
-                "all workers need the same experiment, data, libraries and kind of CPU"
+                "all workers need the same experiment, data, libraries, kernels and kind of CPU"
             )
 
 
 def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     """Return what decides the bits that a worker computes."""
+    kernels = core.template.kernels
     return {
         "experiment": job.experiment.digest(),
         "data": data_facts(core),
-        "kernels": core.template.kernels,
+        "code": code_digests(job.experiment),
+        "kernels": f"own ({library_name()})" if kernels == "own" else kernels,
         "libraries": library_versions(),
         "cpu": cpu_features(),
     }
+
+
+def publish_libraries() -> None:
+    """Let the chief of parameter servers read this process's libraries, as a file of /proc.
+
+    The chief sends operations, and one of them reads files. Nothing is left behind.
+    """
+    handle = os.memfd_create("paceline-libraries")
+    os.write(handle, json.dumps(library_versions()).encode())
+    os.dup2(handle, LIBRARIES_HANDLE, inheritable=False)
+    os.close(handle)
 
 
 def cpu_features(text: str = "") -> str:

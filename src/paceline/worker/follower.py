@@ -11,14 +11,14 @@ from paceline.worker.training import Speed, Training
 def follow(training: Training) -> bool:
     """Train with the chief's state; return whether a request stopped it."""
     job, engine = training.job, training.engine
-    first_step = engine.load(training.core.initial_state()).step
-    training.send(training.start_message(first_step, f"worker {job.cluster.index}: "))
+    state = engine.load(training.core.initial_state())
+    training.send(training.start_message(state.step, f"worker {job.cluster.index}: "))
     speed = Speed(job.experiment.global_batch_size)
 
     def report(step: int, metrics: Metrics) -> None:
         training.send(Advanced(step))
 
-    metrics = training.run([StopOnNonFiniteLoss(), speed, report], first_step)
+    metrics = training.run([StopOnNonFiniteLoss(), speed, report], state)
     result = training.result(engine.state(), metrics, speed)
     training.send(Result(result | {"run_dir": job.run.run_dir}))
     return training.was_stopped(metrics)

@@ -13,14 +13,18 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from paceline.config.job import Job
-from paceline.errors import AddressTaken, UserError
+from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
 from paceline.results.in_worker import KINDS
 from paceline.worker.compose import run_job
+from paceline.worker.memory import Survivor
 
 ALIVE_EVERY_S = 1.0
+READ_BYTES_PER_S = 20e6
 
 
 def main() -> int:
@@ -31,21 +35,29 @@ def main() -> int:
     """
     job = Job.from_json(json.loads(sys.stdin.readline()))
     send = _open_pipe()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    survivor = Survivor(send)
+    threading.Thread(target=_listen_to_parent, args=(survivor,), daemon=True).start()
     threading.Thread(target=_send_alive, args=(send,), daemon=True).start()
     stop = threading.Event()
     # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a platform may send it to all processes
     has_nothing_to_save = job.kind in KINDS
     signal.signal(signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set())
-    try:
-        if run_job(job, send, stop):
-            return 128 + signal.SIGTERM
-    except Exception as error:
-        return _report(error, job, send)
-    if job.cluster.ps:
+    code = run(job, send, stop, survivor)
+    if job.cluster.ps and not code:
         os._exit(0)  # threads of TensorFlow may wait for servers that are gone
-    return 0
+    return code
+
+
+def run(job: Job, send: Send, stop: threading.Event, survivor: Survivor) -> int:
+    """Do the work of the job, report an error to the parent, and return the exit code."""
+    with ExitStack() as at_end:
+        try:
+            stopped = run_job(job, send, stop, survivor, at_end)
+        except Exception as error:
+            return _report(error, job, send, survivor)
+    return 128 + signal.SIGTERM if stopped else 0
 
 
 def _open_pipe() -> Send:
@@ -58,29 +70,47 @@ def _open_pipe() -> Send:
     return send
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()  # the parent holds the other end and writes nothing more
+def _listen_to_parent(survivor: Survivor) -> None:
+    """Answer the requests of the parent, which holds the other end, and end with it."""
+    for line in sys.stdin:
+        survivor.answer(json.loads(line))
     os._exit(1)
 
 
 def _send_alive(send: Send) -> None:
     """A process that is stopped sends nothing; one that waits for others does."""
     while True:
-        send(Alive())
+        send(Alive(_work()))
         time.sleep(ALIVE_EVERY_S)
 
 
-def _report(error: Exception, job: Job, send: Send) -> int:
-    """Send an error to the parent; return the exit code."""
+def _work() -> float:
+    """Return a number that grows while this process computes or reads; see `Alive`."""
+    read_bytes = 0
+    with suppress(OSError, ValueError, IndexError):
+        read_bytes = int(Path("/proc/self/io").read_text().split()[1])
+    return time.process_time() + read_bytes / READ_BYTES_PER_S
+
+
+def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
+    """Write an error to the log and send it to the parent; return the exit code.
+
+    The parent may end this process as soon as it gets the message.
+    """
     user_error = _to_user_error(error)
     # a platform shows its users the log: there, one line is enough
     if not user_error or not job.place.kind.platform_restarts:
-        traceback.print_exc()
+        with suppress(OSError):  # the log may be on the disk that is full
+            traceback.print_exception(error)
     if user_error:
-        send(Error(str(user_error), isinstance(user_error, AddressTaken)))
+        address_taken = isinstance(user_error, AddressTaken)
+        send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
         return 2
     first_line = (str(error).strip().splitlines() or [""])[0]
-    send(Crash(f"{type(error).__name__}: {first_line}", _lost_another_worker(error)))
+    lost = _lost_another_worker(error)
+    send(Crash(f"{type(error).__name__}: {first_line}", lost))
+    if lost:
+        survivor.linger()
     return 1
 
 

@@ -15,6 +15,7 @@ from paceline.engines.probe import answers
 from paceline.kernels import ops
 from paceline.kernels.library import why_unavailable
 from paceline.worker.devices import side_by_side
+from paceline.worker.fingerprint import publish_libraries
 
 ASK_EVERY_S = 1.0
 GONE_AFTER = 5
@@ -24,6 +25,7 @@ GONE_AFTER = 5
 def serve(job: Job) -> None:
     """Serve until the process ends. Raises ConnectionError if the chief never came or is gone."""
     cluster = job.cluster
+    publish_libraries()
     config = tf.compat.v1.ConfigProto(
         # as in every worker: it decides the order of sums
         intra_op_parallelism_threads=job.experiment.threads_per_replica,

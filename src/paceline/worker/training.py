@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from paceline.config.dataclass_json import differences
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job
-from paceline.core.metrics import Metrics
+from paceline.core.metrics import TAIL, Metrics, block_metrics
 from paceline.core.state import State
-from paceline.messages import Result, Send, Start
+from paceline.errors import PassingFault, UserError
+from paceline.messages import Result, Send, Start, Warn
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import loop
 from paceline.worker.actions import Action, StopAt, StopOnRequest, StopRequested
@@ -41,14 +42,16 @@ class Training:
         plan, line = self.core.plan, who + summary_line(self.job, self.core)
         return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
 
-    def run(self, actions: Sequence[Action], first_step: int) -> Metrics:
-        """Train to the end of the plan, or until someone stops it; return the last metrics."""
-        plan = self.core.plan
+    def run(self, actions: Sequence[Action], state: State) -> Metrics:
+        """Train from the loaded state to the end of the plan, or until someone stops it; return
+        the last metrics."""
+        plan, first_step = self.core.plan, first_unreported(state)
         if plan.stops_at(first_step) and first_step < plan.total_steps:
             return {}  # an earlier command stopped here
         stops: list[Action] = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at)]
         try:
-            metrics = loop.train(self.engine, plan, [*actions, *stops], first_step)
+            engine = _Recovered(self.core, self.engine, state) if len(state.tails) else self.engine
+            metrics = loop.train(engine, plan, [*actions, *stops], first_step)
         except StopRequested as request:
             return request.metrics
         if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
@@ -75,6 +78,37 @@ class Training:
         }
 
 
+class _Recovered:
+    """An engine with the state that survived a lost worker, as it should have been in the loop.
+
+    Its first block is the one that was interrupted: its steps are trained already, and what follows
+    a block, such as an evaluation, a line of metrics or a checkpoint, is still to be done.
+    """
+
+    def __init__(self, core: Core, engine: Engine, state: State) -> None:
+        self._core = core
+        self._engine = engine
+        self._state: State | None = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def advance(self, start: int, stop: int) -> Metrics:
+        if not self._state:
+            return self._engine.advance(start, stop)
+        from paceline.core.rounds import rates_of
+
+        state, self._state = self._state, None
+        seconds = float(state.tails[-1, TAIL.index("seconds")])
+        table = rates_of(self._core, start, state.step)
+        return block_metrics(self._core, state.step, state.tails, table, seconds)
+
+
+def first_unreported(state: State) -> int:
+    """Return the step from which the metrics of a state are still to be written."""
+    return state.step - len(state.tails)
+
+
 class Speed:
     """An action that measures training alone, without the first block, which compiles."""
 
@@ -93,9 +127,18 @@ class Speed:
         return round(sum(images for images, _ in blocks) / seconds, 1) if seconds else None
 
 
-def find_finished(run: RunFolder, experiment: Experiment) -> Result | None:
-    """Return the result of a run that has nothing left to do. Needs no TensorFlow."""
-    result = run.read_result() if run.exists() else None
+def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result | None:
+    """Return the result of a run that has nothing left to do. Needs no TensorFlow.
+
+    A damaged result is none: the training computes it anew from its last checkpoint.
+    """
+    try:
+        result = run.read_result() if run.exists() else None
+    except PassingFault:
+        raise
+    except UserError as error:
+        send(Warn(f"{error}: this happens now"))
+        return None
     if not result or not result["finished"]:
         return None
     if differences(run.experiment().to_json(), experiment.to_json()):

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.config.experiment import Data
+from paceline.data.sources.digests import arrays_digest
 from paceline.data.sources.folder import source_folder
 from paceline.errors import UserError
+from paceline.run_folder.arrays import read_npy
+from paceline.run_folder.files import explained, read_text
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -94,7 +97,9 @@ def build_arrays(data: Data) -> Source:
     classes = _check_together(splits, _load_classes(folder))
     _, height, width, channels = splits["train"][0].shape
     train, *tests = (in_memory(*examples) for examples in splits.values())
-    source = Source(train, tests[0] if tests else train, classes, (height, width, channels))
+    digest = arrays_digest(*(array for examples in splits.values() for array in examples))
+    shape = (height, width, channels)
+    source = Source(train, tests[0] if tests else train, classes, shape, digest)
     if tests:
         return source
     train, test = hold_out(source, max(1, train.size // TEST_SHARE))
@@ -181,12 +186,13 @@ def _check_replaceable(folder: Path) -> None:
 def _load_split(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     loaded = []
     for file in (folder / f"{name}_images.npy", folder / f"{name}_labels.npy"):
-        try:
-            loaded.append(np.load(file, allow_pickle=False))
-        except FileNotFoundError:
+        if not file.exists():
             advice = "save the arrays again with save_arrays"
-            raise UserError(f"there is no {file.name} in {folder}; {advice}") from None
-        except (ValueError, EOFError, OSError) as error:
+            raise UserError(f"there is no {file.name} in {folder}; {advice}")
+        try:
+            with explained("read", file):
+                loaded.append(read_npy(file))
+        except ValueError as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{file} is not a whole .npy file of numbers: {reason}") from error
     return _check_split((loaded[0], loaded[1]), name)
@@ -197,8 +203,8 @@ def _load_classes(folder: Path) -> list[str] | None:
     if not file.exists():
         return None
     try:
-        names = json.loads(file.read_text())
-    except ValueError as error:
+        names = json.loads(read_text(file))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {error}") from error
     if not isinstance(names, list):
         raise UserError(f"{file} must be a list of class names")

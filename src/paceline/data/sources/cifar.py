@@ -1,14 +1,11 @@
 """CIFAR-10 and CIFAR-100 in their authors' files: the binary layout, and the Python pickles.
 
 It finds the files, reads and checks them with NumPy, and builds a source that is held in memory.
-It downloads nothing (`fetch` does). It runs nothing that a pickle asks for: a pickle may only use
-what rebuilds arrays.
+It downloads nothing (`fetch` does), and `plain_pickle` runs nothing that a pickle asks for.
 """
 
 from __future__ import annotations
 
-import pickle
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.config.experiment import Data
+from paceline.data.sources.digests import arrays_digest
 from paceline.data.sources.folder import source_folder
+from paceline.data.sources.plain_pickle import BadPickle, read_plain_pickle
 from paceline.errors import UserError
-from paceline.run_folder.files import explained
+from paceline.run_folder.files import explained, read_text
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -109,8 +108,10 @@ def _build(source: str, data: Data) -> Source:
     from paceline.data.sources.arrays import in_memory
 
     layout, place = _find(source, data.dir)
-    train, test = (in_memory(*examples) for examples in read_splits(layout, place))
-    return Source(train, test, read_class_names(layout, place), (32, 32, 3))
+    splits = read_splits(layout, place)
+    train, test = (in_memory(*examples) for examples in splits)
+    digest = arrays_digest(*splits[0], *splits[1])
+    return Source(train, test, read_class_names(layout, place), (32, 32, 3), digest)
 
 
 def _find(source: str, given: str) -> tuple[Layout, Path]:
@@ -176,12 +177,13 @@ def read_class_names(layout: Layout, place: Path) -> tuple[str, ...]:
         numbers = tuple(str(label) for label in range(layout.num_classes))
         return CIFAR10_CLASSES if layout.source == "cifar10" else numbers
     if layout.label_bytes:
-        lines = file.read_text(errors="replace").splitlines()
+        # Not `splitlines`: a name may contain what Unicode also counts as the end of a line.
+        lines = read_text(file).split("\n")
         names = [line.strip() for line in lines if line.strip()]
     else:
         found = _unpickle(file).get(layout.label_key.removesuffix(b"s") + b"_names")
         found = found if isinstance(found, list) else []
-        names = [bytes(name).decode(errors="replace") for name in found]
+        names = [name.decode(errors="replace") for name in found if isinstance(name, bytes)]
     if len(names) != layout.num_classes:
         expected = f"{layout.source} has {layout.num_classes}"
         raise UserError(f"{file} has {len(names)} class names; {expected}")
@@ -189,36 +191,11 @@ def read_class_names(layout: Layout, place: Path) -> tuple[str, ...]:
 
 
 def _unpickle(file: Path) -> dict[Any, Any]:
-    with file.open("rb") as stream:
-        try:
-            content = _ArrayUnpickler(stream, encoding="bytes").load()
-        except UserError as error:
-            raise UserError(f"{file} is not a CIFAR pickle: {error}; it was not run") from None
-        except Exception as error:  # a damaged pickle can raise anything
-            place = f"(read up to offset {stream.tell()} of {file.stat().st_size})"
-            raise UserError(f"{file} is cut short or damaged: {error} {place}") from error
+    try:
+        content = read_plain_pickle(file.read_bytes())
+    except BadPickle as error:
+        raise UserError(f"{file} is not a whole CIFAR pickle: {error}; it was not run") from None
     if not isinstance(content, dict):
         found = f"it has a {type(content).__name__}, not a dictionary"
-        raise UserError(f"{file} is not a CIFAR pickle: {found}")
+        raise UserError(f"{file} is not a whole CIFAR pickle: {found}")
     return content
-
-
-_ALLOWED = {
-    "numpy": {"ndarray", "dtype"},
-    "numpy._core.multiarray": {"_reconstruct"},
-    "numpy._core.numeric": {"_frombuffer"},
-    "builtins": {"list", "tuple", "dict", "set", "frozenset", "bytes", "bytearray"},
-    "_codecs": {"encode"},
-    "collections": {"OrderedDict"},
-}
-"""All that a pickle may use: how NumPy rebuilds arrays, and plain containers."""
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        # Older names of NumPy's modules, and Python 2's of the built-in functions.
-        known = re.sub(r"^numpy\.core\.", "numpy._core.", module)
-        known = "builtins" if known == "__builtin__" else known
-        if name not in _ALLOWED.get(known, ()):
-            raise UserError(f"it asks for {module}.{name}, which is refused")
-        return super().find_class(known, name)

@@ -12,8 +12,10 @@ import dataclasses
 import hashlib
 import json
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -37,6 +39,7 @@ from paceline.errors import UserError
 from paceline.run_folder.files import explained, replacing
 from paceline.run_folder.storage import cache_folder
 
+SAVE_EVERY_S = 5.0
 FILE_NAME = ".paceline-index"
 MAGIC = b"PACEIDX1"
 _PREFIX = struct.Struct("<8sII")
@@ -70,7 +73,7 @@ def load_index(
     parts = {shard: _fitting(known.get(shard.name), shard, keys) for shard in unpacked}
     missing = [shard for shard, part in parts.items() if part is None]
     if missing:
-        parts |= _build(missing, keys, skip_bad, console)
+        _build(missing, parts, keys, skip_bad, console, partial(_save_built, folder))
     whole = [part for part in parts.values() if part is not None]
     if missing:
         _save(folder, whole)
@@ -109,7 +112,7 @@ def unpack(content: bytes) -> list[ShardIndex]:
     magic, crc, length = _PREFIX.unpack_from(content)
     if magic != MAGIC or google_crc32c.value(content[12:]) != crc:
         raise ValueError("it is damaged, or of another version")
-    place, parts = _PREFIX.size + length, []
+    place, parts = _PREFIX.size + length, list[ShardIndex]()
     for entry in json.loads(content[_PREFIX.size : place]):
         count, labels = entry["records"], None
         offsets = np.frombuffer(content, "<i8", count, place)
@@ -124,18 +127,31 @@ def unpack(content: bytes) -> list[ShardIndex]:
 
 
 def _build(
-    missing: list[Shard], keys: tuple[str, str] | None, skip_bad: bool, console: Console | None
-) -> dict[Shard, ShardIndex]:
-    built, total = {}, sum(shard.size for shard in missing)
+    missing: list[Shard],
+    parts: dict[Shard, ShardIndex | None],
+    keys: tuple[str, str] | None,
+    skip_bad: bool,
+    console: Console | None,
+    save: Callable[[dict[Shard, ShardIndex | None]], None],
+) -> None:
+    """Add the index of each missing shard to `parts`, and save what is there now and then: if
+    this process ends, the next one continues."""
+    total, saved = sum(shard.size for shard in missing), time.monotonic()
     with late_bar("reading records" if keys else "indexing records", total, console) as advance:
         for shard in missing:
-            with open(shard.path, "rb") as file:
+            with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
                 if keys:
-                    built[shard] = _scan(shard, file, keys, skip_bad, advance)
+                    parts[shard] = _scan(shard, file, keys, skip_bad, advance)
                 else:
                     offsets = find_offsets(file, shard.path, shard.size, advance)
-                    built[shard] = ShardIndex(shard, offsets)
-    return built
+                    parts[shard] = ShardIndex(shard, offsets)
+            if time.monotonic() - saved > SAVE_EVERY_S:
+                save(parts)
+                saved = time.monotonic()
+
+
+def _save_built(folder: str, parts: dict[Shard, ShardIndex | None]) -> None:
+    _save(folder, [part for part in parts.values() if part is not None])
 
 
 def _scan(

@@ -15,7 +15,7 @@ from typing import Any
 from paceline.config.experiment import Data
 from paceline.data.sources import example
 from paceline.data.sources.records import BadRecord, read_record
-from paceline.errors import UserError, did_you_mean
+from paceline.errors import PassingFault, UserError, did_you_mean
 from paceline.run_folder.files import explained
 
 IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
@@ -53,13 +53,13 @@ def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
         raise UserError(
             f"data.raw-shape is {data.raw_shape}; give height, width and channels: 32 32 3"
         )
-    first_label = notes.get("first_label", 0) if data.first_label < 0 else data.first_label
+    first_label = (notes.get("first_label") or 0) if data.first_label < 0 else data.first_label
     return Keys(
-        data.image_key or notes.get("image_key", IMAGE_KEY),
-        data.label_key or notes.get("label_key", LABEL_KEY),
+        data.image_key or notes.get("image_key") or IMAGE_KEY,
+        data.label_key or notes.get("label_key") or LABEL_KEY,
         first_label,
-        data.raw_shape or tuple(notes.get("raw_shape", ())),
-        data.raw_order or notes.get("raw_order", "channels_last"),
+        data.raw_shape or tuple(notes.get("raw_shape") or ()),
+        data.raw_order or notes.get("raw_order") or "channels_last",
     )
 
 
@@ -79,7 +79,8 @@ def fit_keys(keys: Keys, path: str, offset: int, size: int) -> Keys:
     image = features[keys.image_key][0] if features[keys.image_key] else b""
     if keys.raw_shape or not isinstance(image, bytes) or image.startswith(ENCODED_IMAGE):
         return keys
-    sides = [int(features[name][0]) for name in ("height", "width") if features.get(name)]
+    numbers = [features.get(name) or [0] for name in ("height", "width")]
+    sides = [each[0] for each in numbers if isinstance(each[0], int)]
     channels = len(image) // math.prod(sides) if len(sides) == 2 and min(sides) > 0 else 0
     if channels not in (1, 3, 4) or channels * math.prod(sides) != len(image):
         advice = f"for {len(image)} plain bytes give --data.raw-shape H W C"
@@ -121,15 +122,19 @@ def check_example(data: bytes, keys: Keys, num_classes: int) -> tuple[bytes, int
     return image, label
 
 
-def find_fault(path: str, offset: int, keys: Keys, num_classes: int) -> BadRecord | None:
-    """Read the record at `offset` again; return what is wrong with it, or None."""
+def find_fault(path: str, offset: int, keys: Keys, num_classes: int) -> UserError | None:
+    """Read the record at `offset` again; return what is wrong with it, or None.
+
+    A file that cannot be read is a PassingFault.
+    """
     try:
         with open(path, "rb") as file:
             check_example(read_record(file, path, offset, file.seek(0, 2)), keys, num_classes)
     except BadRecord as bad:
         return bad
     except OSError as error:
-        return BadRecord(path, offset, f"the file cannot be read: {error.strerror or error}")
+        reason = f"the file cannot be read: {error.strerror or error}"
+        return PassingFault(str(BadRecord(path, offset, reason)))
     except ValueError as error:
         return BadRecord(path, offset, str(error))
     return None

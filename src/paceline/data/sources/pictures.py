@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 TEST_FOLDERS = ("val", "validation", "test")
+PARALLEL_READS = 16
+UNREAD = b"\0paceline"
+"""In place of the content of files that cannot be read. No image begins like this."""
 
 
 class LabelledImage(NamedTuple):
@@ -44,6 +47,7 @@ class ImageFolders(NamedTuple):
 def build_pictures(data: Data) -> Source:
     """Return the source of a folder of images."""
     from paceline.data.source import Source
+    from paceline.data.sources.digests import files_digest
 
     root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
     if data.skip_bad:
@@ -51,7 +55,8 @@ def build_pictures(data: Data) -> Source:
         raise UserError(f"data.skip-bad is for TFRecords; {advice}")
     folders = find_images(root, data.split)
     train, test = (_split(root, images) for images in (folders.train, folders.test))
-    return Source(train, test, folders.classes, None)
+    digest = files_digest(root, [*folders.train, *folders.test])
+    return Source(train, test, folders.classes, None, digest)
 
 
 def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
@@ -120,6 +125,8 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     names = subfolders(folder)
     if not names:
         raise UserError(f"{folder} has no folders; there must be one folder of images per class")
+    if broken := [name for name in names if "\n" in name]:
+        raise UserError(f"{folder} has a class {broken[0]!r} with a line break; rename its folder")
     return tuple(names)
 
 
@@ -159,16 +166,32 @@ def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
     names = tf.constant([os.fsencode(os.path.basename(image.path)) for image in images])
     places = tf.constant([numbers[os.path.dirname(image.path)] for image in images], tf.int32)
     labels = tf.constant([image.label for image in images], tf.int32)
-    string = tf.TensorSpec([], tf.string)
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         folder, name = tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)
-        content = tf.map_fn(
-            tf.io.read_file,
-            tf.strings.join([folder, name]),
-            fn_output_signature=string,
-            parallel_iterations=16,
-        )
-        return content, tf.gather(labels, indices)
+        return _read_files(tf.strings.join([folder, name])), tf.gather(labels, indices)
 
     return Split(len(images), read)
+
+
+def _read_files(paths: tf.Tensor) -> tf.Tensor:
+    """Return the contents of files in order. If one cannot be read, an assertion names them."""
+    import tensorflow as tf
+
+    from paceline.data.sources.retries import read_patiently
+
+    count = paths.shape[0] if paths.shape[0] is not None else tf.size(paths, tf.int64)
+    files = tf.data.Dataset.from_tensor_slices(paths)
+    files = files.map(tf.io.read_file, num_parallel_calls=PARALLEL_READS, deterministic=True)
+    unread = tf.fill([count], UNREAD)
+
+    def is_unread(found: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_any(tf.equal(found, UNREAD))
+
+    batch = files.batch(count, drop_remainder=True)
+    # Nothing is decoded here, so every error is one of the disk.
+    content = read_patiently(batch, unread, is_unread, lambda: tf.constant(True))
+    joined = tf.strings.reduce_join(paths, separator="\x1f")
+    message = tf.strings.join(["paceline cannot read one of ", joined, " :end"])
+    with tf.control_dependencies([tf.debugging.Assert(~is_unread(content), [message])]):
+        return tf.identity(content)

@@ -8,6 +8,7 @@ writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ NOTES, LABELS = "dataset.json", "labels.txt"
 TEST_NAMES = ("test", "eval", "validation", "val")
 """The first of these that a folder has is the test split: the records of cifar10_estimator are
 evaluated on `eval`, and keep `validation` apart."""
+MOST_SHARDS = 100_000
+MOST_UNNAMED_CLASSES = 1_000_000
+TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --data.label-key"
 _NAME = re.compile(
     r"(?:.+[-_])?(train|test|eval|validation|val)"
-    r"(\.tfrecords?)?(?:-(\d+)-of-(\d+))?(\.tfrecords?)?(?:\.gz)?",
+    r"(\.tfrecords?)?(?:-(\d{1,9})-of-(\d{1,9}))?(\.tfrecords?)?(?:\.gz)?",
     re.ASCII,
 )
 
@@ -34,6 +38,8 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
         match = _NAME.fullmatch(shard.name)
         if match and (match[3] or match[2] or match[5]):
             place = (int(match[3] or 0), int(match[4] or 1))
+            if place[1] > MOST_SHARDS:
+                raise UserError(f"{shard.path} is one of {place[1]} shards; {MOST_SHARDS} at most")
             splits.setdefault(match[1], {})[place] = shard
     for split, shards in splits.items():
         totals = sorted({total for _, total in shards})
@@ -65,15 +71,40 @@ def read_notes(folder: str) -> dict[str, Any]:
     """Return the notes of the conversion; empty if another program wrote the folder."""
     path = Path(folder, NOTES)
     advice = "convert again, or remove it and give --data.image-key ..."
-    return read_json(path, advice) if read_text(path) else {}
+    notes = read_json(path, advice) if read_text(path) else {}
+    if wrong := next((name for name, fits in _NOTES.items() if not fits(notes.get(name))), ""):
+        raise UserError(f"{path} is damaged: {wrong} is {str(notes[wrong])[:60]!r}; {advice}")
+    return notes
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+_NOTES: dict[str, Callable[[Any], bool]] = {
+    "image_key": _is_text,
+    "label_key": _is_text,
+    "first_label": lambda value: value is None or (type(value) is int and value in (0, 1)),
+    "raw_order": lambda value: value in (None, "", "channels_last", "channels_first"),
+    "raw_shape": lambda value: (
+        value is None
+        or (
+            isinstance(value, list)
+            and len(value) in (0, 3)
+            and all(type(side) is int and 0 < side <= 2**14 for side in value)
+        )
+    ),
+}
+"""What the notes may say, by name."""
 
 
 def read_labels(folder: str) -> tuple[str, ...]:
     """Return the class names, one per line of labels.txt; without that file, none. If all lines
     are such as `0:cat`, remove their numbers."""
+    # Not `splitlines`: a name may contain what Unicode also counts as the end of a line.
     text = read_text(Path(folder, LABELS))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    numbered = [re.fullmatch(r"(\d+):\s*(.+)", line) for line in lines]
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    numbered = [re.fullmatch(r"(\d{1,9}):\s*(.+)", line, re.ASCII | re.DOTALL) for line in lines]
     if all(match and int(match[1]) == place for place, match in enumerate(numbered)):
         return tuple(match[2] for match in numbered if match)
     return tuple(lines)

@@ -19,12 +19,19 @@ import numpy as np
 from rich.console import Console
 
 from paceline.config.experiment import Data
+from paceline.data.sources.digests import records_digest
 from paceline.data.sources.folder import source_folder
 from paceline.data.sources.index import ShardIndex, load_index
 from paceline.data.sources.keys import Keys, choose_keys, find_fault, fit_keys
 from paceline.data.sources.records import BadRecord
-from paceline.data.sources.shards import read_labels, read_notes, train_and_test
-from paceline.errors import UserError
+from paceline.data.sources.shards import (
+    MOST_UNNAMED_CLASSES,
+    TOO_MANY_CLASSES,
+    read_labels,
+    read_notes,
+    train_and_test,
+)
+from paceline.errors import PassingFault, UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -33,7 +40,6 @@ if TYPE_CHECKING:
 
 PARALLEL_READS = 16
 """On 2 cores and cached files: 13,000 records/s of 100 kB; 6,800 with 2, and 5,900 one by one."""
-MOST_UNNAMED_CLASSES = 1_000_000
 _MESSAGE = re.compile(r"paceline cannot read (\{.*?\}) (.*?) :end", re.DOTALL)
 
 
@@ -44,7 +50,8 @@ def build_tfrecord(data: Data, console: Console | None = None) -> Source:
     keys, classes, splits = _open_records(data, console or Console(stderr=True))
     train, test = (_split(parts, keys, len(classes)) for parts in splits)
     shape = keys.raw_shape
-    return Source(train, test, classes, (shape[0], shape[1], shape[2]) if shape else None)
+    digest = records_digest([*splits[0], *splits[1]])
+    return Source(train, test, classes, (shape[0], shape[1], shape[2]) if shape else None, digest)
 
 
 def _open_records(
@@ -91,21 +98,35 @@ def explain(error: BaseException) -> UserError | None:
         if fault := find_fault(path, int(offset), keys, num_classes):
             return fault
     offset, path = records[0]
-    return UserError(
+    return PassingFault(
         f"one of {len(records)} records, such as {path}, offset {offset}, could not be read, but "
         "is whole now: the disk or the network failed. The same command resumes the run"
     )
 
 
 def _explain_image(message: str) -> UserError | None:
-    missing = re.search(r"(/\S.*?); No such file or directory", message)
-    if missing:
-        advice = "the folder changed since the start"
-        return UserError(f"{missing[1]} is missing or cannot be read; {advice}")
+    if unread := re.search(r"paceline cannot read one of (.*?) :end", message, re.DOTALL):
+        paths = codecs.escape_decode(unread[1].encode())[0].split(b"\x1f")
+        return _explain_files([os.fsdecode(path) for path in paths])
     undecodable = r"Invalid JPEG data|Unknown image file format|Invalid PNG|jpeg::Uncompress failed"
     if re.search(undecodable, message):
         return UserError("an image cannot be decoded; `paceline data check DIR` finds its file")
     return None
+
+
+def _explain_files(paths: list[str]) -> UserError:
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                file.read(1)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            advice = "the folder changed since the start, or its disk failed"
+            return PassingFault(f"{path} is missing or cannot be read ({reason}); {advice}")
+    return PassingFault(
+        f"one of {len(paths)} images, such as {paths[0]}, could not be read, but can be now: the "
+        "disk or the network failed. The same command resumes the run"
+    )
 
 
 def _number_classes(parts: Sequence[ShardIndex], keys: Keys) -> tuple[str, ...]:
@@ -116,8 +137,7 @@ def _number_classes(parts: Sequence[ShardIndex], keys: Keys) -> tuple[str, ...]:
         flag = f"--data.first-label {keys.first_label}"
         raise UserError(f"the highest label is {highest}; with {flag} there are no classes")
     if highest >= MOST_UNNAMED_CLASSES:
-        advice = "give the classes in labels.txt, one per line, or another --data.label-key"
-        raise UserError(f"the highest label is {highest}; {advice}")
+        raise UserError(f"the highest label is {highest}; {TOO_MANY_CLASSES}")
     return tuple(str(label) for label in range(highest - keys.first_label + 1))
 
 
@@ -178,6 +198,8 @@ def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf
     cannot be read, return labels that no record has."""
     import tensorflow as tf
 
+    from paceline.data.sources.retries import read_patiently, some_missing
+
     features = {
         keys.image_key: tf.io.FixedLenFeature([], tf.string),
         keys.label_key: tf.io.FixedLenFeature([], tf.int64),
@@ -191,11 +213,14 @@ def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf
     records = tf.data.Dataset.from_tensor_slices((paths, offsets))
     records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
     # Drop the remainder: after an error, the other records would come as a smaller batch.
-    batch = records.batch(count, drop_remainder=True).map(parse).ignore_errors()
-    unread = tf.data.Dataset.from_tensors(
-        (tf.fill([count], ""), tf.fill([count], tf.int64.min // 2))
+    batch = records.batch(count, drop_remainder=True).map(parse)
+    lost = tf.int64.min // 2
+    return read_patiently(
+        batch,
+        (tf.fill([count], ""), tf.fill([count], tf.constant(lost, tf.int64))),
+        lambda found: tf.reduce_any(tf.equal(found[1], lost)),
+        lambda: some_missing(paths),
     )
-    return batch.concatenate(unread).take(1).get_single_element()
 
 
 def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:

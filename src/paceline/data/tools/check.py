@@ -23,7 +23,13 @@ from paceline.data.sources.index import unpacked_shard
 from paceline.data.sources.keys import Keys, check_example, choose_keys, fit_keys
 from paceline.data.sources.pictures import LabelledImage, find_images
 from paceline.data.sources.records import BadRecord, Shard, read_all
-from paceline.data.sources.shards import find_shards, read_labels, read_notes
+from paceline.data.sources.shards import (
+    MOST_UNNAMED_CLASSES,
+    TOO_MANY_CLASSES,
+    find_shards,
+    read_labels,
+    read_notes,
+)
 from paceline.data.tools.image_file import inspect_image
 from paceline.data.tools.info import class_table, describe_source, detect
 from paceline.data.tools.pool import Tick, run_jobs
@@ -129,6 +135,9 @@ def _summarise(
         labels[result.split] += result.labels
         problems += result.problems
     highest = max((label for counter in labels.values() for label in counter), default=first_label)
+    if not classes and highest - first_label >= MOST_UNNAMED_CLASSES:
+        problems.append(f"{folder}: the highest label is {highest}; {TOO_MANY_CLASSES}")
+        return CheckReport(folder, source, (), {split: [] for split in splits}, tuple(problems))
     names = classes or tuple(str(label) for label in range(highest - first_label + 1))
     counts = {
         split: [counter[first_label + label] for label in range(len(names))]

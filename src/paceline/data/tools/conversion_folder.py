@@ -21,7 +21,7 @@ from rich.console import Console
 from paceline.config.dataclass_json import differences
 from paceline.data.sources.shards import LABELS, NOTES, read_notes
 from paceline.errors import UserError
-from paceline.run_folder.files import explained, replacing, write_json
+from paceline.run_folder.files import explained, read_json, replacing, write_json
 from paceline.run_folder.lock import FileLock
 
 WORK, REJECTED = ".conversion", "rejected.jsonl"
@@ -62,8 +62,7 @@ def is_done(out: Path, settings: dict[str, Any], console: Console) -> bool:
     earlier = read_notes(str(out)).get("conversion")
     finished = earlier is not None
     if earlier is None and plan.exists():
-        with explained("read", plan):
-            earlier = json.loads(plan.read_text())
+        earlier = read_json(plan, "give a new folder")
     if earlier is not None and (changed := differences(earlier, settings)):
         lines = ["the images differ" if line.startswith("pictures:") else line for line in changed]
         advice = "give a new folder, or the old settings to continue"
@@ -98,8 +97,7 @@ def finish(
     console: Console,
 ) -> dict[str, Any]:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
-    with explained("read", out):
-        notes = [json.loads(_note_of(out, shard).read_text()) for shard in shards]
+    notes = [read_json(_note_of(out, shard), "give a new folder") for shard in shards]
     rejected = [line for note in notes for line in note["rejected"]]
     counts = {"train": 0, "validation": 0}
     for shard, note in zip(shards, notes, strict=True):

@@ -86,7 +86,10 @@ def read_label_file(file: Path, names: list[str]) -> dict[str, str]:
     images; lines of image and class; ImageNet's CSV of ImageId and PredictionString."""
     with explained("read", file):
         text = file.read_text(encoding="utf-8", errors="replace")
-    rows = [row for row in csv.reader(text.splitlines()) if row and row[0].strip()]
+    try:
+        rows = [row for row in csv.reader(text.split("\n")) if row and row[0].strip()]
+    except csv.Error as error:
+        raise UserError(f"{file} is not a list of images and classes: {error}") from error
     if rows and rows[0][0].strip() == "ImageId":
         rows = rows[1:]
     words = [" ".join(row).split() for row in rows]

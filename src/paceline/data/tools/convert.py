@@ -151,7 +151,7 @@ def _read_names(file: str, classes: Sequence[str]) -> tuple[str, ...]:
         return tuple(classes)
     with explained("read", Path(file)):
         text = Path(file).expanduser().read_text(errors="replace")
-    lines = [line.split(None, 1) for line in text.splitlines()]
+    lines = [line.split(None, 1) for line in text.split("\n")]
     names = {line[0]: line[1].strip() for line in lines if len(line) == 2}
     return tuple(names.get(name, name) for name in classes)
 

@@ -32,6 +32,8 @@ from paceline.errors import UserError, did_you_mean
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
 CHUNK_BYTES = 1 << 18
+MOST_UNPACKED_BYTES = 1 << 30
+"""Both data sets have less than 200 MB."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def fetch(
         with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
             file = Path(temporary, archive.file)
             _download(url, file, archive.md5, timeout_s, console)
-            os.rename(_unpack(file, layout), target)
+            os.rename(unpack_archive(file, layout), target)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         advice = f"try again, or download it elsewhere and unpack it into {parent}"
@@ -114,11 +116,18 @@ def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console
         raise UserError(f"{url} has md5 {found}, not the published {md5}; {advice}")
 
 
-def _unpack(file: Path, layout: Layout) -> Path:
+def unpack_archive(file: Path, layout: Layout) -> Path:
+    """Unpack an archive beside itself; return the folder of the layout's files."""
     try:
         with tarfile.open(file) as archive:
-            archive.extractall(file.parent, filter="data")
-    except (tarfile.TarError, EOFError) as error:
-        raise UserError(f"{file.name} cannot be unpacked: {error}") from error
+            members = archive.getmembers()
+            if sum(max(0, member.size) for member in members) > MOST_UNPACKED_BYTES:
+                raise UserError(f"{file.name} is not the data set that was expected: too large")
+            archive.extractall(file.parent, members, filter="data")
+    except UserError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{file.name} cannot be unpacked: {reason}") from error
     check_complete(layout, file.parent / layout.folder, "it is not the data set that was expected")
     return file.parent / layout.folder

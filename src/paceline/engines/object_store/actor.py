@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,8 +18,9 @@ import ray
 
 from paceline.config.job import Job
 from paceline.core.metrics import TAIL
+from paceline.core.shares import add_subtrees, divided_tree, mean_factor
 from paceline.engines.base import BuildCore
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
 from paceline.worker import devices
 
 
@@ -48,7 +50,8 @@ class Actor:
             devices.configure(self._job, check_threads=False)
             core = build_core()
         except UserError as error:
-            raise UserError(f"on {socket.gethostname()}: {error}") from None
+            kind = PassingFault if isinstance(error, PassingFault) else UserError
+            raise kind(f"on {socket.gethostname()}: {error}") from None
         self._computer = Computer(core, devices.side_by_side(self._job))
         self._num_tails = len(TAIL) * core.plan.round_steps
         return fingerprint(self._job, core)
@@ -60,6 +63,11 @@ class Actor:
     @ray.method(concurrency_group="control")
     def step(self) -> int:
         return self._state[0]
+
+    @ray.method(concurrency_group="control")
+    def work(self) -> float:
+        """Return the processor time so far: it grows while the actor computes."""
+        return time.process_time()
 
     @ray.method(concurrency_group="control", num_returns=2)
     def state(self) -> tuple[int, tuple[int, dict[str, np.ndarray]]]:
@@ -73,8 +81,7 @@ class Actor:
         """Continue from this state as worker `index` of `workers`."""
         self._attempt = attempt
         self._shards = num_shards(workers)
-        self._count = self._job.experiment.replicas // workers
-        self._first_replica = index * self._count
+        self._spans = divided_tree(self._job.experiment.replicas, workers)[index]
         step, vectors = state
         self._take(step, self._computer.load(vectors))
 
@@ -87,7 +94,8 @@ class Actor:
     ) -> list[np.ndarray]:
         """Finish the round `before`, then compute the round of steps `now` = (first, last).
 
-        Returns the shards of this worker's sum, and its tails.
+        Returns the shards of this worker's sums, and their tails. Both have a row for each
+        subtree of its share.
         """
         self.finish(attempt, before, *pieces)
         step, vectors = self._state
@@ -119,10 +127,11 @@ class Actor:
 
     def _compute(self, vectors: dict[str, Any], now: tuple[int, int]) -> np.ndarray:
         with _explained():
-            return self._computer.compute(vectors, now, self._first_replica, self._count)
+            return self._computer.compute(vectors, now, self._spans)
 
-    def _cut(self, total: np.ndarray) -> list[np.ndarray]:
-        return [*np.array_split(total, self._shards), total[-self._num_tails :].copy()]
+    def _cut(self, sums: np.ndarray) -> list[np.ndarray]:
+        shards = np.array_split(sums, self._shards, axis=1)
+        return [*shards, sums[:, -self._num_tails :].copy()]
 
     def _check(self, attempt: int) -> None:
         if attempt != self._attempt:
@@ -142,7 +151,9 @@ def _explained() -> Iterator[None]:
 
         reason = (str(error).strip().splitlines() or [""])[0]
         known = explain(error) or RuntimeError(f"{type(error).__name__}: {reason}")
-        raise type(known)(f"on {socket.gethostname()}: {known}") from None
+        kinds = (PassingFault, UserError, RuntimeError)
+        kind = next(kind for kind in kinds if isinstance(known, kind))
+        raise kind(f"on {socket.gethostname()}: {known}") from None
 
 
 def num_shards(workers: int) -> int:
@@ -154,11 +165,11 @@ def num_shards(workers: int) -> int:
 
 
 def mean(sums: Sequence[np.ndarray], replicas: int) -> np.ndarray:
-    """Return the mean over all replicas from the sums of the workers.
+    """Return the mean over all replicas from the sums of the workers, a row for each subtree.
 
     NumPy's float32 additions give the same bits as TensorFlow's.
     """
-    from paceline.core.tree import tree_sum
-
-    total = tree_sum(sums, np.add)
-    return np.divide(total, np.float32(replicas), out=total if total.flags.writeable else None)
+    spans = [span for spans in divided_tree(replicas, len(sums)) for span in spans]
+    rows = (row for rows in sums for row in rows)
+    total = add_subtrees((0, replicas), dict(zip(spans, rows, strict=True)), np.add)
+    return np.multiply(total, mean_factor(replicas), out=total if total.flags.writeable else None)

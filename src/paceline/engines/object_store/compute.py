@@ -11,19 +11,20 @@ import tensorflow as tf
 from paceline.core.metrics import SIGNALS
 from paceline.core.replica import Core
 from paceline.core.rounds import build_rounds, rates_of
+from paceline.core.shares import Span, relative
 from paceline.core.state import evaluated_vector
-from paceline.core.tree import tree_sum
+from paceline.core.tree import subtree_sums
 from paceline.core.update import Vectors
 
 
 class Computer:
-    """The compiled functions of a core. TensorFlow compiles each once for every count and split."""
+    """The compiled functions of a core. TensorFlow compiles each once for every share and split."""
 
     def __init__(self, core: Core, side_by_side: int) -> None:
         self._core = core
         self._side_by_side = side_by_side
         self._rounds = build_rounds(core, side_by_side)
-        self._sum = tf.function(self._sum_replicas, autograph=False)
+        self._sums = tf.function(self._sum_subtrees, autograph=False)
         self._finish = tf.function(self._rounds.finish, autograph=False)
         self._evaluate = tf.function(core.evaluate_batches, autograph=False)
 
@@ -32,25 +33,25 @@ class Computer:
         return {name: tf.constant(np.array(vector)) for name, vector in vectors.items()}
 
     def compute(
-        self, vectors: Vectors, now: tuple[int, int], first_replica: int, count: int
+        self, vectors: Vectors, now: tuple[int, int], spans: tuple[Span, ...]
     ) -> np.ndarray:
-        """Return the sum over `count` replicas of their vectors of the round of steps `now`."""
-        first, last, replica = (tf.constant(n, tf.int64) for n in (*now, first_replica))
-        return self._sum(vectors, first, last, self._table(now), replica, count).numpy()
+        """Return the sums of subtrees of replicas for the round of steps `now`, a row for each."""
+        first, last, start = (tf.constant(n, tf.int64) for n in (*now, spans[0][0]))
+        table = self._table(now)
+        return self._sums(vectors, first, last, table, start, relative(spans)).numpy()
 
-    def _sum_replicas(
+    def _sum_subtrees(
         self,
         vectors: Vectors,
         first: tf.Tensor,
         last: tf.Tensor,
         table: tf.Tensor,
         first_replica: tf.Tensor,
-        count: int,
+        shape: tuple[Span, ...],
     ) -> tf.Tensor:
-        signals = tf.zeros([len(SIGNALS)])
-        return tree_sum(
-            self._rounds.compute(vectors, first, last, table, signals, first_replica, count)
-        )
+        signals, count = tf.zeros([len(SIGNALS)]), shape[-1][1]
+        results = self._rounds.compute(vectors, first, last, table, signals, first_replica, count)
+        return tf.stack(subtree_sums(results, shape))
 
     def finish(self, vectors: Vectors, mean: np.ndarray, now: tuple[int, int]) -> Vectors:
         """Return the vectors after the round of steps `now`, from the mean over all replicas."""

@@ -89,10 +89,10 @@ class Crew:
 
     def _compare(self, host: str, fingerprint: dict[str, Any]) -> None:
         self._expected.setdefault("cpu", fingerprint["cpu"])
-        if different := differences(self._expected, fingerprint):
+        if different := differences(self._expected, fingerprint, everything=True):
             raise UserError(
                 f"the worker on {host} differs from the others: {', '.join(different[:4])}; "
-                "all workers need the same experiment, data, libraries and kind of CPU"
+                "all workers need the same experiment, data, libraries, kernels and kind of CPU"
             )
 
     def survivors(self) -> dict[Any, int]:
@@ -108,10 +108,18 @@ class Crew:
         self.ready = [actor for actor in self.ready if actor in steps]
         return steps
 
+    def work(self) -> float:
+        """Return the processor time that all actors have used, as far as they answer."""
+        answers, _ = wait([actor.work.remote() for actor in self.ready], 1.0)
+        total = 0.0
+        for answer in answers:
+            with contextlib.suppress(RayError):
+                total += ray.get(answer)
+        return total
+
     def team(self) -> list[Any]:
-        """Return as many of the ready actors as can share the replicas: a power of two."""
-        usable = min(len(self.ready), self._wanted)
-        return self.ready[: 1 << (usable.bit_length() - 1)] if usable else []
+        """Return the ready actors that share the replicas, at most as many as are wanted."""
+        return self.ready[: max(0, self._wanted)]
 
     def close(self) -> None:
         for actor in [*self.ready, *(actor for actor, _ in self._waiting.values())]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ROUNDS_AHEAD = 2  # rounds that are under way, so that no actor waits for the driver
 LOOK_EVERY_S = 10.0
+WORKING_SHARE = 0.05  # of a core; an actor that uses more computes
+WORKING_LIMITS = 20  # times the limit for which computing alone counts as progress
 
 
 def open_engine(
@@ -240,17 +242,23 @@ class ObjectStoreEngine:
     def _get(self, references: list[Any]) -> list[Any]:
         """Return the answers of the team.
 
-        Actors that do not report are killed, and the wait ends if no answer comes at all.
+        Actors that do not report are killed, and the wait ends if no answer comes at all, unless
+        someone computes.
         """
         place = self._job.place
         compiled = {(actor, len(self._team)) for actor in self._team} <= self._compiled
         limit_s = place.stall_timeout if compiled else place.start_timeout
-        began = time.monotonic()
+        began = progress = time.monotonic()
+        work = 0.0
         while True:
             try:
                 return ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4))
             except GetTimeoutError:
-                if time.monotonic() - began > 0.9 * limit_s:
+                now, before, work = time.monotonic(), work, self._crew.work()
+                if before and work - before > WORKING_SHARE * min(LOOK_EVERY_S, limit_s / 4):
+                    progress = now
+                    self._wants_stop()  # this tells the parent that there is progress
+                if now - progress > 0.9 * limit_s or now - began > WORKING_LIMITS * limit_s:
                     raise
             ray.get(wait(references, 0.0)[0])  # raises an error that is there already
             self._crew.survivors()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from paceline.config.schedule import learning_rate
+from paceline.config.schedule import FIRST_GROUP
 from paceline.core.metrics import Metrics, block_metrics, tail_scale
 from paceline.core.rounds import rates_of
 from paceline.core.state import State
@@ -71,8 +71,7 @@ class AsynchronousEngine(ParameterServerEngine):
         super().__init__(*arguments)
         self._bound = self._core.experiment.sync.max_staleness
         if self._bound >= 0:
-            most = 2 ** ((self._bound + 1).bit_length() - 1)
-            self._side_by_side = min(self._side_by_side, most)
+            self._side_by_side = min(self._side_by_side, self._bound + 1)
         for server in self._servers:
             server.open_slots(self._workers * self._side_by_side, server.sizes["stats"])
         self._gradients = tf.function(self._compute_gradients, autograph=False)
@@ -151,17 +150,13 @@ class AsynchronousEngine(ParameterServerEngine):
 
     def _request(self, arrival: Arrival) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the arguments of `_apply`: [ticket, slot], and the rates of this update."""
-        experiment, plan, applied = self._core.experiment, self._core.plan, self._flights.applied
-        rate = learning_rate(
-            experiment.schedule,
-            applied // self._replicas,
-            plan.steps_per_epoch,
-            plan.total_steps,
-            experiment.global_batch_size,
-        )
+        experiment, applied = self._core.experiment, self._flights.applied
+        step = applied // self._replicas
+        row = rates_of(self._core, step, step + 1)[0].astype(np.float64)
+        row[[0, *range(FIRST_GROUP, len(row))]] /= self._replicas
         betas = (experiment.optimizer.momentum, experiment.optimizer.beta_2)
-        rates = [rate / self._replicas, *(1 - beta ** (applied + 1) for beta in betas)]
-        return tf.constant([arrival.ticket, arrival.slot], tf.int64), tf.constant(rates, tf.float32)
+        row[1:3] = [1 - beta ** (applied + 1) for beta in betas]
+        return tf.constant([arrival.ticket, arrival.slot], tf.int64), tf.constant(row, tf.float32)
 
     def _compute_gradients(self, request: tf.Tensor) -> tf.Tensor:
         """On a worker: put the gradients of some tickets into their slots.

@@ -32,7 +32,7 @@ from paceline.engines.probe import answers
 class ParameterServerEngine:
     """A state in slices on parameter servers; a subclass adds `advance`.
 
-    Each worker runs the greatest power of two of replicas that is at most `side_by_side`.
+    Each worker runs `side_by_side` replicas at a time.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ParameterServerEngine:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._wants_stop = wants_stop
         self._workers = cluster.num_workers
-        self._side_by_side = 2 ** (side_by_side.bit_length() - 1)
+        self._side_by_side = side_by_side
         self._replicas = core.experiment.replicas
         self._step = 0
         self._servers = [Server(core, index, len(cluster.ps)) for index in range(len(cluster.ps))]

@@ -7,13 +7,16 @@ and TensorFlow sends each worker once what the ops hold in memory.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import tensorflow as tf
 
 from paceline.config.cluster import Cluster
+from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
+from paceline.core.groups import has_muon
 from paceline.core.replica import Core
 from paceline.engines.base import BuildCore, WantsStop
 from paceline.engines.parameter_server.asynchronous import AsynchronousEngine
@@ -22,8 +25,9 @@ from paceline.engines.parameter_server.synchronous import SynchronousEngine
 from paceline.engines.probe import answers
 from paceline.errors import UserError
 from paceline.kernels import ops
+from paceline.run_folder.versions import library_versions
 from paceline.worker import devices
-from paceline.worker.fingerprint import cpu_features
+from paceline.worker.fingerprint import LIBRARIES_FILE, cpu_features
 
 
 def open_engine(
@@ -38,7 +42,9 @@ def open_engine(
     # before anything else touches a device
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     core = build_core()
-    check_servers(len(job.cluster.ps), core.layout.sizes()["params"])
+    whole = has_muon(core.experiment.optimizer)
+    params = core.layout.parts["params"]
+    check_servers(len(job.cluster.ps), len(params) if whole else core.layout.sizes()["params"])
     check_ops(core)
     _check_workers(job.cluster)
     if core.template.kernels == "own":
@@ -59,7 +65,7 @@ def _wait_for_all(job: Job) -> None:
 
 
 def check_servers(servers: int, params: int) -> None:
-    """Check that every parameter server gets a part of the parameters."""
+    """Check that every parameter server gets a part of the parameters; with Muon, whole ones."""
     if servers > params:
         raise UserError(
             f"there are {servers} parameter servers for {params} parameters; give {params} or fewer"
@@ -81,16 +87,38 @@ def check_ops(core: Core) -> None:
 
 
 def _check_workers(cluster: Cluster) -> None:
-    """Check that every worker has the chief's kind of CPU, because the bits depend on it."""
+    """Check that all tasks have the chief's libraries, and workers its kind of CPU."""
     own = cpu_features()
     for index, address in enumerate(cluster.tasks["worker"]):
-        with tf.device(f"/job:worker/task:{index}/cpu:0"):
-            theirs = cpu_features(tf.io.read_file("/proc/cpuinfo").numpy().decode())
+        theirs = cpu_features(_read_there("worker", index, "/proc/cpuinfo"))
         if theirs != own:
             raise UserError(
                 f"worker {index} ({address}) has another kind of CPU than the chief: "
                 f"{theirs}, not {own}; use machines of the same kind"
             )
+    for role in ("worker", "ps"):
+        for index, address in enumerate(cluster.tasks[role]):
+            check_libraries(f"{role} {index} ({address})", _read_there(role, index, LIBRARIES_FILE))
+
+
+def _read_there(role: str, index: int, path: str) -> str:
+    """Return a file of another task's machine; "" if there is none."""
+    try:
+        with tf.device(f"/job:{role}/task:{index}/cpu:0"):
+            text: str = tf.io.read_file(path).numpy().decode()
+        return text
+    except tf.errors.NotFoundError:
+        return ""
+
+
+def check_libraries(task: str, text: str) -> None:
+    """Check that a task has the chief's libraries; `text` is what it published."""
+    theirs = json.loads(text) if text else {"paceline": "an older version"}
+    if different := differences(library_versions(), theirs):
+        raise UserError(
+            f"{task} has other libraries than the chief: {', '.join(different[:4])}; "
+            "install the same versions everywhere"
+        )
 
 
 def _check_kernels(cluster: Cluster) -> None:

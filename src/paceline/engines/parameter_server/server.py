@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
+import numpy as np
 import tensorflow as tf
 
+from paceline.config.schedule import has_more
+from paceline.core.groups import build_segments, build_segments_update, cut, has_muon
 from paceline.core.replica import Core
+from paceline.core.state import Part
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors, decay_mask, update_slice
 
@@ -16,6 +21,20 @@ STAMP = 2  # float32 places of an int64
 def bounds(size: int, count: int) -> list[tuple[int, int]]:
     """Return start and stop of each of `count` slices of a vector; sizes differ by at most one."""
     return [(size * i // count, size * (i + 1) // count) for i in range(count)]
+
+
+def layer_bounds(part: Part, count: int) -> list[tuple[int, int]]:
+    """Return start and stop of `count` slices that are cut between variables only, each cut at the
+    free place that is nearest to an equal share."""
+    places = np.cumsum([math.prod(shape) for _, shape in part]).tolist()
+    cuts, first = [0], 0
+    for index in range(1, count):
+        free = range(first, len(places) - (count - index))
+        wanted = places[-1] * index // count
+        chosen = min(free, key=lambda k: abs(places[k] - wanted))
+        cuts.append(places[chosen])
+        first = chosen + 1
+    return list(zip(cuts, [*cuts[1:], places[-1]], strict=True))
 
 
 def stamps(rows: tf.Tensor) -> tf.Tensor:
@@ -31,12 +50,20 @@ class Server:
 
     def __init__(self, core: Core, index: int, count: int) -> None:
         self.device = f"/job:ps/task:{index}/cpu:0"
+        optimizer, params = core.experiment.optimizer, core.layout.parts["params"]
         self.slices = {
             name: slice(*bounds(size, count)[index]) for name, size in core.layout.sizes().items()
         }
+        if has_muon(optimizer):  # it needs whole variables
+            own_params = slice(*layer_bounds(params, count)[index])
+            self.slices = {n: own if n == "stats" else own_params for n, own in self.slices.items()}
         self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
-        optimizer = core.experiment.optimizer
         self._update = opaque(partial(update_slice, optimizer))
+        self._update_groups = None
+        if has_more(optimizer):
+            own = self.slices["params"]
+            segments = cut(build_segments(optimizer, params), own.start, own.stop)
+            self._update_groups = opaque(build_segments_update(optimizer, segments))
         self._decay = None
         with tf.device(self.device):
             self.vectors = {
@@ -44,8 +71,8 @@ class Server:
                 for name, size in self.sizes.items()
             }
             self.version = tf.Variable(0, trainable=False, dtype=tf.int64)
-            if optimizer.weight_decay:
-                mask = decay_mask(optimizer, core.layout.parts["params"])[self.slices["params"]]
+            if optimizer.weight_decay and not self._update_groups:
+                mask = decay_mask(optimizer, params)[self.slices["params"]]
                 self._decay = tf.Variable(mask, trainable=False)
 
     def open_slots(self, count: int, more: int) -> None:
@@ -77,6 +104,8 @@ class Server:
     ) -> Vectors:
         """Return the vectors after an update, without the statistics."""
         vectors = {name: tf.identity(variable) for name, variable in self.vectors.items()}
+        if self._update_groups:
+            return self._update_groups(vectors, gradient, rates, scale)
         decay = None if self._decay is None else tf.identity(self._decay)
         return self._update(vectors, gradient, rates, decay, scale)
 

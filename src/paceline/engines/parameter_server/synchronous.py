@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from paceline.core.metrics import TAIL, Metrics, block_metrics, tail_scale
 from paceline.core.rounds import rates_of
-from paceline.core.tree import tree_sum
+from paceline.core.shares import Span, add_subtrees, divided_tree, mean_factor, relative
+from paceline.core.tree import add, subtree_sums
 from paceline.engines.parameter_server.base import ParameterServerEngine
 from paceline.engines.parameter_server.server import STAMP, stamps
 
@@ -18,16 +20,21 @@ TRIES = 5
 
 
 class SynchronousEngine(ParameterServerEngine):
-    """Updates the state when every worker's share of a step is in its slot.
+    """Updates the state when every worker's share of a step is in its slots.
 
-    A share is a whole subtree of the replicas; its slot holds the sum.
+    There is a slot for each subtree of a share of the replicas; it holds the sum of the subtree.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._shares = divided_tree(self._replicas, self._workers)
+        self._subtrees = [span for spans in self._shares for span in spans]
         for server in self._servers:
-            server.open_slots(self._workers, len(TAIL))
-        self._share = tf.function(self._compute_share, autograph=False)
+            server.open_slots(len(self._subtrees), len(TAIL))
+        self._compute = {
+            shape: tf.function(partial(self._compute_share, shape), autograph=False)
+            for shape in map(relative, self._shares)
+        }
         self._apply = tf.function(self._apply_step, autograph=False)
 
     def advance(self, start: int, stop: int) -> Metrics:
@@ -44,10 +51,11 @@ class SynchronousEngine(ParameterServerEngine):
 
     def _advance_one(self, rates: np.ndarray) -> np.ndarray:
         """Train one step and return its tail."""
-        shares = [tf.constant([self._step, k], tf.int64) for k in range(self._workers)]
         for _ in range(TRIES):
-            for share in shares:
-                self._coordinator.schedule(self._share, (share,))
+            for spans in self._shares:
+                slot = self._subtrees.index(spans[0])
+                request = tf.constant([self._step, spans[0][0], slot], tf.int64)
+                self._coordinator.schedule(self._compute[relative(spans)], (request,))
             self._coordinator.join()
             step = tf.constant(self._step, tf.int64)
             ready, *tail = self._apply(step, tf.constant(rates)).numpy()
@@ -57,16 +65,16 @@ class SynchronousEngine(ParameterServerEngine):
             f"late results of lost workers replaced those of step {self._step} {TRIES} times"
         )
 
-    def _compute_share(self, request: tf.Tensor) -> None:
-        """On a worker: put the sum over the replicas of a share into its slot."""
-        step, share = request[0], request[1]
-        count = self._replicas // self._workers
+    def _compute_share(self, shape: tuple[Span, ...], request: tf.Tensor) -> None:
+        """On a worker: put the sums of the subtrees of a share into their slots."""
+        step, first_replica, first_slot = tf.unstack(request, num=3)
         _, (params, stats) = self._read("params", "stats")
-        which = [(step, share * count + k) for k in range(count)]
-        vectors = self._replica_vectors(params, stats, which)
-        gradient, new_stats, tail = self._split(tree_sum(vectors))
-        for server in self._servers:
-            server.put(share, step, gradient, new_stats, tail)
+        which = [(step, first_replica + k) for k in range(shape[-1][1])]
+        sums = subtree_sums(self._replica_vectors(params, stats, which), shape)
+        for k, total in enumerate(sums):
+            gradient, new_stats, tail = self._split(total)
+            for server in self._servers:
+                server.put(first_slot + k, step, gradient, new_stats, tail)
 
     def _apply_step(self, step: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
         """On all parameter servers, for the chief: finish the sum and update the state.
@@ -78,7 +86,9 @@ class SynchronousEngine(ParameterServerEngine):
             with tf.device(server.device):
                 rows = server.slots.read_value()
                 fresh.append(tf.reduce_all(stamps(rows) == step))
-                parts.append(server.split(tree_sum(tf.unstack(rows[:, :-STAMP])) / self._replicas))
+                sums = dict(zip(self._subtrees, tf.unstack(rows[:, :-STAMP]), strict=True))
+                total = add_subtrees((0, self._replicas), sums, add)
+                parts.append(server.split(total * mean_factor(self._replicas)))
         ready = tf.reduce_all(tf.stack(fresh))
         limit, scale = self._core.experiment.optimizer.clip_norm, None
         if limit:  # the bits of a norm depend on how its sum is cut, so it is taken of the whole

@@ -197,21 +197,27 @@ inline void with_kind(Activation kind, F body) {
 
 }  // namespace
 
-void moments(const Shape& s, const float* x, float epsilon, float* mean, float* scale,
-             float* variance) {
-  const Wide w(s);
-  // Shifted by the first row, so that a large mean does not cancel the variance.
-  const std::vector<float> shift = w.repeat(x);
+void Moments::add(const float* x, size_t rows) {
+  const int c = static_cast<int>(shift_.size());
+  if (!rows_) std::copy(x, x + c, shift_.begin());
+  rows_ += rows;
+  const Wide w({rows, c});
+  const std::vector<float> shift = w.repeat(shift_.data());
   std::vector<double> sum(w.c), square(w.c);
-  for_groups(w, [&](auto n, int first, size_t at, size_t rows) {
-    add_moments<n()>(x + at, rows, w.c, &shift[first], &sum[first], &square[first]);
+  for_groups(w, [&](auto n, int first, size_t at, size_t some) {
+    add_moments<n()>(x + at, some, w.c, &shift[first], &sum[first], &square[first]);
   });
-  fold(sum, s.c);
-  fold(square, s.c);
-  const double n = static_cast<double>(s.rows);
-  for (int i = 0; i < s.c; i++) {
-    const double m = sum[i] / n, v = std::max(0.0, square[i] / n - m * m);
-    mean[i] = static_cast<float>(shift[i] + m);
+  for (int i = 0; i < w.c; i++) {
+    sum_[i % c] += sum[i];
+    square_[i % c] += square[i];
+  }
+}
+
+void Moments::finish(float epsilon, float* mean, float* scale, float* variance) const {
+  const double n = static_cast<double>(rows_);
+  for (size_t i = 0; i < shift_.size(); i++) {
+    const double m = sum_[i] / n, v = std::max(0.0, square_[i] / n - m * m);
+    mean[i] = static_cast<float>(shift_[i] + m);
     scale[i] = static_cast<float>(1 / std::sqrt(v + epsilon));
     variance[i] = static_cast<float>(v * n / std::max(1.0, n - 1));
   }
@@ -220,6 +226,10 @@ void moments(const Shape& s, const float* x, float epsilon, float* mean, float* 
 void scale(int c, const float* variance, float epsilon, float* scale) {
   for (int i = 0; i < c; i++)
     scale[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[i]) + epsilon));
+}
+
+void add(const float* x, size_t floats, float* y) {
+  for (size_t i = 0; i < floats; i += 8) store(y + i, _mm256_add_ps(load(y + i), load(x + i)));
 }
 
 void forward(const Shape& s, const float* x, const float* residual, float slope, const float* gamma,

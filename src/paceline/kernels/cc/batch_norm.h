@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace paceline::batch_norm {
 
@@ -14,13 +15,29 @@ struct Shape {
   int c;
 };
 
-// Of each channel: the mean, 1 / sqrt(variance + epsilon), and the unbiased variance (for moving statistics).
-void moments(const Shape& s, const float* x, float epsilon, float* mean, float* scale, float* variance);
+// The statistics of rows that come in pieces, in a fixed order.
+class Moments {
+ public:
+  explicit Moments(int c) : shift_(c), sum_(c), square_(c) {}
+
+  void add(const float* x, size_t rows);
+
+  // Of each channel: the mean, 1 / sqrt(variance + epsilon), and the unbiased variance (for moving statistics).
+  void finish(float epsilon, float* mean, float* scale, float* variance) const;
+
+ private:
+  size_t rows_ = 0;
+  std::vector<float> shift_;  // the first row, so that a large mean does not cancel the variance
+  std::vector<double> sum_, square_;
+};
 
 // 1 / sqrt(variance + epsilon) of each channel, for inference with moving statistics.
 void scale(int c, const float* variance, float epsilon, float* scale);
 
-// `residual` may be null.
+// y += x
+void add(const float* x, size_t floats, float* y);
+
+// `residual` may be null; y may be x.
 void forward(const Shape& s, const float* x, const float* residual, float slope, const float* gamma,
              const float* beta, const float* mean, const float* scale, float* y);
 

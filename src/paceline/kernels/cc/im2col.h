@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#include "done.h"
+
 namespace paceline::im2col {
 
 struct Shape {
@@ -15,7 +17,7 @@ struct Shape {
   int top, left;       // rows and columns of zeros before the image
 };
 
-void forward(const Shape& s, const float* x, const float* filter, float* y);
+void forward(const Shape& s, const float* x, const float* filter, float* y, const Done& done = {});
 void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx);
 void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfilter);
 

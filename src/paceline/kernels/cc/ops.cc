@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <vector>
 
 #include "batch_norm.h"
 #include "im2col.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "shape_functions.h"
+#include "tensors.h"
 #include "winograd.h"
 
 namespace paceline {
@@ -16,164 +16,6 @@ namespace {
 
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-using Status = absl::Status;
-namespace errors = tensorflow::errors;
-
-// ---- shape functions ---------------------------------------------------------------------------------------------
-
-// The input `index` as a shape of this rank.
-Status shape_of(InferenceContext* c, int index, int rank, ShapeHandle* shape) {
-  return c->WithRank(c->input(index), rank, shape);
-}
-
-Status multiple_of_8(InferenceContext* c, DimensionHandle dim) {
-  if (c->ValueKnown(dim) && c->Value(dim) % 8)
-    return errors::InvalidArgument("channels must be a multiple of 8, not ", c->Value(dim));
-  return absl::OkStatus();
-}
-
-// y, dx: images in which the channels are replaced by dimension `channels` of the filter. `own` must be theirs.
-Status conv3x3_shape(InferenceContext* c, int own, int channels) {
-  ShapeHandle images, filter, out;
-  DimensionHandle same;
-  TF_RETURN_IF_ERROR(shape_of(c, 0, 4, &images));
-  TF_RETURN_IF_ERROR(shape_of(c, 1, 4, &filter));
-  for (int i = 0; i < 2; i++) TF_RETURN_IF_ERROR(c->WithValue(c->Dim(filter, i), 3, &same));
-  for (int i = 2; i < 4; i++) TF_RETURN_IF_ERROR(multiple_of_8(c, c->Dim(filter, i)));
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(images, 3), c->Dim(filter, own), &same));
-  TF_RETURN_IF_ERROR(c->ReplaceDim(images, 3, c->Dim(filter, channels), &out));
-  c->set_output(0, out);
-  return absl::OkStatus();
-}
-
-Status conv3x3_filter_shape(InferenceContext* c) {
-  ShapeHandle x, dy;
-  DimensionHandle same;
-  TF_RETURN_IF_ERROR(shape_of(c, 0, 4, &x));
-  TF_RETURN_IF_ERROR(shape_of(c, 1, 4, &dy));
-  for (int i = 0; i < 3; i++) TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, i), c->Dim(dy, i), &same));
-  for (const auto& each : {x, dy}) TF_RETURN_IF_ERROR(multiple_of_8(c, c->Dim(each, 3)));
-  c->set_output(0, c->MakeShape({3, 3, c->Dim(x, 3), c->Dim(dy, 3)}));
-  return absl::OkStatus();
-}
-
-Status conv_shape(InferenceContext* c) {
-  int stride;
-  ShapeHandle x, filter;
-  DimensionHandle same;
-  TF_RETURN_IF_ERROR(c->GetAttr("stride", &stride));
-  TF_RETURN_IF_ERROR(shape_of(c, 0, 4, &x));
-  TF_RETURN_IF_ERROR(shape_of(c, 1, 4, &filter));
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, 3), c->Dim(filter, 2), &same));
-  TF_RETURN_IF_ERROR(multiple_of_8(c, c->Dim(filter, 3)));
-  const auto strided = [&](int i) {
-    const auto dim = c->Dim(x, i);
-    return c->ValueKnown(dim) ? c->MakeDim((c->Value(dim) + stride - 1) / stride) : c->UnknownDim();
-  };
-  c->set_output(0, c->MakeShape({c->Dim(x, 0), strided(1), strided(2), c->Dim(filter, 3)}));
-  return absl::OkStatus();
-}
-
-// The output has the shape of input `index`, of this rank.
-auto like_input(int index, int rank) {
-  return [=](InferenceContext* c) {
-    ShapeHandle shape;
-    TF_RETURN_IF_ERROR(shape_of(c, index, rank, &shape));
-    c->set_output(0, shape);
-    return absl::OkStatus();
-  };
-}
-
-// x [..., channels] is input `images`; inputs [from, to) are vectors of as many numbers.
-Status norm_inputs(InferenceContext* c, int images, int from, int to, ShapeHandle* x,
-                   ShapeHandle* vector) {
-  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(images), 2, x));
-  if (!c->RankKnown(*x)) {
-    *vector = c->Vector(c->UnknownDim());
-    return absl::OkStatus();
-  }
-  TF_RETURN_IF_ERROR(multiple_of_8(c, c->Dim(*x, -1)));
-  *vector = c->Vector(c->Dim(*x, -1));
-  for (int i = from; i < to; i++) TF_RETURN_IF_ERROR(c->Merge(c->input(i), *vector, vector));
-  return absl::OkStatus();
-}
-
-Status norm_shape(InferenceContext* c) {
-  ShapeHandle x, vector;
-  TF_RETURN_IF_ERROR(norm_inputs(c, 0, 1, 3, &x, &vector));
-  for (int i = 3; i < c->num_inputs(); i++) TF_RETURN_IF_ERROR(c->Merge(x, c->input(i), &x));
-  c->set_output(0, x);
-  for (int i = 1; i < 4; i++) c->set_output(i, vector);
-  return absl::OkStatus();
-}
-
-Status norm_inference_shape(InferenceContext* c) {
-  ShapeHandle x, vector;
-  TF_RETURN_IF_ERROR(norm_inputs(c, 0, 1, 5, &x, &vector));
-  for (int i = 5; i < c->num_inputs(); i++) TF_RETURN_IF_ERROR(c->Merge(x, c->input(i), &x));
-  c->set_output(0, x);
-  return absl::OkStatus();
-}
-
-Status norm_gradient_shape(InferenceContext* c) {
-  ShapeHandle x, vector;
-  TF_RETURN_IF_ERROR(norm_inputs(c, 1, 2, 6, &x, &vector));
-  TF_RETURN_IF_ERROR(c->Merge(x, c->input(0), &x));
-  for (int i = 6; i < c->num_inputs(); i++) TF_RETURN_IF_ERROR(c->Merge(x, c->input(i), &x));
-  c->set_output(0, x);
-  c->set_output(1, vector);
-  c->set_output(2, vector);
-  for (int i = 3; i < c->num_outputs(); i++) c->set_output(i, x);
-  return absl::OkStatus();
-}
-
-// ---- checks at run time ------------------------------------------------------------------------------------------
-
-const float* data(const Tensor& t) { return t.flat<float>().data(); }
-float* data(Tensor* t) { return t->flat<float>().data(); }
-
-// Images [n, h, w, channels] that are not empty and whose rows and pixels can be counted in an int.
-Status check_images(const char* name, const Tensor& images, int64_t channels) {
-  if (images.dims() != 4 || images.NumElements() == 0)
-    return errors::InvalidArgument(name, " must be images [n, height, width, channels] that are not empty, not ",
-                                   images.shape().DebugString());
-  if (images.dim_size(3) != channels)
-    return errors::InvalidArgument(name, " has ", images.dim_size(3), " channels, the filter has ", channels);
-  const int64_t pixels = images.dim_size(0) * (images.dim_size(1) + 4) * (images.dim_size(2) + 4);
-  if (pixels >= std::numeric_limits<int>::max() / 2)
-    return errors::InvalidArgument(name, " has too many pixels for one call: ", images.shape().DebugString());
-  return absl::OkStatus();
-}
-
-Status check_multiple_of_8(std::initializer_list<int64_t> channels) {
-  for (const int64_t each : channels)
-    if (each <= 0 || each % 8)
-      return errors::InvalidArgument("channels must be a positive multiple of 8, not ", each);
-  return absl::OkStatus();
-}
-
-Status check_same_images(const Tensor& x, const Tensor& dy) {
-  for (int i = 0; i < 3; i++)
-    if (x.dim_size(i) != dy.dim_size(i))
-      return errors::InvalidArgument("images ", x.shape().DebugString(), " and gradients ",
-                                     dy.shape().DebugString(), " do not fit together");
-  return absl::OkStatus();
-}
-
-Status check_filter(const Tensor& filter, bool is_3x3) {
-  const bool fits = filter.dims() == 4 && filter.NumElements() > 0 &&
-                    (!is_3x3 || (filter.dim_size(0) == 3 && filter.dim_size(1) == 3));
-  if (!fits)
-    return errors::InvalidArgument("the filter must be ", is_3x3 ? "[3, 3" : "[height, width",
-                                   ", in, out] and not empty, not ", filter.shape().DebugString());
-  return absl::OkStatus();
-}
 
 // ---- 3x3 convolutions, stride 1 ----------------------------------------------------------------------------------
 
@@ -182,25 +24,87 @@ winograd::Shape winograd_shape(const Tensor& images, int64_t c, int64_t k) {
           static_cast<int>(images.dim_size(2)), static_cast<int>(c), static_cast<int>(k)};
 }
 
-using Winograd = void (*)(const winograd::Shape&, const float*, const float*, float*);
+Status check_conv3x3(const Tensor& images, const Tensor& filter, int own) {
+  TF_RETURN_IF_ERROR(check_filter(filter, true));
+  TF_RETURN_IF_ERROR(check_multiple_of_8({filter.dim_size(2), filter.dim_size(3)}));
+  return check_images("the input", images, filter.dim_size(own));
+}
 
-// y from x, or dx from dy: OWN is the dimension of the filter that is the channels of the input, OTHER of the output.
-template <Winograd kernel, int OWN, int OTHER>
-class Conv3x3 : public OpKernel {
+// Outputs that a convolution may have after y: the moments of y, and its own input once more. The latter is for a
+// fork: what also uses the input takes it from here, and its gradient is added to that of the convolution.
+class Extras {
+ public:
+  explicit Extras(OpKernelConstruction* context) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_moments", &num_moments_));
+    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
+    OP_REQUIRES(context, num_moments_ == 0 || num_moments_ == 3,
+                errors::InvalidArgument("num_moments must be 0 or 3, not ", num_moments_));
+  }
+
+  // Calls convolve(done) and writes the outputs.
+  template <typename F>
+  void compute(OpKernelContext* context, const Tensor& y, F convolve) const {
+    for (int i = 1 + num_moments_; i < context->num_outputs(); i++)
+      context->set_output(i, context->input(0));
+    if (!num_moments_) return convolve({});
+    const int64_t k = y.dim_size(3);
+    Tensor* out[3];
+    for (int i = 0; i < 3; i++)
+      OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({k}), &out[i]));
+    batch_norm::Moments moments(static_cast<int>(k));
+    convolve([&](size_t first, size_t pixels) { moments.add(data(y) + first * k, pixels); });
+    moments.finish(epsilon_, data(out[0]), data(out[1]), data(out[2]));
+  }
+
+ private:
+  int num_moments_ = 0;
+  float epsilon_ = 0;
+};
+
+class Conv3x3Forward : public OpKernel {
+ public:
+  explicit Conv3x3Forward(OpKernelConstruction* context) : OpKernel(context), extras_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &filter = context->input(1);
+    OP_REQUIRES_OK(context, check_conv3x3(x, filter, 2));
+    TensorShape shape = x.shape();
+    shape.set_dim(3, filter.dim_size(3));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, shape, &y), y));
+    const auto s = winograd_shape(x, filter.dim_size(2), filter.dim_size(3));
+    extras_.compute(context, *y, [&](const Done& done) {
+      winograd::forward(s, data(x), data(filter), data(y), done);
+    });
+  }
+
+ private:
+  Extras extras_;
+};
+
+// With a third input, dx is the sum of the gradient and that.
+class Conv3x3InputGradient : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    const Tensor &images = context->input(0), &filter = context->input(1);
-    OP_REQUIRES_OK(context, check_filter(filter, true));
-    OP_REQUIRES_OK(context, check_multiple_of_8({filter.dim_size(2), filter.dim_size(3)}));
-    OP_REQUIRES_OK(context, check_images("the input", images, filter.dim_size(OWN)));
-    TensorShape shape = images.shape();
-    shape.set_dim(3, filter.dim_size(OTHER));
-    Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
-    kernel(winograd_shape(images, filter.dim_size(2), filter.dim_size(3)), data(images),
-           data(filter), data(out));
+    const Tensor &dy = context->input(0), &filter = context->input(1);
+    OP_REQUIRES_OK(context, check_conv3x3(dy, filter, 3));
+    TensorShape shape = dy.shape();
+    shape.set_dim(3, filter.dim_size(2));
+    for (int i = 2; i < context->num_inputs(); i++)
+      OP_REQUIRES(context, context->input(i).shape() == shape,
+                  errors::InvalidArgument("the other gradient ", context->input(i).shape().DebugString(),
+                                          " does not have the shape ", shape.DebugString()));
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, shape, &dx), dx));
+    const auto s = winograd_shape(dy, filter.dim_size(2), filter.dim_size(3));
+    const auto add = [&](size_t first, size_t pixels) {
+      for (int i = 2; i < context->num_inputs(); i++)
+        batch_norm::add(data(context->input(i)) + first * s.c, pixels * s.c, data(dx) + first * s.c);
+    };
+    winograd::input_gradient(s, data(dy), data(filter), data(dx),
+                             context->num_inputs() > 2 ? Done(add) : Done());
   }
 };
 
@@ -257,16 +161,21 @@ class Conv : public OpKernel {
 
 class ConvForward : public Conv {
  public:
-  using Conv::Conv;
+  explicit ConvForward(OpKernelConstruction* context) : Conv(context), extras_(context) {}
 
   void Compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &filter = context->input(1);
     OP_REQUIRES_OK(context, check(x, filter));
     const im2col::Shape s = shape(x, filter);
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.n, s.oh, s.ow, s.k}), &y));
-    im2col::forward(s, data(x), data(filter), data(y));
+    OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, TensorShape({s.n, s.oh, s.ow, s.k}), &y), y));
+    extras_.compute(context, *y, [&](const Done& done) {
+      im2col::forward(s, data(x), data(filter), data(y), done);
+    });
   }
+
+ private:
+  Extras extras_;
 };
 
 class ConvInputGradient : public Conv {
@@ -280,7 +189,7 @@ class ConvInputGradient : public Conv {
     const im2col::Shape s = shape(x, filter);
     OP_REQUIRES_OK(context, check_gradient(dy, s));
     Tensor* dx = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
+    OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, x.shape(), &dx), dx));
     im2col::input_gradient(s, data(dy), data(filter), data(dx));
   }
 };
@@ -302,8 +211,9 @@ class ConvFilterGradient : public Conv {
 
 // ---- batch normalisation -----------------------------------------------------------------------------------------
 
-// Inputs `vectors` have one number for each channel of x, inputs from `residual` on the shape of x.
-Status check_norm(OpKernelContext* context, int images, std::initializer_list<int> vectors, int residual) {
+// Inputs `vectors` have one number for each channel of x, inputs [residual, end) the shape of x.
+Status check_norm(OpKernelContext* context, int images, std::initializer_list<int> vectors, int residual,
+                  int end) {
   const Tensor& x = context->input(images);
   if (x.dims() < 2 || x.NumElements() == 0)
     return errors::InvalidArgument("the input must be [..., channels] and not empty, not ", x.shape().DebugString());
@@ -315,7 +225,7 @@ Status check_norm(OpKernelContext* context, int images, std::initializer_list<in
     if (context->input(i).shape() != TensorShape({channels}))
       return errors::InvalidArgument("gamma, beta and statistics must be [", channels, "], not ",
                                      context->input(i).shape().DebugString());
-  for (int i = residual; i < context->num_inputs(); i++)
+  for (int i = residual; i < end; i++)
     if (context->input(i).shape() != x.shape())
       return errors::InvalidArgument("the residual ", context->input(i).shape().DebugString(),
                                      " does not have the shape of the input ", x.shape().DebugString());
@@ -332,22 +242,24 @@ class Norm : public OpKernel {
   explicit Norm(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
     OP_REQUIRES_OK(context, context->GetAttr("slope", &slope_));
+    OP_REQUIRES_OK(context, context->GetAttr("n", &residuals_));
+    OP_REQUIRES(context, residuals_ <= 1, errors::InvalidArgument("at most one residual, not ", residuals_));
   }
 
  protected:
   // The output takes the memory of the residual where nobody else needs that.
   Status allocate(OpKernelContext* context, int residual, Tensor** y) const {
     const TensorShape& shape = context->input(0).shape();
-    if (context->num_inputs() > residual)
-      return context->forward_input_or_allocate_output({residual}, 0, shape, y);
+    if (residuals_) return context->forward_input_or_allocate_output({residual}, 0, shape, y);
     return context->allocate_output(0, shape, y);
   }
 
   const float* residual(OpKernelContext* context, int index) const {
-    return context->num_inputs() > index ? data(context->input(index)) : nullptr;
+    return residuals_ ? data(context->input(index)) : nullptr;
   }
 
   float epsilon_, slope_;
+  int residuals_;
 };
 
 class NormTraining : public Norm {
@@ -355,16 +267,27 @@ class NormTraining : public Norm {
   using Norm::Norm;
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check_norm(context, 0, {1, 2}, 3));
+    const int moments = 3 + residuals_;
+    OP_REQUIRES_OK(context, check_norm(context, 0, {1, 2}, 3, moments));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2);
-    Tensor *y = nullptr, *mean = nullptr, *variance = nullptr, *scale = nullptr;
-    OP_REQUIRES_OK(context, allocate(context, 3, &y));
-    OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &mean));
-    OP_REQUIRES_OK(context, context->allocate_output(2, gamma.shape(), &variance));
-    OP_REQUIRES_OK(context, context->allocate_output(3, gamma.shape(), &scale));
-    batch_norm::moments(norm_rows(x), data(x), epsilon_, data(mean), data(scale), data(variance));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, in_huge_pages(allocate(context, 3, &y), y));
+    Tensor statistics[3];  // mean, scale, variance
+    if (context->num_inputs() > moments) {
+      OP_REQUIRES(context, context->num_inputs() == moments + 3,
+                  errors::InvalidArgument("moments must be 3 vectors or none"));
+      OP_REQUIRES_OK(context, check_norm(context, 0, {moments, moments + 1, moments + 2}, 3, 3));
+      for (int i = 0; i < 3; i++) statistics[i] = context->input(moments + i);
+    } else {
+      for (Tensor& each : statistics)
+        OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, gamma.shape(), &each));
+      batch_norm::Moments found(norm_rows(x).c);
+      found.add(data(x), norm_rows(x).rows);
+      found.finish(epsilon_, data(&statistics[0]), data(&statistics[1]), data(&statistics[2]));
+    }
+    for (int i = 0; i < 3; i++) context->set_output(1 + i, statistics[i]);
     batch_norm::forward(norm_rows(x), data(x), residual(context, 3), slope_, data(gamma),
-                        data(beta), data(mean), data(scale), data(y));
+                        data(beta), data(statistics[0]), data(statistics[1]), data(y));
   }
 };
 
@@ -373,16 +296,54 @@ class NormInference : public Norm {
   using Norm::Norm;
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check_norm(context, 0, {1, 2, 3, 4}, 5));
+    OP_REQUIRES_OK(context, check_norm(context, 0, {1, 2, 3, 4}, 5, context->num_inputs()));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2),
                  &mean = context->input(3), &variance = context->input(4);
     Tensor *y = nullptr, scale;
-    OP_REQUIRES_OK(context, allocate(context, 5, &y));
+    OP_REQUIRES_OK(context, in_huge_pages(allocate(context, 5, &y), y));
     OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, gamma.shape(), &scale));
     batch_norm::scale(norm_rows(x).c, data(variance), epsilon_, data(&scale));
     batch_norm::forward(norm_rows(x), data(x), residual(context, 5), slope_, data(gamma),
                         data(beta), data(mean), data(scale), data(y));
   }
+};
+
+// A convolution of any kind with the norm after it, for inference.
+class ConvNormInference : public Conv {
+ public:
+  explicit ConvNormInference(OpKernelConstruction* context) : Conv(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
+    OP_REQUIRES_OK(context, context->GetAttr("slope", &slope_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &filter = context->input(1);
+    OP_REQUIRES_OK(context, check(x, filter));
+    const im2col::Shape s = shape(x, filter);
+    const TensorShape output({s.n, s.oh, s.ow, s.k});
+    for (int i = 2; i < context->num_inputs(); i++)
+      OP_REQUIRES(context, context->input(i).shape() == (i < 6 ? TensorShape({s.k}) : output),
+                  errors::InvalidArgument("input ", i, " is ", context->input(i).shape().DebugString(),
+                                          ", which does not fit the output ", output.DebugString()));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, output, &y), y));
+    std::vector<float> scale(s.k);
+    batch_norm::scale(s.k, data(context->input(5)), epsilon_, scale.data());
+    const float* residual = context->num_inputs() > 6 ? data(context->input(6)) : nullptr;
+    const auto norm = [&](size_t first, size_t pixels) {
+      float* some = data(y) + first * s.k;
+      batch_norm::forward({pixels, s.k}, some, residual ? residual + first * s.k : nullptr, slope_,
+                          data(context->input(2)), data(context->input(3)), data(context->input(4)),
+                          scale.data(), some);
+    };
+    if (s.kh == 3 && s.kw == 3 && s.stride == 1 && s.c % 8 == 0)
+      winograd::forward({s.n, s.h, s.w, s.c, s.k}, data(x), data(filter), data(y), norm);
+    else
+      im2col::forward(s, data(x), data(filter), data(y), norm);
+  }
+
+ private:
+  float epsilon_, slope_;
 };
 
 class NormGradient : public OpKernel {
@@ -392,7 +353,7 @@ class NormGradient : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check_norm(context, 1, {2, 3, 4, 5}, 6));
+    OP_REQUIRES_OK(context, check_norm(context, 1, {2, 3, 4, 5}, 6, context->num_inputs()));
     const Tensor &dy = context->input(0), &x = context->input(1), &gamma = context->input(2),
                  &beta = context->input(3), &mean = context->input(4), &scale = context->input(5);
     OP_REQUIRES(context, dy.shape() == x.shape(),
@@ -401,10 +362,12 @@ class NormGradient : public OpKernel {
     const bool has_residual = context->num_inputs() > 6;
     Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr, *dresidual = nullptr;
     if (has_residual) {
-      OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 3, x.shape(), &dresidual));
-      OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
+      OP_REQUIRES_OK(context,
+                     in_huge_pages(context->forward_input_or_allocate_output({0}, 3, x.shape(), &dresidual),
+                                   dresidual));
+      OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, x.shape(), &dx), dx));
     } else {
-      OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx));
+      OP_REQUIRES_OK(context, in_huge_pages(context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx), dx));
     }
     OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(context, context->allocate_output(2, gamma.shape(), &dbeta));
@@ -425,12 +388,19 @@ REGISTER_OP("PacelineConv3x3")
     .Input("x: float")
     .Input("filter: float")
     .Output("y: float")
-    .SetShapeFn([](InferenceContext* c) { return conv3x3_shape(c, 2, 3); });
+    .Output("moments: num_moments * float")  // mean, scale and variance of y, or none
+    .Output("through: forks * float")
+    .Attr("num_moments: int >= 0")
+    .Attr("forks: int >= 0")
+    .Attr("epsilon: float")
+    .SetShapeFn(conv3x3_forward_shape);
 REGISTER_OP("PacelineConv3x3InputGradient")
     .Input("dy: float")
     .Input("filter: float")
+    .Input("other: n * float")  // gradients to add
     .Output("dx: float")
-    .SetShapeFn([](InferenceContext* c) { return conv3x3_shape(c, 3, 2); });
+    .Attr("n: int >= 0")
+    .SetShapeFn(conv3x3_input_gradient_shape);
 REGISTER_OP("PacelineConv3x3FilterGradient")
     .Input("x: float")
     .Input("dy: float")
@@ -440,6 +410,9 @@ REGISTER_OP("PacelineConv")
     .Input("x: float")
     .Input("filter: float")
     .Output("y: float")
+    .Output("moments: num_moments * float")  // mean, scale and variance of y, or none
+    .Attr("num_moments: int >= 0")
+    .Attr("epsilon: float")
     .Attr("stride: int >= 1")
     .SetShapeFn(conv_shape);
 REGISTER_OP("PacelineConvInputGradient")
@@ -461,11 +434,13 @@ REGISTER_OP("PacelineBatchNorm")
     .Input("gamma: float")
     .Input("beta: float")
     .Input("residual: n * float")
+    .Input("moments: num_moments * float")  // of x, if the convolution before has them already
     .Output("y: float")
     .Output("mean: float")
-    .Output("variance: float")
     .Output("scale: float")
+    .Output("variance: float")
     .Attr("n: int >= 0")
+    .Attr("num_moments: int >= 0")
     .Attr("epsilon: float")
     .Attr("slope: float")
     .SetShapeFn(norm_shape);
@@ -481,6 +456,20 @@ REGISTER_OP("PacelineBatchNormInference")
     .Attr("epsilon: float")
     .Attr("slope: float")
     .SetShapeFn(norm_inference_shape);
+REGISTER_OP("PacelineConvNormInference")
+    .Input("x: float")
+    .Input("filter: float")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Input("mean: float")
+    .Input("variance: float")
+    .Input("residual: n * float")
+    .Output("y: float")
+    .Attr("n: int >= 0")
+    .Attr("stride: int >= 1")
+    .Attr("epsilon: float")
+    .Attr("slope: float")
+    .SetShapeFn(conv_norm_shape);
 REGISTER_OP("PacelineBatchNormGradient")
     .Input("dy: float")
     .Input("x: float")
@@ -500,8 +489,6 @@ REGISTER_OP("PacelineBatchNormGradient")
 #define REGISTER_CPU(name, ...) \
   REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU), __VA_ARGS__)
 
-using Conv3x3Forward = Conv3x3<winograd::forward, 2, 3>;
-using Conv3x3InputGradient = Conv3x3<winograd::input_gradient, 3, 2>;
 REGISTER_CPU("PacelineConv3x3", Conv3x3Forward);
 REGISTER_CPU("PacelineConv3x3InputGradient", Conv3x3InputGradient);
 REGISTER_CPU("PacelineConv3x3FilterGradient", Conv3x3FilterGradient);
@@ -510,6 +497,7 @@ REGISTER_CPU("PacelineConvInputGradient", ConvInputGradient);
 REGISTER_CPU("PacelineConvFilterGradient", ConvFilterGradient);
 REGISTER_CPU("PacelineBatchNorm", NormTraining);
 REGISTER_CPU("PacelineBatchNormInference", NormInference);
+REGISTER_CPU("PacelineConvNormInference", ConvNormInference);
 REGISTER_CPU("PacelineBatchNormGradient", NormGradient);
 
 }  // namespace paceline

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#include "done.h"
+
 namespace paceline::winograd {
 
 struct Shape {
@@ -14,10 +16,11 @@ struct Shape {
 };
 
 // y[n,h,w,k] = conv(x[n,h,w,c], filter[3,3,c,k])
-void forward(const Shape& s, const float* x, const float* filter, float* y);
+void forward(const Shape& s, const float* x, const float* filter, float* y, const Done& done = {});
 
 // dx[n,h,w,c] from dy[n,h,w,k]
-void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx);
+void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx,
+                    const Done& done = {});
 
 // dfilter[3,3,c,k] from x[n,h,w,c] and dy[n,h,w,k]
 void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfilter);

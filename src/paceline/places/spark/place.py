@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,12 @@ from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.errors import UserError
 from paceline.messages import Send, Warn
-from paceline.places.process_group import Group, forwarded_signals
+from paceline.places.failures import RoomForFewer
+from paceline.places.process_group import Group
 from paceline.places.restarts import run_with_restarts
+from paceline.places.signals import forwarded_signals
 from paceline.places.spark.session import spark_context
-from paceline.places.spark.slots import SETTLED_S, wait_for_slots
+from paceline.places.spark.slots import SETTLED_S, count_slots, wait_for_slots
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
 from paceline.worker.training import find_finished
@@ -31,14 +34,10 @@ REPLACED_S = 60.0
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
     """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
-    if job.place.min_workers:
-        raise UserError(
-            "--min-workers is not for --on spark; give as many --workers as the cluster has slots"
-        )
     if not is_remote(job.run.run_dir):  # absolute, because an executor has a folder of its own
         job = replace(job, run=replace(job.run, run_dir=str(Path(job.run.run_dir).absolute())))
     run = RunFolder(job.run.run_dir)
-    if not job.dry_run and (finished := find_finished(run, job.experiment)):
+    if not job.dry_run and (finished := find_finished(run, job.experiment, listen)):
         listen(finished)
         return finished.values
     with run.begun(), spark_context(job.place.spark, run.log("spark")) as context:
@@ -54,16 +53,33 @@ def _run(context: SparkContext, job: Job, run: RunFolder, listen: Send) -> dict[
     def warn(text: str) -> None:
         listen(Warn(text))
 
-    def attempt(workers: int) -> dict[str, Any]:
+    def attempt(workers: int, listen: Send) -> dict[str, Any]:
         nonlocal wait_s
-        what = f"--workers {workers}"
-        wait_for_slots(context, what, workers, job.place.start_timeout, warn, wait_s)
+        _wait_for_room(context, job, workers, warn, wait_s)
         wait_s = REPLACED_S
+        own = replace(job, place=job.place.with_workers(workers))
         # only the tasks know the addresses
-        jobs = [replace(job, cluster=Cluster(index=index)) for index in range(workers)]
-        with Stage(context, job, run) as stage:
+        jobs = [replace(own, cluster=Cluster(index=index)) for index in range(workers)]
+        with Stage(context, own, run) as stage:
             group = Group(jobs, [run.log(each.cluster.name) for each in jobs], stage.start)
             with forwarded_signals(group), group:
                 return group.run(listen)
 
-    return run_with_restarts(job.place, attempt, listen)
+    def has_room(workers: int) -> bool:
+        return count_slots(context)[0] >= workers
+
+    return run_with_restarts(job.place, attempt, listen, has_room)
+
+
+def _wait_for_room(
+    context: SparkContext, job: Job, workers: int, warn: Callable[[str], None], wait_s: float
+) -> None:
+    """Wait for a slot for each worker; raise RoomForFewer if fewer come and are enough."""
+    try:
+        timeout_s = job.place.start_timeout
+        wait_for_slots(context, f"--workers {workers}", workers, timeout_s, warn, wait_s)
+    except UserError as error:
+        slots = count_slots(context)[0]
+        if not job.place.min_workers or slots < job.place.min_workers:
+            raise
+        raise RoomForFewer(slots, str(error).split(";")[0]) from None

@@ -1,8 +1,9 @@
 """One task of the barrier stage, on its executor: it starts a worker process.
 
 It checks the host, exchanges addresses with the other tasks, and passes messages and log to the
-driver and signals to the worker. It decides nothing: the driver watches all workers. A worker ends
-when its task does, and a task when its driver is gone, so nothing is left on any executor.
+driver, signals and requests to the worker. It decides nothing: the driver watches all workers. A
+worker ends when its task does, and a task when its driver is gone, so nothing is left on any
+executor.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,7 +129,7 @@ def _run_worker(
     log, log_writer = os.pipe()
     process, messages = start_worker(job, log_writer, folder, _environment(context))
     assert process.stdin
-    threading.Thread(target=_forward_signals, args=(driver, process), daemon=True).start()
+    threading.Thread(target=_forward_commands, args=(driver, process), daemon=True).start()
     readers = ((_pass_messages, messages), (_pass_log, log))
     passing = [
         threading.Thread(target=target, args=(reader, driver), daemon=True)
@@ -142,10 +144,16 @@ def _run_worker(
     return code
 
 
-def _forward_signals(driver: DriverConnection, process: subprocess.Popen[bytes]) -> None:
-    """Pass the driver's signals on; end the worker when the driver is gone."""
+def _forward_commands(driver: DriverConnection, process: subprocess.Popen[bytes]) -> None:
+    """Pass the driver's signals and requests on; end the worker when the driver is gone."""
+    assert process.stdin
     for command in driver.commands():
-        process.send_signal(command["signal"])
+        if "signal" in command:
+            process.send_signal(command["signal"])
+        else:
+            with suppress(OSError, ValueError):  # the worker has ended meanwhile
+                process.stdin.write(json.dumps(command).encode() + b"\n")
+                process.stdin.flush()
     process.send_signal(signal.SIGKILL)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.run_folder.files import explained, replacing
-from paceline.run_folder.folder import existing_run
+from paceline.run_folder.finding import existing_run
 
 
 def write_report(names: Sequence[str], out: Path, force: bool = False) -> list[str]:
@@ -32,5 +32,5 @@ def write_report(names: Sequence[str], out: Path, force: bool = False) -> list[s
         raise UserError("; ".join(left_out))
     page = render_page(runs, left_out)
     with explained("write", out), replacing(out) as file:
-        file.write(page.encode())
+        file.write(page.encode(errors="backslashreplace"))
     return left_out

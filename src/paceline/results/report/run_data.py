@@ -21,6 +21,11 @@ from paceline.run_folder.folder import RunFolder
 
 Points = list[tuple[float, float]]
 
+LARGEST = 1e100
+"""Larger numbers, of a damaged record without a checksum, cannot be drawn."""
+MOST_CLASSES = 5_000
+"""The confusion matrix of more classes is not shown: it would take gigabytes."""
+
 
 @dataclass(frozen=True, eq=False)
 class SavedEvaluation:
@@ -137,7 +142,7 @@ class RunData:
         """
         reached, total, before = [(0, 0.0)], 0.0, 0
         for record in self.records:
-            if speed := record.get("images_per_second"):
+            if (speed := record.get("images_per_second", 0.0)) > 0:
                 images = (record["step"] - before) * self.settings["global_batch_size"]
                 total += images / speed / 60
             before = record["step"]
@@ -163,7 +168,7 @@ class RunData:
         """Return each step at which training started; of several tries at a step, the last."""
         steps, minutes = zip(*self.minutes, strict=True)
         tries = Counter(start["step"] for start in self.start_records)
-        workers = {start["step"]: int(start.get("workers") or 1) for start in self.start_records}
+        workers = {start["step"]: _workers(start) for start in self.start_records}
         return [
             Start(step, float(np.interp(step, steps, minutes)), workers[step], tries[step])
             for step in sorted(tries)
@@ -186,24 +191,53 @@ def read_run(run: RunFolder) -> RunData:
         result = run.read_result() or {}
     except UserError as error:
         result, notes = {}, [str(error)]
+    if damaged := run.metrics.num_damaged() + run.starts.num_damaged():
+        notes.append(f"{damaged} damaged lines of metrics.jsonl or starts.jsonl are left out")
     if reason := result.get("error"):
         notes.append(f"training ended with an error: {reason}")
-    data = config["data"] if isinstance(config.get("data"), dict) else {}
+    data = run.data_facts()
     total_steps, size = experiment.steps, data.get("train")
-    if isinstance(size, int):
+    if size:
         total_steps = build_plan(experiment, size).total_steps
     return RunData(
         name=run.path.resolve().name,
         settings=flatten(experiment.to_json()),
         data=data,
-        versions=config.get("versions") or {},
-        records=run.metrics.read(),
+        versions={str(name): str(version) for name, version in config["versions"].items()},
+        records=_rising([_numbers(record) for record in run.metrics.read()]),
         start_records=run.starts.read(),
         result=result,
         total_steps=total_steps,
-        evaluation=_read_evaluation(run),
+        evaluation=_read_evaluation(run) if len(data.get("classes", ())) <= MOST_CLASSES else None,
         notes=notes,
     )
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of metrics.jsonl without values that are neither numbers nor events."""
+    return {
+        name: value
+        for name, value in record.items()
+        if (name == "events" and isinstance(value, list)) or _can_be_drawn(value)
+    }
+
+
+def _rising(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records without those that are not after the one before: damaged ones."""
+    rising: list[dict[str, Any]] = []
+    for record in records:
+        if not rising or record["step"] > rising[-1]["step"]:
+            rising.append(record)
+    return rising
+
+
+def _workers(start: dict[str, Any]) -> int:
+    workers = start.get("workers")
+    return workers if type(workers) is int and 0 < workers < MOST_CLASSES else 1
+
+
+def _can_be_drawn(value: Any) -> bool:
+    return type(value) in (int, float) and (value == 0 or 1 / LARGEST < abs(value) < LARGEST)
 
 
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
@@ -212,8 +246,29 @@ def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
         return None
     try:
         examples = Examples(arrays["labels"], arrays["predictions"], arrays["probabilities"])
-        return SavedEvaluation(
+        saved = SavedEvaluation(
             int(arrays["step"]), str(arrays["split"]), examples, arrays["worst"], arrays["pictures"]
         )
-    except KeyError:  # written by another version
+    except (KeyError, TypeError, ValueError):  # written by another version
         return None
+    return saved if _fits_together(saved) else None
+
+
+def _fits_together(saved: SavedEvaluation) -> bool:
+    """Return whether the arrays have the types and shapes that training writes."""
+    examples, count = saved.examples, len(saved.examples.labels)
+    integers = (examples.labels, examples.predictions, saved.worst)
+    return (
+        all(array.ndim == 1 and array.dtype.kind in "iu" for array in integers)
+        and all(not len(array) or array.min() >= 0 for array in integers)
+        and max(int(examples.labels.max()), int(examples.predictions.max())) < MOST_CLASSES
+        and examples.probabilities.dtype.kind == "f"
+        and examples.predictions.shape == examples.probabilities.shape == (count,)
+        and bool(np.isfinite(examples.probabilities).all())
+        and (not len(saved.worst) or int(saved.worst.max()) < count)
+        and saved.images.dtype == np.uint8
+        and saved.images.ndim == 4
+        and len(saved.images) == len(saved.worst)
+        and saved.images.shape[3] in (1, 3)
+        and 0 not in saved.images.shape[1:]
+    )

@@ -1,0 +1,42 @@
+"""Evaluation speed of ResNet-20: Paceline, with both kernels, against PyTorch's inference mode."""
+
+from __future__ import annotations
+
+from benchmarks.harness import Contender, alternate
+from benchmarks.heats import choose_fastest
+from benchmarks.images import cifar10_folder
+from benchmarks.machine import torch_python
+from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
+from benchmarks.suites import Settings
+from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
+
+PYTORCH_TARGET = Target(">=", 2.0)
+VARIANTS = ("threads", "processes", "compile", "processes-compile")
+
+
+def contenders(folder: str) -> list[Contender]:
+    command, of_model = (torch_python(), "-m", "benchmarks.contender_pytorch_evaluation"), "20"
+    return [
+        *paceline_pair("contender_paceline_evaluation", of_model, folder),
+        *(
+            Contender(f"pytorch-{variant}", (*command, variant, of_model, folder))
+            for variant in VARIANTS
+        ),
+    ]
+
+
+def measure(settings: Settings) -> SuiteResult:
+    with cifar10_folder() as (folder, note):
+        chosen, heats = choose_fastest(contenders(folder), ("pytorch-",), settings)
+        measured = alternate(chosen, settings.rounds, settings.turn_seconds, tell=settings.tell)
+    pytorch = best(measured, "pytorch-")
+    speed = ratio(measured[OWN], measured[pytorch])
+    cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
+    figures = [
+        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x", PYTORCH_TARGET),
+        Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
+        *pair_figures(measured),
+    ]
+    notes = [note, *heats, *pair_notes()]
+    title = "Evaluation of ResNet-20, 10,000 images of CIFAR-10, float32"
+    return SuiteResult(title, figures, notes, pytorch, rows(measured, pytorch))

@@ -1,0 +1,100 @@
+"""The copy of the state that a worker of the collective engine holds on its devices.
+
+It can be read at any moment and by any thread, also while the worker waits for one that is lost.
+Two stamps, one before and one after the update of a round, show whether a copy is whole.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.core.metrics import TAIL
+from paceline.core.state import State
+from paceline.core.update import Vectors
+
+NUM_TAILS = 8192
+"""Steps of which the tails are kept: more than a block, which takes seconds, has."""
+TRIES = 5
+TRY_EVERY_S = 0.05
+"""A worker that still trains is between its stamps for a moment only."""
+
+
+class Memory:
+    """The vectors of the state on every device of this worker, the stamps, and the last tails."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, sizes: dict[str, int]) -> None:
+        self._strategy = strategy
+        with strategy.scope():
+            self.vectors = {name: _local_variable(size) for name, size in sizes.items()}
+        with tf.device("/cpu:0"):
+            self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._done = tf.Variable(-1, dtype=tf.int64, trainable=False)
+            self._tails = tf.Variable(tf.zeros([NUM_TAILS, len(TAIL)]), trainable=False)
+        self._first_tail = 0
+
+    def load(self, state: State) -> None:
+        """Replace everything by this state."""
+        self._done.assign(-1)
+        for name, variable in self.vectors.items():
+            for copy in self._strategy.experimental_local_results(variable):
+                copy.assign(state.vectors[name])
+        tails, table = state.tails[-NUM_TAILS:], np.zeros([NUM_TAILS, len(TAIL)], np.float32)
+        self._first_tail = state.step - len(tails)
+        if len(tails):
+            table[np.arange(self._first_tail, state.step) % NUM_TAILS] = tails
+        self._tails.assign(table)
+        self._begun.assign(state.step)
+        self._done.assign(state.step)
+
+    def state(self, step: int) -> State:
+        """Return a copy of the vectors, which are those of `step`."""
+        return State(step, {name: self._read(copies) for name, copies in self.vectors.items()})
+
+    def held(self) -> State | None:
+        """Return a whole copy of the newest state with the tails that led to it, or None."""
+        for _ in range(TRIES):
+            done = int(self._done.numpy())
+            state, tails = self.state(done), self._tails.numpy()
+            if int(self._begun.numpy()) == done:
+                first = max(self._first_tail, done - NUM_TAILS)
+                rows = tails[np.arange(first, done) % NUM_TAILS]
+                return State(done, state.vectors, rows)
+            time.sleep(TRY_EVERY_S)
+        return None
+
+    def update(self, new: Vectors, last: tf.Tensor) -> tf.Tensor:
+        """Write the vectors after step `last` in a replica context; return `last` after that."""
+        with tf.control_dependencies(list(new.values())):
+            begun = self._begun.assign(last, read_value=False)
+        with tf.control_dependencies([begun]):
+            written = write_all(self.vectors, new)
+        with tf.control_dependencies(written):
+            return tf.identity(last)
+
+    def finish(self, first: tf.Tensor, last: tf.Tensor, tails: tf.Tensor) -> None:
+        """Keep the tails of the round; then stamp it with `last`, which `update` returned."""
+        places = tf.range(first, last) % NUM_TAILS
+        kept = self._tails.scatter_nd_update(places[:, None], tails[: last - first])
+        with tf.control_dependencies([kept]):
+            self._done.assign(last, read_value=False)
+
+    def _read(self, copies: tf.Variable) -> np.ndarray:
+        return self._strategy.experimental_local_results(copies)[0].numpy()
+
+
+def write_all(vectors: dict[str, tf.Variable], new: Vectors) -> list[tf.Operation]:
+    """Assign every vector; return the operations."""
+    return [variable.assign(new[name], read_value=False) for name, variable in vectors.items()]
+
+
+def _local_variable(size: int) -> tf.Variable:
+    """Build a variable of which each device updates its own copy; no write is communicated."""
+    return tf.Variable(
+        tf.zeros([size]),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )

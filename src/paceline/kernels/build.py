@@ -1,0 +1,141 @@
+"""Compiles the library of kernels: by `python -m paceline.kernels`, and into a wheel.
+
+The cache has a folder for each compiler. This module uses the standard library only and does not
+import TensorFlow, because a wheel is built where Paceline's dependencies are not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from paceline.errors import UserError
+from paceline.kernels.library import (
+    KERNEL_FLAGS,
+    OPS_FLAGS,
+    find_library,
+    library_cache,
+    library_name,
+    missing_instructions,
+    put,
+    read_sources,
+)
+
+
+def find_compiler() -> list[str]:
+    """Return the command of the C++ compiler: CXX, else g++ or clang++; empty if there is none."""
+    if given := os.environ.get("CXX"):
+        return shlex.split(given)
+    found = shutil.which("g++") or shutil.which("clang++")
+    return [found] if found else []
+
+
+def build_library(folder: Path | None = None) -> Path:
+    """Put the library into `folder`, by default the package itself, and return its file.
+
+    It is compiled unless the cache has it from this compiler. The package or the cache may be
+    read-only, but not both. Without a compiler, a library that is here already will do.
+    """
+    compiler = find_compiler()
+    if not compiler:
+        if folder is None and (found := find_library()):
+            return found
+        raise UserError(
+            "there is no C++ compiler; install g++ (Debian: apt-get install g++), or set CXX"
+        )
+    kept = library_cache(_compiler_version(compiler))
+    content = kept.read_bytes() if kept.is_file() else _compile(compiler)
+    target = (folder or Path(str(files("paceline.kernels"))) / "lib") / library_name()
+    written = [path for path in (target, kept) if _is_put(content, path)]
+    if not written:
+        raise UserError(f"neither {target.parent} nor the cache {kept.parent} can be written")
+    return written[0]
+
+
+def _is_put(content: bytes, path: Path) -> bool:
+    try:
+        put(content, path)
+    except OSError:
+        return False
+    return True
+
+
+def _compiler_version(compiler: list[str]) -> str:
+    """Return the first line of `--version` as a name of a folder, such as g++-Debian-12.2.0-14."""
+    line = (_output_of([*compiler, "--version"], Path.cwd()).splitlines() or ["unknown"])[0]
+    return re.sub(r"[^\w.+-]+", "-", line).strip("-.") or "unknown"
+
+
+def _compile(compiler: list[str]) -> bytes:
+    """Compile all sources side by side, link them, and return the library."""
+    spec = find_spec("tensorflow")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("TensorFlow is not installed; install it with pip install 'paceline[cpu]'")
+    tensorflow = Path(next(iter(spec.submodule_search_locations)))
+    ops_flags = (*OPS_FLAGS, f"-isystem{tensorflow / 'include'}")
+    with tempfile.TemporaryDirectory(prefix="paceline-kernels-") as folder:
+        work, sources = Path(folder), read_sources()
+        for name, content in sources.items():
+            (work / name).write_bytes(content)
+        units = [name for name in sources if name.endswith(".cc")]
+        running = []
+        for name in units:
+            flags = ops_flags if name.endswith("ops.cc") else KERNEL_FLAGS
+            running.append(_start([*compiler, *flags, "-c", name, "-o", f"{name}.o"], work))
+        errors = [_outcome(process)[1] for process in running]
+        if failed := next(filter(None, errors), None):
+            raise failed
+        link = (f"-L{tensorflow}", "-l:libtensorflow_framework.so.2", "-o", "library.so")
+        _output_of([*compiler, "-shared", *(f"{name}.o" for name in units), *link], work)
+        return (work / "library.so").read_bytes()
+
+
+def _output_of(command: list[str], folder: Path) -> str:
+    output, error = _outcome(_start(command, folder))
+    if error:
+        raise error
+    return output
+
+
+def _start(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"the compiler {command[0]} does not run ({reason}); set CXX") from error
+
+
+def _outcome(process: subprocess.Popen[str]) -> tuple[str, UserError | None]:
+    """Wait for a compiler; return its output, and the first error that it printed."""
+    output, said = process.communicate()
+    if not process.returncode:
+        return output, None
+    lines = [line for line in said.splitlines() if "error" in line]
+    return output, UserError(
+        f"the compiler cannot build the kernels: {(lines or [said.strip()[:200]])[0]}"
+    )
+
+
+def main() -> int:
+    """Build the library: `python -m paceline.kernels [FOLDER]`."""
+    try:
+        if missing := missing_instructions():
+            print(f"kernels: this CPU has no {missing}; TensorFlow's are used, which are slower")
+            return 0
+        print(f"kernels: {build_library(*(Path(each) for each in sys.argv[1:2]))}")
+    except UserError as error:
+        print(
+            f"kernels: {error}; TensorFlow's own kernels are used, which are slower",
+            file=sys.stderr,
+        )
+        return 2
+    return 0

@@ -1,0 +1,309 @@
+// Max-pooling, and z sigmoid(alpha z) after a bias or a batch normalisation, as TensorFlow operations for CPUs.
+// Each runs on the thread that calls it. What a person can get wrong is an InvalidArgument error.
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "batch_norm.h"
+#include "pooling.h"
+#include "swish.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace paceline {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+using Status = absl::Status;
+namespace errors = tensorflow::errors;
+
+// ---- shape functions ---------------------------------------------------------------------------------------------
+
+Status pool_shape(InferenceContext* c) {
+  ShapeHandle x;
+  DimensionHandle h, w;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &x));
+  TF_RETURN_IF_ERROR(c->Divide(c->Dim(x, 1), 2, false, &h));
+  TF_RETURN_IF_ERROR(c->Divide(c->Dim(x, 2), 2, false, &w));
+  c->set_output(0, c->MakeShape({c->Dim(x, 0), h, w, c->Dim(x, 3)}));
+  return absl::OkStatus();
+}
+
+// Output i has the shape of input `inputs[i]`.
+auto like_inputs(std::vector<int> inputs) {
+  return [inputs](InferenceContext* c) {
+    for (size_t i = 0; i < inputs.size(); i++) c->set_output(i, c->input(inputs[i]));
+    return absl::OkStatus();
+  };
+}
+
+// ---- checks at run time ------------------------------------------------------------------------------------------
+
+const float* data(const Tensor& t) { return t.flat<float>().data(); }
+float* data(Tensor* t) { return t->flat<float>().data(); }
+
+Status check_channels(const Tensor& x, int64_t most_dims) {
+  if (x.dims() < 2 || x.dims() > most_dims || x.NumElements() == 0)
+    return errors::InvalidArgument("the input must be [..., channels] and not empty, not ", x.shape().DebugString());
+  if (x.dim_size(x.dims() - 1) % 8)
+    return errors::InvalidArgument("channels must be a multiple of 8, not ", x.dim_size(x.dims() - 1));
+  return absl::OkStatus();
+}
+
+// Input `images` is [..., channels], input `gradient` (unless -1) has its shape, `vectors` one number per channel.
+Status check(OpKernelContext* context, int images, int gradient, std::initializer_list<int> vectors) {
+  const Tensor& x = context->input(images);
+  TF_RETURN_IF_ERROR(check_channels(x, 8));
+  if (gradient >= 0 && context->input(gradient).shape() != x.shape())
+    return errors::InvalidArgument("the gradient ", context->input(gradient).shape().DebugString(),
+                                   " does not have the shape of the input ", x.shape().DebugString());
+  for (const int i : vectors)
+    if (context->input(i).shape() != TensorShape({x.dim_size(x.dims() - 1)}))
+      return errors::InvalidArgument("factors, offsets and statistics must be [", x.dim_size(x.dims() - 1),
+                                     "], not ", context->input(i).shape().DebugString());
+  return absl::OkStatus();
+}
+
+swish::Shape rows_of(const Tensor& x) {
+  const int64_t c = x.dim_size(x.dims() - 1);
+  return {static_cast<size_t>(x.NumElements() / c), static_cast<int>(c)};
+}
+
+std::vector<float> to_float(const std::vector<double>& values) {
+  return std::vector<float>(values.begin(), values.end());
+}
+
+// ---- max-pooling -------------------------------------------------------------------------------------------------
+
+pooling::Shape pool_of(const Tensor& x) {
+  return {static_cast<int>(x.dim_size(0)), static_cast<int>(x.dim_size(1)), static_cast<int>(x.dim_size(2)),
+          static_cast<int>(x.dim_size(3))};
+}
+
+Status check_pool(const Tensor& x) {
+  if (x.dims() != 4 || x.dim_size(1) < 2 || x.dim_size(2) < 2)
+    return errors::InvalidArgument("the input must be images of at least 2 x 2 pixels, not ", x.shape().DebugString());
+  return check_channels(x, 4);
+}
+
+class MaxPool : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    OP_REQUIRES_OK(context, check_pool(x));
+    Tensor* y = nullptr;
+    const TensorShape shape({x.dim_size(0), x.dim_size(1) / 2, x.dim_size(2) / 2, x.dim_size(3)});
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
+    pooling::forward(pool_of(x), data(x), data(y));
+  }
+};
+
+class MaxPoolGradient : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &dy = context->input(1);
+    OP_REQUIRES_OK(context, check_pool(x));
+    const TensorShape shape({x.dim_size(0), x.dim_size(1) / 2, x.dim_size(2) / 2, x.dim_size(3)});
+    OP_REQUIRES(context, dy.shape() == shape,
+                errors::InvalidArgument("the gradient must be ", shape.DebugString(), ", not ",
+                                        dy.shape().DebugString()));
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
+    pooling::backward(pool_of(x), data(x), data(dy), data(dx));
+  }
+};
+
+// ---- act(factor x + offset) --------------------------------------------------------------------------------------
+
+class WithAlpha : public OpKernel {
+ public:
+  explicit WithAlpha(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("alpha", &alpha_));
+  }
+
+ protected:
+  float alpha_;
+};
+
+class Swish : public WithAlpha {
+ public:
+  using WithAlpha::WithAlpha;
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, check(context, 0, -1, {1, 2}));
+    const Tensor &x = context->input(0), &factor = context->input(1), &offset = context->input(2);
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    swish::forward(rows_of(x), data(x), alpha_, data(factor), data(offset), data(y));
+  }
+};
+
+class SwishGradient : public WithAlpha {
+ public:
+  using WithAlpha::WithAlpha;
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, check(context, 1, 0, {2, 3}));
+    const Tensor &dy = context->input(0), &x = context->input(1), &factor = context->input(2),
+                 &offset = context->input(3);
+    Tensor *dx = nullptr, *dfactor = nullptr, *doffset = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx));
+    OP_REQUIRES_OK(context, context->allocate_output(1, factor.shape(), &dfactor));
+    OP_REQUIRES_OK(context, context->allocate_output(2, factor.shape(), &doffset));
+    const swish::Shape s = rows_of(x);
+    const std::vector<float> zeros(s.c);
+    std::vector<double> sum(s.c), product(s.c);
+    swish::backward(s, data(dy), data(x), alpha_, data(factor), data(offset), zeros.data(), data(dx), sum.data(),
+                    product.data());
+    for (int i = 0; i < s.c; i++) {
+      data(dfactor)[i] = static_cast<float>(product[i]);
+      data(doffset)[i] = static_cast<float>(sum[i]);
+    }
+    swish::combine(s, data(dx), data(x), data(factor), zeros.data(), zeros.data(), data(dx));
+  }
+};
+
+// ---- act(batch_norm(x)) ------------------------------------------------------------------------------------------
+
+// gamma (x - mean) scale + beta as factor x + offset.
+struct Affine {
+  std::vector<float> factor, offset;
+  Affine(int c, const float* gamma, const float* beta, const float* mean, const float* scale)
+      : factor(c), offset(c) {
+    for (int i = 0; i < c; i++) {
+      factor[i] = gamma[i] * scale[i];
+      offset[i] = beta[i] - mean[i] * factor[i];
+    }
+  }
+};
+
+class NormSwish : public WithAlpha {
+ public:
+  explicit NormSwish(OpKernelConstruction* context) : WithAlpha(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, check(context, 0, -1, {1, 2}));
+    const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2);
+    Tensor *y = nullptr, *mean = nullptr, *variance = nullptr, *scale = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &mean));
+    OP_REQUIRES_OK(context, context->allocate_output(2, gamma.shape(), &variance));
+    OP_REQUIRES_OK(context, context->allocate_output(3, gamma.shape(), &scale));
+    const swish::Shape s = rows_of(x);
+    batch_norm::Moments moments(s.c);
+    moments.add(data(x), s.rows);
+    moments.finish(epsilon_, data(mean), data(scale), data(variance));
+    const Affine affine(s.c, data(gamma), data(beta), data(mean), data(scale));
+    swish::forward(s, data(x), alpha_, affine.factor.data(), affine.offset.data(), data(y));
+  }
+
+ private:
+  float epsilon_;
+};
+
+class NormSwishGradient : public WithAlpha {
+ public:
+  using WithAlpha::WithAlpha;
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, check(context, 1, 0, {2, 3, 4, 5}));
+    const Tensor &dy = context->input(0), &x = context->input(1), &gamma = context->input(2),
+                 &beta = context->input(3), &mean = context->input(4), &scale = context->input(5);
+    Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx));
+    OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &dgamma));
+    OP_REQUIRES_OK(context, context->allocate_output(2, gamma.shape(), &dbeta));
+    const swish::Shape s = rows_of(x);
+    const Affine affine(s.c, data(gamma), data(beta), data(mean), data(scale));
+    std::vector<double> sum(s.c), product(s.c), of_x(s.c), constant(s.c);
+    swish::backward(s, data(dy), data(x), alpha_, affine.factor.data(), affine.offset.data(), data(mean), data(dx),
+                    sum.data(), product.data());
+    const double n = static_cast<double>(s.rows);
+    for (int i = 0; i < s.c; i++) {
+      const double f = affine.factor[i], one = data(scale)[i];
+      data(dbeta)[i] = static_cast<float>(sum[i]);
+      data(dgamma)[i] = static_cast<float>(product[i] * one);
+      of_x[i] = -f * one * one * product[i] / n;
+      constant[i] = -f * sum[i] / n - of_x[i] * data(mean)[i];
+    }
+    swish::combine(s, data(dx), data(x), affine.factor.data(), to_float(of_x).data(), to_float(constant).data(),
+                   data(dx));
+  }
+};
+
+}  // namespace
+
+// ---- registration ------------------------------------------------------------------------------------------------
+
+REGISTER_OP("PacelineMaxPool").Input("x: float").Output("y: float").SetShapeFn(pool_shape);
+REGISTER_OP("PacelineMaxPoolGradient")
+    .Input("x: float")
+    .Input("dy: float")
+    .Output("dx: float")
+    .SetShapeFn(like_inputs({0}));
+REGISTER_OP("PacelineSwish")
+    .Input("x: float")
+    .Input("factor: float")
+    .Input("offset: float")
+    .Output("y: float")
+    .Attr("alpha: float")
+    .SetShapeFn(like_inputs({0}));
+REGISTER_OP("PacelineSwishGradient")
+    .Input("dy: float")
+    .Input("x: float")
+    .Input("factor: float")
+    .Input("offset: float")
+    .Output("dx: float")
+    .Output("dfactor: float")
+    .Output("doffset: float")
+    .Attr("alpha: float")
+    .SetShapeFn(like_inputs({1, 2, 3}));
+REGISTER_OP("PacelineNormSwish")
+    .Input("x: float")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Output("y: float")
+    .Output("mean: float")
+    .Output("variance: float")
+    .Output("scale: float")
+    .Attr("epsilon: float")
+    .Attr("alpha: float")
+    .SetShapeFn(like_inputs({0, 1, 1, 1}));
+REGISTER_OP("PacelineNormSwishGradient")
+    .Input("dy: float")
+    .Input("x: float")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Input("mean: float")
+    .Input("scale: float")
+    .Output("dx: float")
+    .Output("dgamma: float")
+    .Output("dbeta: float")
+    .Attr("alpha: float")
+    .SetShapeFn(like_inputs({1, 2, 3}));
+
+#define REGISTER_CPU(name, ...) \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU), __VA_ARGS__)
+
+REGISTER_CPU("PacelineMaxPool", MaxPool);
+REGISTER_CPU("PacelineMaxPoolGradient", MaxPoolGradient);
+REGISTER_CPU("PacelineSwish", Swish);
+REGISTER_CPU("PacelineSwishGradient", SwishGradient);
+REGISTER_CPU("PacelineNormSwish", NormSwish);
+REGISTER_CPU("PacelineNormSwishGradient", NormSwishGradient);
+
+}  // namespace paceline

@@ -1,0 +1,73 @@
+// Checks of the tensors that an operation gets at run time, and memory for those that it makes.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace paceline {
+namespace {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using Status = absl::Status;
+namespace errors = tensorflow::errors;
+
+// Asks for huge pages: with cold caches, convolutions were 6 % and norms 25 % faster. It is only a hint, so the whole
+// pages that the tensor is in may belong to its neighbours, too.
+Status in_huge_pages(Status allocated, Tensor* const& tensor) {
+  constexpr uintptr_t page = uintptr_t{2} << 20;
+  if (!allocated.ok() || tensor->TotalBytes() < page / 2) return allocated;
+  const auto start = reinterpret_cast<uintptr_t>(tensor->data());
+  const uintptr_t first = start / page * page, last = (start + tensor->TotalBytes() + page - 1) / page * page;
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  return allocated;
+}
+
+const float* data(const Tensor& t) { return t.flat<float>().data(); }
+float* data(Tensor* t) { return t->flat<float>().data(); }
+
+// Images [n, h, w, channels] that are not empty and whose rows and pixels can be counted in an int.
+Status check_images(const char* name, const Tensor& images, int64_t channels) {
+  if (images.dims() != 4 || images.NumElements() == 0)
+    return errors::InvalidArgument(name, " must be images [n, height, width, channels] that are not empty, not ",
+                                   images.shape().DebugString());
+  if (images.dim_size(3) != channels)
+    return errors::InvalidArgument(name, " has ", images.dim_size(3), " channels, the filter has ", channels);
+  const int64_t pixels = images.dim_size(0) * (images.dim_size(1) + 4) * (images.dim_size(2) + 4);
+  if (pixels >= std::numeric_limits<int>::max() / 2)
+    return errors::InvalidArgument(name, " has too many pixels for one call: ", images.shape().DebugString());
+  return absl::OkStatus();
+}
+
+Status check_multiple_of_8(std::initializer_list<int64_t> channels) {
+  for (const int64_t each : channels)
+    if (each <= 0 || each % 8)
+      return errors::InvalidArgument("channels must be a positive multiple of 8, not ", each);
+  return absl::OkStatus();
+}
+
+Status check_same_images(const Tensor& x, const Tensor& dy) {
+  for (int i = 0; i < 3; i++)
+    if (x.dim_size(i) != dy.dim_size(i))
+      return errors::InvalidArgument("images ", x.shape().DebugString(), " and gradients ",
+                                     dy.shape().DebugString(), " do not fit together");
+  return absl::OkStatus();
+}
+
+Status check_filter(const Tensor& filter, bool is_3x3) {
+  const bool fits = filter.dims() == 4 && filter.NumElements() > 0 &&
+                    (!is_3x3 || (filter.dim_size(0) == 3 && filter.dim_size(1) == 3));
+  if (!fits)
+    return errors::InvalidArgument("the filter must be ", is_3x3 ? "[3, 3" : "[height, width",
+                                   ", in, out] and not empty, not ", filter.shape().DebugString());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,63 @@
+"""One pod of an Indexed Job on Kubernetes, with a headless service and no operator.
+
+Kubernetes tells a pod its number (JOB_COMPLETION_INDEX) and gives it the host name
+<something>-<number>. The manifest adds the name of the headless service and the number of pods
+(deploy/indexed-job). A JobSet and a TrainJob of the Kubeflow Trainer name their pods in the same
+way.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.config.cluster import Cluster
+from paceline.config.job import Job
+from paceline.errors import UserError
+from paceline.messages import Send
+from paceline.places.platform_task import build_cluster, number, run_task
+
+INDEX = "JOB_COMPLETION_INDEX"
+SERVICE = "PACELINE_SERVICE"
+"""Name of the headless service: pods reach each other at <host name>.<service>."""
+COUNT = "PACELINE_PODS"
+PORT = "PACELINE_PORT"
+DEFAULT_PORT = 2222
+
+
+def in_an_indexed_job(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process is in one of several pods that can find each other."""
+    return INDEX in environment and SERVICE in environment
+
+
+def launch(job: Job, listen: Send) -> dict[str, Any]:
+    """Run this pod's worker to its end."""
+    environment = os.environ
+    if missing := [name for name in (INDEX, SERVICE, COUNT) if name not in environment]:
+        raise UserError(
+            f"--on kubernetes needs the environment variable {missing[0]}, which is not set; "
+            "deploy/indexed-job has a manifest that sets it"
+        )
+    cluster = find_cluster(environment, socket.gethostname(), job.place.ps)
+    return run_task(job, cluster, "kubernetes", COUNT, listen)
+
+
+def find_cluster(environment: Mapping[str, str], hostname: str, num_servers: int) -> Cluster:
+    """Return the cluster of the pods, and which of its processes this one is."""
+    index, count = number(environment, INDEX), number(environment, COUNT)
+    port = number(environment, PORT) if environment.get(PORT) else DEFAULT_PORT
+    stem, _, suffix = hostname.split(".")[0].rpartition("-")
+    if not stem or suffix != str(index):
+        raise UserError(
+            f"the host name of this pod is {hostname!r}; it must end with its number, -{index}: "
+            "the job needs completionMode Indexed, and its pods the service as subdomain"
+        )
+    if index >= count:
+        raise UserError(
+            f"{INDEX} is {index}, but {COUNT} is {count}; both the job's completions and {COUNT} "
+            "must be the number of pods"
+        )
+    hosts = [f"{stem}-{i}.{environment[SERVICE]}:{port}" for i in range(count)]
+    return build_cluster(hosts, index, num_servers)

@@ -1,0 +1,155 @@
+"""One task of a Slurm job step: `srun -n 4 paceline train RECIPE`.
+
+Slurm's variables tell every task the nodes of the step and its own number. No other code knows
+them. Slurm starts and ends the tasks; a batch script requeues the job (examples/slurm.sbatch).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from paceline.config.cluster import Cluster
+from paceline.config.job import Job
+from paceline.errors import UserError
+from paceline.messages import Message, Send, Start, Warn
+from paceline.places.platform_task import build_cluster, number, run_task
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.storage import is_remote
+
+FIRST_PORT = 10_000
+"""Below the ports that Linux gives to outgoing connections (from 32,768)."""
+PORTS_PER_STEP = 22
+NUM_STEPS = 1_000
+"""So many steps have ports of their own."""
+STEPS_PER_JOB = 7
+"""Steps of a job that run at the same time; jobs are so far apart."""
+
+
+def in_a_step(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process is one of several tasks of a job step.
+
+    A batch script, and a step of one task, are ordinary shells.
+    """
+    return "SLURM_STEP_ID" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+
+
+def launch(job: Job, listen: Send) -> dict[str, Any]:
+    """Run this task's worker to its end. Only the chief's task shows progress."""
+    environment = os.environ
+    if "SLURM_STEP_ID" not in environment:
+        raise UserError(
+            "--on slurm is for the tasks of a job step, and SLURM_STEP_ID is not set; "
+            "start the tasks with srun -n N paceline train ..., or use --workers N on one machine"
+        )
+    cluster = find_cluster(environment, job.place.ps)
+    cores = job.place.cores or int(environment.get("SLURM_CPUS_PER_TASK", "1"))
+    _share_gpus(environment)
+    own = replace(job, place=replace(job.place, cores=cores))
+    heard = listen if cluster.is_chief else _quiet(job, listen)
+    return run_task(own, cluster, "slurm", "this job step", heard)
+
+
+def find_cluster(environment: Mapping[str, str], num_servers: int) -> Cluster:
+    """Return the cluster of a step, and which of its processes this task is."""
+    hosts = _hosts_of_tasks(environment)
+    first = _first_port(environment)
+    used: dict[str, int] = {}
+    addresses = []
+    for host in hosts:
+        addresses.append(f"{host}:{first + used.get(host, 0)}")
+        used[host] = used.get(host, 0) + 1
+    if max(used.values()) > PORTS_PER_STEP:
+        raise UserError(
+            f"this step has {max(used.values())} tasks on one host; it may have {PORTS_PER_STEP}: "
+            "give each task more cores (srun --cpus-per-task), or use more nodes"
+        )
+    return build_cluster(addresses, number(environment, "SLURM_PROCID"), num_servers)
+
+
+def _first_port(environment: Mapping[str, str]) -> int:
+    """Return the port of a step's first task on each host. Other steps have other ports."""
+    job, step = number(environment, "SLURM_JOB_ID"), number(environment, "SLURM_STEP_ID")
+    return FIRST_PORT + (job * STEPS_PER_JOB + step) % NUM_STEPS * PORTS_PER_STEP
+
+
+def _hosts_of_tasks(environment: Mapping[str, str]) -> list[str]:
+    """Return the host of each task, in the order of their numbers."""
+    names = _show("hostnames", environment["SLURM_STEP_NODELIST"]).split()
+    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+    addresses = _node_addresses(environment["SLURM_STEP_NODELIST"])
+    hosts = [addresses.get(name, name) for name in names]
+    if environment.get("SLURM_DISTRIBUTION", "block").startswith("cyclic"):
+        turns = range(max(per_node))
+        return [host for turn in turns for host, n in zip(hosts, per_node, strict=True) if turn < n]
+    return [host for host, n in zip(hosts, per_node, strict=True) for _ in range(n)]
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Return the number of tasks of each node from Slurm's short form: 2(x3),1 is 2, 2, 2, 1."""
+    counts = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if not match:
+            raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}; it must be like 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _node_addresses(nodes: str) -> dict[str, str]:
+    """Return the address of each node by its name, as Slurm itself reaches it."""
+    pairs = re.findall(r"NodeName=(\S+).*?NodeAddr=(\S+)", _show("node", nodes, "--oneliner"))
+    return dict(pairs)
+
+
+def _show(what: str, nodes: str, *options: str) -> str:
+    """Return what `scontrol show` prints."""
+    program = shutil.which("scontrol")
+    if program is None:
+        raise UserError(
+            "scontrol is not on the PATH of this node; Paceline needs it to find the nodes of the "
+            "step. Set TF_CONFIG instead (docs/clusters.md)"
+        )
+    found = subprocess.run(
+        [program, "show", what, nodes, *options], capture_output=True, text=True, timeout=60
+    )
+    if found.returncode:
+        raise UserError(f"scontrol show {what} {nodes} failed: {found.stderr.strip()}")
+    return found.stdout
+
+
+def _share_gpus(environment: Any) -> None:
+    """Give each task of a node its share, if Slurm shows all GPUs of the node to all tasks."""
+    visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+    here = per_node[number(environment, "SLURM_NODEID")]
+    bound = "SLURM_GPUS_PER_TASK" in environment or "SLURM_STEP_GPUS_PER_TASK" in environment
+    if bound or here == 1 or len(visible) < here:
+        return
+    share, local = len(visible) // here, number(environment, "SLURM_LOCALID")
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible[local * share : (local + 1) * share])
+
+
+def _quiet(job: Job, listen: Send) -> Send:
+    """Pass on warnings only, and check that this node sees the run folder.
+
+    A requeued job may have its chief on this node. When training starts, the chief has written the
+    folder.
+    """
+
+    def listen_quietly(message: Message) -> None:
+        if isinstance(message, Warn):
+            listen(message)
+        local = not is_remote(job.run.run_dir)
+        if isinstance(message, Start) and local and not RunFolder(job.run.run_dir).exists():
+            raise UserError(
+                f"this node does not see the run folder {job.run.run_dir}, so a requeued job would "
+                "start anew here; give a --run-dir on a file system that all nodes share"
+            )
+
+    return listen_quietly

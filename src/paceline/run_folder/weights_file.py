@@ -1,0 +1,39 @@
+"""A checkpoint with weights only: what evaluation takes, without the slots of the optimizer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from paceline.core.state import Part, State, StateLayout, evaluated_vector
+from paceline.errors import UserError
+from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
+
+
+def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest: str) -> Path:
+    """Write the weights of the checkpoint of `step` into a file of the same name in `folder`.
+
+    Its `params` are the averaged weights if the training kept an average.
+    """
+    name = f"step-{step:08d}.safetensors"
+    try:
+        tensors = read_variables(checkpoints / name, step)
+    except (Damaged, OSError) as error:
+        raise UserError(f"{checkpoints / name} cannot be read: {error}") from error
+    evaluated = evaluated_vector({each.partition("/")[0] for each in tensors})
+    parts: dict[str, Part] = {}
+    vectors: dict[str, np.ndarray] = {}
+    for vector, source in zip(WEIGHTS, (evaluated, "stats"), strict=True):
+        own = {
+            each.removeprefix(f"{source}/"): array
+            for each, array in tensors.items()
+            if each.startswith(f"{source}/")
+        }
+        parts[vector] = tuple((each, array.shape) for each, array in own.items())
+        flat = [array.reshape(math.prod(array.shape)) for array in own.values()]
+        vectors[vector] = np.concatenate([*flat, np.zeros(0, np.float32)])
+    content = pack(State(step, vectors), StateLayout(parts), experiment_digest, None)
+    (folder / name).write_bytes(content)
+    return folder / name

@@ -1,0 +1,112 @@
+"""The zoo: trained models with the command that made them and the digests to compare a repetition
+with.
+
+An entry is a small run folder: config.json, result.json, one checkpoint with weights only, and
+zoo.json, its row in the table. Entries are in the package, and in the folder that the environment
+variable PACELINE_ZOO names. `zoo:NAME` stands for an entry wherever a run is expected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from paceline.config.dataclass_json import from_json
+from paceline.config.experiment import Experiment
+from paceline.errors import UserError, did_you_mean
+from paceline.run_folder.files import read_json, sealed, write_json
+
+PREFIX = "zoo:"
+ADVICE = "install Paceline again, or make the entry again"
+FOLDER = "PACELINE_ZOO"
+"""Environment variable that names a further folder of entries."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says about an entry."""
+
+    name: str
+    command: str
+    step: int
+    test_accuracy: float | None
+    state_sha256: str
+    """Digest of the whole state at the end of the training."""
+    first_steps: int
+    first_sha256: str
+    """Digest of the state after `first_steps` steps."""
+    kernels: str
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return the experiment of the entry, without the folder of its data."""
+        config = read_json(zoo_folder(self.name) / "config.json", ADVICE)
+        return _without_code(Experiment.from_json(config["experiment"]), self.name)
+
+
+def _without_code(experiment: Experiment, name: str) -> Experiment:
+    """Refuse code of somebody's own: an entry must be safe to use and to train."""
+    if experiment.model.build or experiment.data.build:
+        raise UserError(f"{name} has model.build or data.build; an entry of the zoo cannot")
+    return experiment
+
+
+def zoo_folders() -> list[Path]:
+    """Return the folders that may contain entries, first the one of the environment."""
+    own = Path(__file__).parents[1] / "zoo"
+    return [*(Path(each) for each in [os.environ.get(FOLDER, "")] if each), own]
+
+
+def list_zoo() -> list[Row]:
+    """Return the rows of all entries by name."""
+    found: dict[str, Row] = {}
+    for folder in reversed(zoo_folders()):
+        for file in folder.glob("*/zoo.json"):
+            found[file.parent.name] = from_json(Row, read_json(file, ADVICE))
+    return [found[name] for name in sorted(found)]
+
+
+def find_row(name: str) -> Row:
+    """Return the row of an entry, with or without `zoo:`."""
+    rows = {row.name: row for row in list_zoo()}
+    name = name.removeprefix(PREFIX)
+    if name not in rows:
+        hint = did_you_mean(name, list(rows)) if rows else f"it is empty; see {FOLDER}"
+        raise UserError(f"the zoo has no {name!r}; {hint}")
+    return rows[name]
+
+
+def zoo_folder(name: str) -> Path:
+    """Return the folder of an entry, with or without `zoo:`."""
+    row = find_row(name)
+    folders = (folder / row.name for folder in zoo_folders())
+    return next(folder for folder in folders if (folder / "zoo.json").exists())
+
+
+def add_entry(row: Row, run: Path, folder: Path) -> Path:
+    """Make an entry of a finished run in `folder`, and return its folder."""
+    from paceline.run_folder.weights_file import write_weights
+
+    if not re.fullmatch(r"\w[\w.-]*", row.name):
+        raise UserError(f"the name is {row.name!r}; it may have letters, digits, '.', '_' and '-'")
+    entry = folder / row.name
+    if entry.exists():
+        raise UserError(f"{entry} exists; remove it, or give another name")
+    (entry / "checkpoints").mkdir(parents=True)
+    try:
+        config = read_json(run / "config.json", ADVICE)
+        experiment = _without_code(Experiment.from_json(config["experiment"]), row.name)
+        anywhere = replace(experiment, data=replace(experiment.data, dir=""))
+        config |= {"experiment": anywhere.to_json()}
+        write_json(entry / "config.json", sealed(config))
+        shutil.copyfile(run / "result.json", entry / "result.json")
+        folders = run / "checkpoints", entry / "checkpoints"
+        write_weights(*folders, row.step, anywhere.digest())
+        write_json(entry / "zoo.json", sealed(asdict(row)))
+    except BaseException:
+        shutil.rmtree(entry)
+        raise
+    return entry

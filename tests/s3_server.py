@@ -1,0 +1,70 @@
+"""moto's S3 server in a process of its own, and fixtures for folders on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from helpers import wait_until
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def server(**environment: str) -> Iterator[str]:
+    """moto's S3 server in a process of its own. Yields its URL."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | environment,
+    )
+    try:
+        wait_until(lambda: answers(port), 60, "moto's server does not answer")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """Start an S3 server with an empty `bucket`; set the environment that leads to it."""
+    with server() as url, pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "ENDPOINT_URL": url,
+            "ACCESS_KEY_ID": "us",
+            "SECRET_ACCESS_KEY": "er",
+            "DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(f"AWS_{name}", value)
+        fsspec.filesystem("s3").mkdir("bucket")
+        yield url
+
+
+@pytest.fixture
+def folder(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of an empty remote folder for one test, with an empty cache."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return f"s3://bucket/{tmp_path.name}-{os.getpid()}"

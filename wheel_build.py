@@ -1,0 +1,84 @@
+"""Builds wheels with the compiled kernels in them: setuptools, and what pyproject.toml names here.
+
+If the kernels cannot be compiled, the wheel is one for any platform, and a line says why. An
+editable install compiles nothing: `make setup` does that.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import shutil
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403  the other hooks of a build backend
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from paceline.errors import UserError  # noqa: E402
+from paceline.kernels.build import build_library, find_compiler  # noqa: E402
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """Add TensorFlow, whose headers the kernels need, if there is a compiler that needs them."""
+    requires = build_meta.get_requires_for_build_wheel(config_settings)
+    if not _why_not():
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        requires += project["optional-dependencies"]["cpu"]
+    return requires
+
+
+def _why_not() -> str:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return "they are for Linux on x86-64"
+    return "" if find_compiler() else "there is no C++ compiler"
+
+
+@functools.cache
+def _library() -> bytes:
+    """Return the library, or nothing if it cannot be compiled."""
+    try:
+        if reason := _why_not():
+            raise UserError(reason)
+        with tempfile.TemporaryDirectory(prefix="paceline-wheel-") as folder:
+            return build_library(Path(folder)).read_bytes()
+    except UserError as error:
+        print(f"The wheel has no kernels, and TensorFlow's are slower: {error}", file=sys.stderr)
+        return b""
+
+
+class BuildWithKernels(build_py):
+    """Copies the package, and the one library that fits it."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        # Both may have libraries of other sources: the folder that is copied, and the copy.
+        folder = Path(self.build_lib, "paceline", "kernels", "lib")
+        shutil.rmtree(folder, ignore_errors=True)
+        if content := _library():
+            from paceline.kernels.library import library_name
+
+            folder.mkdir(parents=True)
+            (folder / library_name()).write_bytes(content)
+
+
+class PlatformWheel(bdist_wheel):
+    """Names the platform if the wheel has a library. It fits every Python of that platform."""
+
+    def finalize_options(self) -> None:
+        self.distribution.has_ext_modules = lambda: bool(_library())
+        super().finalize_options()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform_tag = super().get_tag()
+        return (python, abi, platform_tag) if self.root_is_pure else ("py3", "none", platform_tag)
