@@ -198,10 +198,12 @@ class Program:
         ]
 
     def workers(self) -> list[int]:
-        """In the order in which they were started."""
-        return sorted(
-            pid for pid in self.processes() if b"paceline.worker" in _read(f"/proc/{pid}/cmdline")
-        )
+        """In the order in which they were started.
+
+        A child that a worker has just forked still shows the worker's command: it is left out.
+        """
+        pids = self.find("paceline.worker")
+        return [pid for pid in pids if _parent(pid) not in pids]
 
     def worker(self) -> int:
         (pid,) = self.workers()
@@ -343,6 +345,11 @@ def _clean_environment() -> dict[str, str]:
 
 def _all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def _read(path: str) -> bytes:
