@@ -130,10 +130,23 @@ void pack_turned_panel(const float* matrix, int depth, int width, int q, int fro
     }
 }
 
+// Fetches what the pixels [first, first + count) read, `floats` of which belong to `pixels`, within `turns`.
+Prefetch ahead(const float* from, size_t floats, size_t pixels, size_t first, size_t count, size_t turns) {
+  const size_t each = floats / pixels, begin = std::min(first * each, floats);
+  return Prefetch(Prefetch::READ, from + begin, std::min(count * each, floats - begin), turns);
+}
+
+// The floats of the input that are worth fetching ahead: none if the kernel leaves out most of it.
+size_t read_floats(const Shape& s) {
+  return s.kh < s.stride ? 0 : static_cast<size_t>(s.n) * s.h * s.w * s.c;
+}
+
+size_t num_turns(size_t a, size_t b, size_t c) { return ((a + 5) / 6) * ((b + 15) / 16) * ((c + DEPTH - 1) / DEPTH); }
+
 // out[count][width] = v[count][depth] panels, where gather(from, to, v) copies a part of the rows and
-// pack(q, from, to, panel) makes a panel. `memory` has room for both.
+// pack(q, from, to, panel) makes a panel. `memory` has room for both. What the next block reads is fetched meanwhile.
 template <typename G, typename P>
-void multiply_block(int count, int depth, int width, float* memory, G gather, P pack, float* out) {
+void multiply_block(int count, int depth, int width, float* memory, G gather, P pack, float* out, Prefetch& next) {
   float *panel = memory, *v = memory + DEPTH * 16;
   for (int from = 0; from < depth; from += DEPTH) {
     const int to = std::min(from + DEPTH, depth), some = to - from;
@@ -145,6 +158,7 @@ void multiply_block(int count, int depth, int width, float* memory, G gather, P 
       const auto fetch = [&] {  // the outputs of the next six rows
         for (int i = 0; i < 6; i++, soon += width)
           if (soon < end) __builtin_prefetch(soon, 1, 3);
+        next.turn();
       };
       const auto multiply = width - q >= 16 ? (from ? multiply_all<2, true, decltype(fetch)> : multiply_all<2, false, decltype(fetch)>)
                                             : (from ? multiply_all<1, true, decltype(fetch)> : multiply_all<1, false, decltype(fetch)>);
@@ -183,7 +197,9 @@ void pack_parts(const float* v, int ld, int count, int width, float* parts) {
 }
 
 // u[rows][width] (+)= sums over pixels of parts and panels.
-void correlate_packed(const float* parts, const float* panels, int count, int rows, int width, bool add, float* u) {
+template <typename F>
+void correlate_packed(const float* parts, const float* panels, int count, int rows, int width, bool add, float* u,
+                      F fetch) {
   for (int q = 0; q < width; q += 16) {
     const int columns = std::min(16, width - q);
     const float* panel = panels + static_cast<size_t>(q) * count;
@@ -192,6 +208,7 @@ void correlate_packed(const float* parts, const float* panels, int count, int ro
       const float* part = parts + static_cast<size_t>(first) * count;
       float* to = u + static_cast<size_t>(first) * width + q;
       for (int i = PART; i < std::min(2 * PART, rows - first); i++) __builtin_prefetch(to + static_cast<size_t>(i) * width, 1, 3);
+      fetch();
       if (columns == 16)
         correlate_rows<2>(some, part, some, panel, 16, count, to, width, add);
       else
@@ -211,7 +228,8 @@ void forward(const Shape& s, const float* x, const float* filter, float* y, cons
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
     const auto rows = [&](int from, int to, float* v) { gather(s, x, first, count, from, to, to - from, v); };
-    multiply_block(count, depth, s.k, memory, rows, pack, y + first * s.k);
+    Prefetch next = ahead(x, read_floats(s), num_pixels(s), first + count, block, num_turns(count, s.k, depth));
+    multiply_block(count, depth, s.k, memory, rows, pack, y + first * s.k, next);
     if (done) done(first, count);
   }
 }
@@ -227,12 +245,14 @@ void input_gradient(const Shape& s, const float* dy, const float* filter, float*
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
     const auto rows = [&](int from, int to, float* v) { copy_rows(dy + first * s.k, s.k, count, from, to, v); };
+    const size_t pixels = num_pixels(s), turns = s.kh * num_turns(count, line, s.k);
+    Prefetch next = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
     for (int row = 0; row < s.kh; row++) {
       const float* matrix = filter + static_cast<size_t>(row) * line * s.k;
       const auto pack = [&](int q, int from, int to, float* panel) {
         pack_turned_panel(matrix, s.k, line, q, from, to, panel);
       };
-      multiply_block(count, s.k, line, memory, rows, pack, whole ? dx + first * s.c : m);
+      multiply_block(count, s.k, line, memory, rows, pack, whole ? dx + first * s.c : m, next);
       if (!whole) scatter(s, m, first, count, row, dx);
     }
     if (whole && done) done(first, count);
@@ -251,17 +271,24 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
   float *parts = v + static_cast<size_t>(block) * DEPTH, *panels = parts + static_cast<size_t>(block) * DEPTH + 8;
   for (size_t first = 0; first < pixels; first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, pixels - first));
+    const size_t turns = num_turns(rows, s.k, 1);
+    Prefetch inputs = ahead(x, read_floats(s), pixels, first + count, block, turns);
+    Prefetch gradients = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
+    const auto fetch = [&] {
+      inputs.turn();
+      gradients.turn();
+    };
     if (!few) pack_panels(dy + first * s.k, count, s.k, panels);
     for (int from = 0; from < rows; from += DEPTH) {
       const int some = std::min(DEPTH, rows - from);
       float* to = dfilter + static_cast<size_t>(from) * s.k;
       gather(s, x, first, count, from, from + some, some, v);
       if (few) {
-        correlate_all(some, s.k, v, some, dy + first * s.k, s.k, count, to, s.k, first > 0, [] {});
+        correlate_all(some, s.k, v, some, dy + first * s.k, s.k, count, to, s.k, first > 0, fetch);
         continue;
       }
       pack_parts(v, some, count, some, parts);
-      correlate_packed(parts, panels, count, some, s.k, first > 0, to);
+      correlate_packed(parts, panels, count, some, s.k, first > 0, to, fetch);
     }
   }
 }
