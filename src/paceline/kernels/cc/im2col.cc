@@ -1,11 +1,11 @@
 #include "im2col.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "long_rows.h"
 #include "prefetch.h"
 #include "simd.h"
+#include "windows.h"
 
 namespace paceline::im2col {
 namespace {
@@ -28,87 +28,7 @@ int block_pixels(size_t pixels, size_t depth, size_t width) {
   return static_cast<int>((even + 5) / 6 * 6);
 }
 
-inline void copy(const float* from, int n, float* to) {
-  if (n < 8) {
-    for (int i = 0; i < n; i++) to[i] = from[i];
-    return;
-  }
-  for (int i = 0; i + 8 <= n; i += 8) store(to + i, load(from + i));
-  if (n % 8) store(to + n - 8, load(from + n - 8));
-}
-
-// ---- the inputs under the kernel ------------------------------------------------------------------------------------
-
-// Walks over the output pixels in their order, and knows which part of the input is under the kernel.
-class Window {
- public:
-  Window(const Shape& shape, size_t pixel) : s_(shape) {
-    const size_t per_image = static_cast<size_t>(s_.oh) * s_.ow;
-    image_ = pixel / per_image;
-    oy_ = static_cast<int>(pixel % per_image) / s_.ow;
-    ox_ = static_cast<int>(pixel % per_image) % s_.ow;
-  }
-
-  void next() {
-    if (++ox_ < s_.ow) return;
-    ox_ = 0;
-    if (++oy_ < s_.oh) return;
-    oy_ = 0;
-    image_++;
-  }
-
-  // The part of each row of the kernel that is inside the image, in columns; and whether a row is.
-  int first_column() const { return std::max(0, -x()); }
-  int last_column() const { return std::min(s_.kw, s_.w - x()); }
-  bool has_row(int row) const { return y() + row >= 0 && y() + row < s_.h; }
-
-  // Where this row of the kernel is in the input.
-  const float* row(const float* input, int row) const {
-    return input + (static_cast<ptrdiff_t>((image_ * s_.h + y() + row) * s_.w) + x()) * s_.c;
-  }
-
- private:
-  int y() const { return oy_ * s_.stride - s_.top; }
-  int x() const { return ox_ * s_.stride - s_.left; }
-
-  const Shape& s_;
-  size_t image_;
-  int oy_, ox_;
-};
-
-// Rows of `out` are inputs [from, to) of the [kh][kw][c] under the kernel at output pixels [first, first + count),
-// filled up with zeros to `ld`.
-void gather(const Shape& s, const float* x, size_t first, int count, int from, int to, int ld, float* out) {
-  const int line = s.kw * s.c, used = s.kh * line;
-  for (int at = from; at < std::min(to, used);) {  // a row of the kernel, or a part of it
-    const int row = at / line, begin = at % line, end = std::min(line, begin + to - at);
-    float* o = out + (at - from);
-    Window window(s, first);
-    for (int i = 0; i < count; i++, o += ld, window.next()) {
-      const int inside = std::clamp(window.first_column() * s.c, begin, end);
-      const int outside = window.has_row(row) ? std::clamp(window.last_column() * s.c, inside, end) : inside;
-      std::fill(o, o + (inside - begin), 0.f);
-      copy(window.row(x, row) + inside, outside - inside, o + (inside - begin));
-      std::fill(o + (outside - begin), o + (end - begin), 0.f);
-    }
-    at += end - begin;
-  }
-  if (to > used)
-    for (int i = 0; i < count; i++) std::fill(out + i * ld + used - from, out + (i + 1) * ld, 0.f);
-}
-
-// The other way, for one row of the kernel: adds rows [kw][c] to the inputs under it.
-void scatter(const Shape& s, const float* in, size_t first, int count, int row, float* dx) {
-  Window window(s, first);
-  for (int i = 0; i < count; i++, in += s.kw * s.c, window.next()) {
-    if (!window.has_row(row)) continue;
-    float* to = const_cast<float*>(window.row(dx, row));
-    for (int j = window.first_column() * s.c; j < window.last_column() * s.c; j += 8)
-      store(to + j, _mm256_add_ps(load(to + j), load(in + j)));
-  }
-}
-
-// ---- products of a block ----------------------------------------------------------------------------------------------
+// ---- products of a block --------------------------------------------------------------------------------------------
 
 // Rows [from, to) of 16 columns (or 8) of a matrix [used][width] as a panel; rows from `used` on are zeros.
 void pack_panel(const float* matrix, int used, int width, int q, int from, int to, float* panel) {
@@ -128,6 +48,16 @@ void pack_turned_panel(const float* matrix, int depth, int width, int q, int fro
       transpose8(r);
       for (int j = 0; j < 8; j++) store(panel + (i - from + j) * columns + e, r[j]);
     }
+}
+
+// out[count][16 or 8] (+)= v[count][depth] panel, where `columns` are left.
+template <bool ADD, typename F>
+void multiply_panel(int count, const float* v, int depth, const float* panel, int columns, float* out, int ldo,
+                    F meanwhile) {
+  if (columns >= 16)
+    multiply_all<2, ADD>(count, v, depth, panel, depth, out, ldo, meanwhile);
+  else
+    multiply_all<1, ADD>(count, v, depth, panel, depth, out, ldo, meanwhile);
 }
 
 // Fetches what the pixels [first, first + count) read, `floats` of which belong to `pixels`, within `turns`.
@@ -160,9 +90,10 @@ void multiply_block(int count, int depth, int width, float* memory, G gather, P 
           if (soon < end) __builtin_prefetch(soon, 1, 3);
         next.turn();
       };
-      const auto multiply = width - q >= 16 ? (from ? multiply_all<2, true, decltype(fetch)> : multiply_all<2, false, decltype(fetch)>)
-                                            : (from ? multiply_all<1, true, decltype(fetch)> : multiply_all<1, false, decltype(fetch)>);
-      multiply(count, v, some, panel, some, out + q, width, fetch);
+      if (from)
+        multiply_panel<true>(count, v, some, panel, width - q, out + q, width, fetch);
+      else
+        multiply_panel<false>(count, v, some, panel, width - q, out + q, width, fetch);
     }
   }
 }
@@ -174,7 +105,7 @@ void copy_rows(const float* rows, size_t ld, int count, int from, int to, float*
   for (int i = 0; i < count; i++) copy(rows + i * ld + from, to - from, v + static_cast<size_t>(i) * (to - from));
 }
 
-// ---- sums over pixels --------------------------------------------------------------------------------------------------
+// ---- sums over pixels -----------------------------------------------------------------------------------------------
 
 constexpr int PART = 6;  // rows of a filter's gradient at a time
 
@@ -192,7 +123,8 @@ void pack_parts(const float* v, int ld, int count, int width, float* parts) {
   for (int first = 0; first < width; first += PART) {
     const int some = std::min(PART, width - first);
     const float* from = v + first;
-    for (int i = 0; i < count; i++, from += ld, parts += some) store(parts, load(from));  // what follows is written later
+    // Each store spoils what follows it, which is written later.
+    for (int i = 0; i < count; i++, from += ld, parts += some) store(parts, load(from));
   }
 }
 
@@ -207,7 +139,8 @@ void correlate_packed(const float* parts, const float* panels, int count, int ro
       const int some = std::min(PART, rows - first);
       const float* part = parts + static_cast<size_t>(first) * count;
       float* to = u + static_cast<size_t>(first) * width + q;
-      for (int i = PART; i < std::min(2 * PART, rows - first); i++) __builtin_prefetch(to + static_cast<size_t>(i) * width, 1, 3);
+      for (int i = PART; i < std::min(2 * PART, rows - first); i++)
+        __builtin_prefetch(to + static_cast<size_t>(i) * width, 1, 3);
       fetch();
       if (columns == 16)
         correlate_rows<2>(some, part, some, panel, 16, count, to, width, add);
