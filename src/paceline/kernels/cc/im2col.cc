@@ -168,25 +168,27 @@ void forward(const Shape& s, const float* x, const float* filter, float* y, cons
 }
 
 void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx, const Done& done) {
+  constexpr size_t cache = 256 << 10;  // floats
   const int line = s.kw * s.c;
-  const int block = block_pixels(num_pixels(s), s.k, line);
+  const int block = block_pixels(num_pixels(s), s.k, s.kh * line);
   const bool whole = s.kh * s.kw == 1 && s.stride == 1;  // each input belongs to one output
+  const int at_once = static_cast<size_t>(block) * s.kh * line <= cache ? s.kh : 1;  // rows of the kernel
   const size_t inputs = static_cast<size_t>(s.n) * s.h * s.w;
-  float* memory = scratch.take(block_memory(block) + (whole ? 0 : static_cast<size_t>(block) * line));
+  float* memory = scratch.take(block_memory(block) + (whole ? 0 : static_cast<size_t>(block) * at_once * line));
   float* m = memory + block_memory(block);
   if (!whole) std::fill(dx, dx + inputs * s.c, 0.f);
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
     const auto rows = [&](int from, int to, float* v) { copy_rows(dy + first * s.k, s.k, count, from, to, v); };
-    const size_t pixels = num_pixels(s), turns = s.kh * num_turns(count, line, s.k);
+    const size_t pixels = num_pixels(s), turns = num_turns(count, s.kh * line, s.k);
     Prefetch next = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
-    for (int row = 0; row < s.kh; row++) {
+    for (int row = 0; row < s.kh; row += at_once) {
       const float* matrix = filter + static_cast<size_t>(row) * line * s.k;
       const auto pack = [&](int q, int from, int to, float* panel) {
-        pack_turned_panel(matrix, s.k, line, q, from, to, panel);
+        pack_turned_panel(matrix, s.k, at_once * line, q, from, to, panel);
       };
-      multiply_block(count, s.k, line, memory, rows, pack, whole ? dx + first * s.c : m, next);
-      if (!whole) scatter(s, m, first, count, row, dx);
+      multiply_block(count, s.k, at_once * line, memory, rows, pack, whole ? dx + first * s.c : m, next);
+      if (!whole) scatter(s, m, first, count, row, row + at_once, dx);
     }
     if (whole && done) done(first, count);
   }
