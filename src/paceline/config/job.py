@@ -99,6 +99,9 @@ class Run:
     actions: tuple[str, ...] = ()
     """Functions of your own, as package.module:function or file.py:function.
     Each is called with (step, metrics) after every block."""
+    trust_code: bool = False
+    """If the code of model.build, data.build or actions is not here, run the copy of it in the run
+    folder. Give it only for runs whose code you know."""
     histograms: bool = False
     """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
     profile: str = ""

@@ -82,7 +82,7 @@ def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
     # The box is in the middle of the upright image; where one pixel remains, it is below and to
     # the right, so in what will be flipped it is above and to the left.
     flips = tf.stack([turn // 2 % 2, turn % 2])
-    flips = tf.cast(tf.where(lies, flips[::-1], flips), tf.int64)
+    flips = tf.cast(tf.where(lies, tf.gather(flips, [1, 0]), flips), tf.int64)
     start = (size - box + flips) // 2
     image = tf.slice(image, tf.concat([start, [0]], 0), tf.concat([box, [3]], 0))
     image = tf.image.resize(image, target, antialias=True)

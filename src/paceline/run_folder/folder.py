@@ -145,6 +145,7 @@ class RunFolder:
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
+            config["data_dir"] = _absolute(experiment.data.dir)
             self.check_lease()
             write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
@@ -208,6 +209,14 @@ class RunFolder:
         if wrong := wrong_fact(facts):
             raise UserError(f"{self._config} is damaged: its data has {wrong}; {RESTORE}")
         return facts
+
+    def data_dir(self) -> str:
+        """Return where the run's data is: where it was, or at the same relative path from here."""
+        relative, stored = self.experiment().data.dir, self.config().get("data_dir")
+        if not relative or not stored or not isinstance(stored, str) or is_remote(stored):
+            return relative
+        moved_along = not Path(stored).exists() and Path(relative).expanduser().exists()
+        return relative if moved_along else stored
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""
@@ -280,6 +289,12 @@ class RunFolder:
             if not self.exists():
                 shutil.rmtree(self.path)
             self._lock.release()
+
+
+def _absolute(folder: str) -> str:
+    if not folder or is_remote(folder):
+        return folder
+    return os.path.abspath(os.path.expanduser(folder))
 
 
 def _both_sides(url: str, local: Path) -> RemoteRun:
