@@ -200,7 +200,7 @@ def _decode_box(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> 
     """
     start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
     image = tf.image.decode_and_crop_jpeg(
-        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio
+        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=_DCT
     )
     return tf.raw_ops.ResizeBilinear(
         images=image[None], size=[size, size], half_pixel_centers=True

@@ -26,10 +26,7 @@ SLOW_MB_PER_S = 30
 LITTLE_MEMORY_GB = 2.0
 LITTLE_DISK_GB = 1.0
 TIMEOUT_S = 60
-NO_ANSWER = (
-    f"it did not answer within {TIMEOUT_S} s, so other programs or a slow disk hold it up; end "
-    "them, then try again"
-)
+NO_ANSWER = f"no answer within {TIMEOUT_S} s: end programs that are busy, then try again"
 TEST_FILE_MB = 32
 
 
@@ -125,10 +122,7 @@ def _tensorflow() -> Iterator[Finding]:
 
 
 def _probe(onednn: str) -> dict[str, Any] | str | None:
-    """Return the version and speed of TensorFlow, or a line that says why it does not run.
-
-    None if it takes too long: then it need not be broken.
-    """
+    """Return version and speed of TensorFlow, why it does not run, or None if it is too slow."""
     environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": onednn, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", _PROBE]
     try:

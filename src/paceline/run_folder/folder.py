@@ -292,9 +292,8 @@ class RunFolder:
 
 
 def _absolute(folder: str) -> str:
-    if not folder or is_remote(folder):
-        return folder
-    return os.path.abspath(os.path.expanduser(folder))
+    is_path = folder and not is_remote(folder)
+    return os.path.abspath(os.path.expanduser(folder)) if is_path else folder
 
 
 def _both_sides(url: str, local: Path) -> RemoteRun:

@@ -146,7 +146,7 @@ class Drawing:
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._place(line))
 
     def _marks(self, line: Line) -> list[tuple[float, float, str]]:
-        if not line.marked:
+        if not line.marked and len(line.points) > 1:
             return []
         chosen = slice(None, None, -math.ceil(len(line.points) / MAX_MARKS))  # with the last
         pairs = zip(self._place(line)[chosen], line.points[chosen], strict=True)
