@@ -270,6 +270,10 @@ def free_addresses(count: int) -> list[str]:
     return found
 
 
+def free_port() -> int:
+    return int(free_addresses(1)[0].rpartition(":")[2])
+
+
 def tf_config(
     cluster: dict[str, list[str]], role: str, index: int = 0, model_dir: str = "run"
 ) -> dict[str, str]:
