@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.config.dataclass_json import check_choices, differences, from_json, to_json
+from paceline.config.early_stopping import EarlyStopping as EarlyStopping
 from paceline.config.optimizer import Optimizer as Optimizer
 from paceline.config.optimizer import Schedule as Schedule
 from paceline.config.rules import Block, check_rules
@@ -191,6 +192,7 @@ class Experiment:
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     sync: Sync = field(default_factory=Sync)
+    early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
     epochs: float = 1.0
     """Passes over the training data."""
     steps: int = 0

@@ -28,6 +28,7 @@ from paceline.worker.actions import (
     WriteMetrics,
 )
 from paceline.worker.build import code_digests, data_facts, locate
+from paceline.worker.early_stopping import read_values
 from paceline.worker.training import Speed, Training, first_unreported
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def lead(training: Training, run: RunFolder) -> bool:
     first_step = first_unreported(loaded)
     if damaged := run.metrics.truncate(first_step):
         training.send(Warn(f"{damaged} damaged lines of {run.metrics.path} were left out"))
+    validation = read_values(run, job.experiment.early_stopping, training.core.plan, first_step)
     training.send(training.start_message(loaded.step, run_dir=run.where))
     run.append_start(loaded.step, job.place.on, job.cluster.num_workers)
     speed = Speed(job.experiment.global_batch_size)
@@ -52,7 +54,7 @@ def lead(training: Training, run: RunFolder) -> bool:
     save = SaveCheckpoint(engine.state, checkpoints, saves_at, training.send, run.publish)
     with ExitStack() as stack:
         actions = _build_actions(training, run, first_step, speed, save, stack)
-        metrics = _train(training, run, [*actions, *user_actions], loaded)
+        metrics = _train(training, run, [*actions, *user_actions], loaded, validation)
         state = engine.state()
         if state.step > first_step:
             save.save(state.step, metrics)
@@ -151,9 +153,11 @@ def _open_board(training: Training, run: RunFolder, first_step: int) -> TensorBo
     return board
 
 
-def _train(training: Training, run: RunFolder, actions: list[Action], state: State) -> Metrics:
+def _train(
+    training: Training, run: RunFolder, actions: list[Action], state: State, validation: list[float]
+) -> Metrics:
     try:
-        return training.run(actions, state)
+        return training.run(actions, state, validation)
     except Exception as error:
         with suppress(Exception):  # if even this fails, the error itself says why
             step = training.engine.state().step
