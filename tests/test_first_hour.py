@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from helpers import Ended, result_of
+from helpers import Ended, paceline, result_of
 from in_process import paceline_here
 from paceline.cli.completion import candidates
 from paceline.config.experiment import Data, Experiment, Model
@@ -263,6 +264,19 @@ def test_point_5_the_help_of_data_commands_has_only_what_they_use(command: str, 
     assert "--data.first-label" in out.getvalue()
     for other in ("cutout", "mixup", "flip", "--data.dir", "--data.source"):
         assert other not in out.getvalue()
+
+
+@pytest.mark.long
+def test_point_5_data_info_prints_no_warnings_of_tensorflow(tmp_path: Path):
+    """In a process of its own, because TensorFlow writes past Python's standard error."""
+    Image.new("RGB", (20, 20)).save(tmp_path / "image.png")
+    for place in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / "photos" / place).mkdir(parents=True)
+        shutil.copy(tmp_path / "image.png", tmp_path / "photos" / place)
+    fine(paceline("data", "convert", "photos", "records", cwd=tmp_path))
+    for folder in ("photos", "records"):
+        ended = fine(paceline("data", "info", folder, cwd=tmp_path))
+        assert ended.err == ""
 
 
 def test_point_5_an_unfinished_run_has_a_best_checkpoint_only_with_a_validation_split(

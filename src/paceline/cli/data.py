@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -73,8 +74,10 @@ class Info:
 
         folder = local_folder(self.dir)
         source = detect(folder)  # before TensorFlow is loaded: it finds most mistakes
-        # It only reads labels, so messages of TensorFlow about devices and kernels are noise.
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        # It only reads labels, so messages of TensorFlow about devices and kernels are noise; what
+        # really fails is an exception.
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
         os.environ |= quiet | {"CUDA_VISIBLE_DEVICES": "-1"}
         from paceline.data import build_source
 
