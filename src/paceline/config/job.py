@@ -98,7 +98,8 @@ class Run:
     """Number of newest checkpoints to keep, beside the best one."""
     actions: tuple[str, ...] = ()
     """Functions of your own, as package.module:function or file.py:function.
-    Each is called with (step, metrics) after every block."""
+    Each is called with (step, metrics) after every block. After a crash, it can be called again for
+    steps that it has seen before."""
     histograms: bool = False
     """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
     profile: str = ""
