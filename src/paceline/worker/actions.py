@@ -191,7 +191,7 @@ class SendMetrics:
             self._send(Warn(event))
         measured = measures(metrics)
         block = {name: value for name, value in scalars(metrics).items() if name not in measured}
-        self._send(Block(step, _python_numbers(block)))
+        self._send(Block(step, _python_numbers(block), bool(measured)))
         if measured:
             self._send(Evaluation(step, _python_numbers(measured)))
 

@@ -150,11 +150,7 @@ def _open_board(training: Training, run: RunFolder, first_step: int) -> TensorBo
 
 
 def _train(
-    training: Training,
-    run: RunFolder,
-    actions: list[Action],
-    state: State,
-    validation: list[float],
+    training: Training, run: RunFolder, actions: list[Action], state: State, validation: list[float]
 ) -> Metrics:
     try:
         return training.run(actions, state, validation)
