@@ -85,7 +85,7 @@ def train(
     classes: Sequence[str] | None = None,
     model: OwnModel | None = None,
     callbacks: Sequence[Any] = (),
-    actions: Sequence[Action] = (),
+    actions: Sequence[Action | str] = (),
     place: Place | Mapping[str, Any] | None = None,
     run: Run | Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -114,7 +114,8 @@ def train(
             keras.callbacks.EarlyStopping becomes the setting early_stopping.
         actions: Each is called in this process with (step, metrics) after every block and every
             evaluation. If one raises StopIteration, the run stops as after an interruption. Any
-            other error ends the run after a checkpoint.
+            other error ends the run after a checkpoint. 'file.py:function' is called by the
+            chief instead, as with the flag.
         place: Where the workers run, as a Place or a dict of its settings. The default is one
             process on this machine.
         run: The run folder and what is written to it, as a Run or a dict of its settings. By
@@ -140,6 +141,8 @@ def train(
     """
     settings = _with_early_stopping(settings, callbacks)
     base = get_recipe(experiment) if isinstance(experiment, str) else experiment
+    if named := tuple(each for each in actions if isinstance(each, str)):
+        settings["actions"] = named
     for part in (place, run):  # a dict of settings is the same as these settings
         settings |= part if isinstance(part, Mapping) else {}
     chosen, where, what = _apply(
@@ -151,7 +154,8 @@ def train(
     if not what.run_dir:
         name = experiment if isinstance(experiment, str) else _name(chosen)
         what = replace(what, run_dir=str(default_path(name, chosen)))
-    outcome = run_job(Job(chosen, where, what), actions, progress, _adapter(callbacks))
+    called = [each for each in actions if not isinstance(each, str)]
+    outcome = run_job(Job(chosen, where, what), called, progress, _adapter(callbacks))
     known = Result.__dataclass_fields__
     return Result(**{name: value for name, value in outcome.items() if name in known})
 
