@@ -14,6 +14,7 @@ from helpers import metrics_of, result_of
 from in_process import paceline_here
 from paceline import EarlyStopping, KerasCallbacks, UserError
 from paceline.library.keras_callbacks import REFUSED, early_stopping_of
+from paceline.run_folder.folder import RunFolder
 
 SMALL = {"data": {"train_size": 36, "test_size": 16, "validation": 4}, "epochs": 3}
 SMALL |= {"global_batch_size": 8, "progress": False}
@@ -161,10 +162,7 @@ def test_a_training_calls_callbacks_and_ends_early_as_the_setting_says(library_h
         *["epoch begins", "test ends", "epoch ends"] * 2,
         "train ends",
     ]
-    flags = paceline.train(
-        "smoke", early_stopping={"patience": 1, "min_delta": 2.0}, run_dir="again", **SMALL
-    )
-    assert flags.state_sha256 == result.state_sha256
+    assert RunFolder(run).experiment().early_stopping == EarlyStopping(1, min_delta=2.0)
 
 
 def test_the_adapter_is_an_action_of_the_command_line(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ class Train:
             print(f"{signal}; the same command continues from here", file=sys.stderr)
             return signal.exit_code
         if self.run.stop_at and not self.dry_run and not result["finished"]:
-            print(f"stopped after step {result['step']:,}; this continues: {self._resume()}")
+            stopped = f"stopped after step {result['step']:,}; this continues: {self._resume()}"
+            print(stopped, file=sys.stderr)
         if self.json:
             print(json.dumps(result))
         return 0
