@@ -52,14 +52,17 @@ wheel: setup
 	@grep "^The wheel has no kernels" build/wheel.log || true
 	@ls dist/*.whl
 
-# The image of the Dockerfile, with whatever builds images here: `make image EXTRAS=s3,ray IMAGE=paceline-ray`.
+# The image of the Dockerfile: `make image EXTRAS=s3,ray IMAGE=paceline-ray`. Without a Docker daemon, buildah or podman builds it.
 EXTRAS ?= s3
 IMAGE ?= paceline
 BASE ?= python:3.11-slim
+BUILD_FLAGS ?=
 image:
-	@builder=$$(command -v docker podman | head -n 1); \
-	test -n "$$builder" || { echo "make image needs docker or podman"; exit 1; }; \
-	$$builder build --tag $(IMAGE) --build-arg BASE=$(BASE) --build-arg EXTRA=$(EXTRA) --build-arg EXTRAS=$(EXTRAS) .
+	@if docker version > /dev/null 2>&1; then builder="docker build"; \
+	elif command -v buildah > /dev/null; then builder="buildah build --format docker"; \
+	elif command -v podman > /dev/null; then builder="podman build --format docker"; \
+	else echo "make image needs a running docker, or buildah or podman (Debian: apt-get install buildah)"; exit 1; fi; \
+	$$builder --tag $(IMAGE) --build-arg BASE=$(BASE) --build-arg EXTRA=$(EXTRA) --build-arg EXTRAS=$(EXTRAS) $(BUILD_FLAGS) .
 
 bench: setup-all
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"  # the CPU build

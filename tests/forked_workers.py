@@ -102,16 +102,24 @@ def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -
     return function(strategy, **case)
 
 
-def fork_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -> tuple[int, int]:
-    """Start a worker; return its process and the pipe on which it sends its result."""
+def fork_worker(
+    function: Callable[..., Any], case: dict[str, Any], index: int, all_done: tuple[int, int]
+) -> tuple[int, int]:
+    """Start a worker; return its process and the pipe on which it sends its result.
+
+    It ends when the pipe `all_done` is closed: slower ones may still fetch its last vectors.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writer)
         return pid, reader
     signal.alarm(TIMEOUT_S)
+    os.close(all_done[1])
     try:
         os.write(writer, json.dumps(run_worker(function, case, index)).encode())
+        os.close(writer)
+        os.read(all_done[0], 1)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -125,11 +133,17 @@ def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
             each.bind(("127.0.0.1", 0))
         addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     case = case if case["workers"] == 1 else case | {"addresses": addresses}
-    started = [fork_worker(function, dict(case), index) for index in range(case["workers"])]
+    all_done = os.pipe()
+    started = [
+        fork_worker(function, dict(case), index, all_done) for index in range(case["workers"])
+    ]
     results = []
-    for pid, reader in started:
+    for _, reader in started:
         with os.fdopen(reader) as file:
             results.append(json.loads(file.read() or '"failed"'))
+    for end in all_done:
+        os.close(end)
+    for pid, _ in started:
         os.waitpid(pid, 0)
     return results
 

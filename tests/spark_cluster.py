@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -104,4 +105,5 @@ def main(folder: Path, pid: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # through `finally`
     main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.slurm_cluster import WHY_NOT, SlurmCluster, slurm_cluster
 
 from helpers import metrics_of, paceline, program, result_of, wait_until, write_own_code
 from paceline.errors import UserError
 from paceline.places import kubernetes, slurm
-from slurm_cluster import WHY_NOT, SlurmCluster, slurm_cluster
 
 SRUN = ("srun", "--nodes", "2", "--export", "ALL")
 EXAMPLE = Path(__file__).parents[1] / "examples" / "slurm.sbatch"
