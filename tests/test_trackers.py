@@ -19,6 +19,9 @@ import pytest
 
 from helpers import free_addresses, metrics_of, paceline, result_of, wait_until
 from in_process import paceline_here
+from paceline import tracking
+from paceline.config.recipes import get_recipe
+from paceline.errors import UserError
 from paceline.messages import Message, Warn
 from paceline.tracking import tracker
 from paceline.tracking.tracker import Notes, Tracking
@@ -74,14 +77,14 @@ def track(
 def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat() -> None:
     service = Service()
     service.away = True
-    tracking, warnings = track(service)
-    tracking(1, {"loss": 1.0})
-    tracking(2, {"loss": 1.0})
+    tracks, warnings = track(service)
+    tracks(1, {"loss": 1.0})
+    tracks(2, {"loss": 1.0})
     wait_until(lambda: bool(warnings))
     assert "mlflow cannot be reached (ConnectionError: refused); training continues" in warnings[0]
     service.away = False
-    tracking(3, {"loss": 1.0})
-    tracking.finish({"finished": True})
+    tracks(3, {"loss": 1.0})
+    tracks.finish({"finished": True})
     assert service.logged == [1, 2, 3]
     assert service.finished == [{"finished": True}]
     assert warnings[1:] == ["mlflow is back, and has everything"]
@@ -89,9 +92,9 @@ def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat
 
 def test_a_resumed_run_sends_what_was_not_sent_and_nothing_twice() -> None:
     service = Service()
-    tracking, _ = track(service, Notes("old", logged=4), earlier=[2, 4, 6])
-    tracking(8, {"loss": 1.0})
-    tracking.finish({"finished": True})
+    tracks, _ = track(service, Notes("old", logged=4), earlier=[2, 4, 6])
+    tracks(8, {"loss": 1.0})
+    tracks.finish({"finished": True})
     assert service.logged == [6, 8]
 
 
@@ -99,29 +102,25 @@ def test_training_never_waits_for_a_tracker(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tracker, "FINISH_S", 0.1)
     service = Service()
     service.slow_s = 5.0
-    tracking, warnings = track(service)
+    tracks, warnings = track(service)
     began = time.monotonic()
     for step in range(1, 100):
-        tracking(step, {"loss": 1.0})
-    tracking.finish({"finished": True})
+        tracks(step, {"loss": 1.0})
+    tracks.finish({"finished": True})
     assert time.monotonic() - began < 2
     assert "mlflow did not get everything" in warnings[-1]
 
 
-def test_a_tracker_that_is_not_known_or_not_installed_is_refused(tmp_path: Path) -> None:
+def test_a_tracker_that_is_not_known_or_not_installed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = paceline_here("train", "smoke", "--track", "tensorbord", cwd=tmp_path)
     assert ended.code == 2
     assert "'mlflow', 'wandb'" in ended.err
-    (tmp_path / "wandb.py").write_text("raise ImportError\n")
-    from paceline.errors import UserError
-    from paceline.tracking import TRACKERS, load_client
-
-    TRACKERS["none"] = ("paceline.tracking.none", "no_such_package", "paceline[none]")
-    try:
-        with pytest.raises(UserError, match=r"needs the package no_such_package .* pip install"):
-            load_client("none")
-    finally:
-        del TRACKERS["none"]
+    missing = {"none": ("paceline.tracking.none", "no_such_package", "paceline[none]")}
+    monkeypatch.setattr(tracking, "TRACKERS", missing)
+    with pytest.raises(UserError, match=r"needs the package no_such_package .* pip install"):
+        tracking.load_client("none")
 
 
 @contextmanager
@@ -181,7 +180,7 @@ def test_a_real_mlflow_server_has_the_run_and_a_resume_goes_on_in_it(tmp_path: P
         assert run.info.run_name == "run"
         result = result_of(tmp_path / "run")
         assert run.data.tags["paceline.state_sha256"] == result["state_sha256"]
-        assert run.data.params["schedule.rate"] == "0.1"
+        assert run.data.params["schedule.rate"] == str(get_recipe("smoke").schedule.rate)
         assert run.data.metrics["test_accuracy"] == result["test_accuracy"]
         sent = [m.step for m in client.get_metric_history(run.info.run_id, "loss")]
         assert sent == [record["step"] for record in metrics_of(tmp_path / "run")]
