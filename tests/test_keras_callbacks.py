@@ -50,14 +50,14 @@ def test_hooks_are_called_in_keras_order_with_means_over_the_epoch() -> None:
     adapter = KerasCallbacks([diary])
     adapter.start_at(0)
     adapter(1, block(0.25, 4.0))
-    adapter(4, block(1.0, 2.0, validation_loss=1.5, validation_accuracy=0.25, test_loss=9.0))
+    adapter(4, block(1.0, 2.0, validation_loss=1.5, validation_accuracy=0.0, test_loss=9.0))
     adapter(8, block(2.0, 1.0))
     adapter.close()
     adapter.close()
     assert diary.calls == [
         ("train begins",),
         ("epoch begins", 0),
-        ("test ends", {"loss": 1.5, "accuracy": 0.25}),
+        ("test ends", {"loss": 1.5, "accuracy": 0.0}),
         (
             "epoch ends",
             0,
@@ -66,7 +66,7 @@ def test_hooks_are_called_in_keras_order_with_means_over_the_epoch() -> None:
                 "accuracy": 0.5,
                 "learning_rate": 0.1,
                 "val_loss": 1.5,
-                "val_accuracy": 0.25,
+                "val_accuracy": 0.0,
             },
         ),
         ("epoch begins", 1),

@@ -137,7 +137,9 @@ def _evaluation_logs(metrics: Metrics) -> dict[str, float]:
     for split in SPLITS:
         found = {name: metrics.get(f"{split}_{name}") for name in ("loss", "accuracy", "top5")}
         if found["loss"] is not None:
-            return {f"val_{name}": float(value) for name, value in found.items() if value}
+            return {
+                f"val_{name}": float(value) for name, value in found.items() if value is not None
+            }
     return {}
 
 

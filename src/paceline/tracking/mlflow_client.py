@@ -25,12 +25,13 @@ class Client:
     """A run of MLflow. `tracker.Client` says what the methods do."""
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
-        self._client = MlflowClient()
+        self._client: Any = None
         self._name = name
         self._params = params
         self._id = ""
 
     def open(self, run_id: str) -> str:
+        self._client = self._client or MlflowClient()
         if run_id:
             self._id = run_id
             self._client.update_run(run_id, status="RUNNING")

@@ -44,6 +44,8 @@ class Notes:
     id: str = ""
     logged: int = 0
     """The last step whose metrics were sent."""
+    done: bool = False
+    """Whether the result of the finished run was sent."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class Tracking:
                 self._save_notes(self._notes)
             if end:
                 self._client.finish(end.result, [file for file in end.files if file.exists()])
+                self._notes.done = bool(end.result.get("finished"))
+                self._save_notes(self._notes)
         except Exception as error:  # a tracker must not end a training
             self._report(error)
             return False
