@@ -7,6 +7,9 @@ UV := $(shell command -v uv || echo $(BIN)/uv)
 KERNELS := src/paceline/kernels/cc
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
+# Python keeps the code that it compiled. Without it, each start of TensorFlow takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 

@@ -14,11 +14,9 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
+from helpers import free_addresses
 from paceline.config.experiment import Sync
 from paceline.core.shares import divided_tree, shares
 from paceline.core.tree import add, subtree_sums
@@ -127,12 +126,8 @@ def fork_worker(
 
 
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(case["workers"])]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    case = case if case["workers"] == 1 else case | {"addresses": addresses}
+    if case["workers"] > 1:
+        case |= {"addresses": free_addresses(case["workers"])}
     all_done = os.pipe()
     started = [
         fork_worker(function, dict(case), index, all_done) for index in range(case["workers"])
