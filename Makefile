@@ -18,11 +18,14 @@ MAKEFLAGS += --jobs=3
 train: setup
 	$(BIN)/paceline train
 
+# In the order of tests/conftest.py: slow tests first, long ones after the quick ones.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
 test: setup-all
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: setup-all
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST) -m "not hours" --durations 25
 
 check: setup-all
 	$(BIN)/ruff check .

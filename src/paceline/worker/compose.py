@@ -75,7 +75,8 @@ def _open_training(job: Job, send: Send, stop: threading.Event) -> Training:
         send(Working())
         return stop.is_set()
 
+    engine_name = job.engine  # refuses what does not go together, before seconds of imports
     devices.import_tensorflow(job)  # before the engine's module does
-    open_engine = find_engine(job.engine)
+    open_engine = find_engine(engine_name)
     core, engine = open_engine(job, partial(build_core_for, job), wants_stop)
     return Training(job, core, engine, send, stop)
