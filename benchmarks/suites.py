@@ -34,6 +34,7 @@ SUITES = {
     "ray": "benchmarks.suite_ray:measure",
     "ray-exchange": "benchmarks.suite_ray:measure_exchange",
     "ray-train": "benchmarks.suite_ray:measure_train",
+    "slurm": "benchmarks.suite_slurm:measure",
     "spark": "benchmarks.suite_spark:measure",
     "predict": "benchmarks.suite_predict:measure",
 }

@@ -18,7 +18,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -30,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
+from helpers import free_addresses
 from paceline.config.experiment import Sync
 from paceline.core.shares import divided_tree, shares
 from paceline.core.tree import add, subtree_sums
@@ -116,16 +116,24 @@ def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -
     return function(strategy, **case)
 
 
-def fork_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -> tuple[int, int]:
-    """Start a worker; return its process and the pipe on which it sends its result."""
+def fork_worker(
+    function: Callable[..., Any], case: dict[str, Any], index: int, all_done: tuple[int, int]
+) -> tuple[int, int]:
+    """Start a worker; return its process and the pipe on which it sends its result.
+
+    It ends when the pipe `all_done` is closed: slower ones may still fetch its last vectors.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writer)
         return pid, reader
     signal.alarm(TIMEOUT_S)
+    os.close(all_done[1])
     try:
         os.write(writer, json.dumps(run_worker(function, case, index)).encode())
+        os.close(writer)
+        os.read(all_done[0], 1)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -141,21 +149,20 @@ def connect(workers: int) -> list[Neighbours]:
 
 
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(case["workers"])]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     neighbours = connect(case["workers"]) if case.pop("shared", False) else []
-    case = case if case["workers"] == 1 else case | {"addresses": addresses}
-    started = []
+    if case["workers"] > 1:
+        case |= {"addresses": free_addresses(case["workers"])}
+    all_done, started = os.pipe(), []
     for index in range(case["workers"]):
         own = {"neighbours": neighbours[index]} if neighbours else {}
-        started.append(fork_worker(function, case | own, index))
+        started.append(fork_worker(function, case | own, index, all_done))
     results = []
-    for pid, reader in started:
+    for _, reader in started:
         with os.fdopen(reader) as file:
             results.append(json.loads(file.read() or '"failed"'))
+    for end in all_done:
+        os.close(end)
+    for pid, _ in started:
         os.waitpid(pid, 0)
     return results
 

@@ -51,6 +51,8 @@ class Block:
 
     step: int
     metrics: dict[str, Any] = field(default_factory=dict)
+    evaluation_follows: bool = False
+    """Whether the next message is the evaluation after this block."""
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,9 @@ class CollectiveEngine:
 
         return self._strategy.run(on_device, args=(vector,))
 
+    def agree(self, own: bool) -> bool:
+        return bool(self.gather(np.array([own], np.float32))[0, 0])
+
     def close(self) -> None:
         # no worker leaves before the chief, whose process the others need
         self.gather(np.zeros(1, np.float32))
