@@ -45,14 +45,14 @@ def test_nobody_goes_on_before_all_have_come() -> None:
     thread.join()
 
 
-def test_both_see_the_same_floats_and_memory_never_shrinks() -> None:
+def test_both_see_the_same_floats_and_different_counts_never_overlap() -> None:
     one, other, _ = two()
-    large = one.floats(1000)
-    large[999] = 7.0
-    small = other.floats(10)
-    small[3] = 5.0
-    assert large[3] == 5.0
-    assert one.floats(1000)[999] == 7.0
+    counts = (10, 5000, 3)
+    for number, count in enumerate(counts):
+        one.floats(count)[:] = number
+    for number, count in enumerate(counts):
+        assert set(other.floats(count)) == {number}
+    assert one.floats(5000) is one.floats(5000), "a graph that is built again takes no more"
 
 
 def test_the_end_of_a_worker_is_an_error_at_once() -> None:

@@ -36,12 +36,23 @@ class Neighbours:
         self._memory = memory
         self._sockets = sockets
         self._meetings = 0
+        self._regions: dict[int, np.ndarray] = {}
+        self._size = 0
 
     def floats(self, count: int) -> np.ndarray:
-        """Return the first floats of the shared memory, which is made large enough."""
-        # unlike ftruncate, it never shrinks, and fails if there is no room
-        os.posix_fallocate(self._memory, 0, count * FLOAT_BYTES)
-        return np.frombuffer(mmap.mmap(self._memory, count * FLOAT_BYTES), np.float32)
+        """Return so many floats of the shared memory: the same whenever the count is the same.
+
+        Workers ask for the same counts in the same order. Different counts never overlap: a worker
+        may be ahead in an exchange of one size while another still reads a sum of another size.
+        """
+        if count not in self._regions:
+            size = -(-count * FLOAT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+            # unlike ftruncate, it never shrinks, and fails if there is no room
+            os.posix_fallocate(self._memory, 0, self._size + size)
+            region = mmap.mmap(self._memory, size, offset=self._size)
+            self._regions[count] = np.frombuffer(region, np.float32, count)
+            self._size += size
+        return self._regions[count]
 
     def meet(self) -> None:
         """Return when every other worker has come here too."""
