@@ -130,8 +130,8 @@ class World:
 
     s3: str
     """The URL of moto's server."""
-    master: str
-    """The URL of Spark's master."""
+    master: Callable[[], str]
+    """Starts Spark if it does not run yet; returns the URL of its master."""
     slurm: dict[str, str]
     """The environment in which Slurm's commands find their cluster."""
     records: Path
@@ -233,7 +233,7 @@ class Scene:
                     f"spark.executorEnv.{MARK}={{mark}}",
                     *(f"spark.executorEnv.{k}={v}" for k, v in self.environment.items()),
                 ]
-                master = ["--spark.master", self.world.master, "--spark.conf", *settings]
+                master = ["--spark.master", self.world.master(), "--spark.conf", *settings]
                 return ["--on", "spark", *master, *workers]
         return []
 
@@ -296,16 +296,15 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@contextmanager
-def spark_master(folder: Path) -> Iterator[str]:
-    """Start a Spark cluster that ends with this process; yield its URL."""
+def start_spark(folder: Path, stack: ExitStack) -> str:
+    """Start a Spark cluster that ends with the stack; return its URL."""
     folder.mkdir()
-    script = Path(__file__).with_name("spark_cluster.py")
-    process = subprocess.Popen([sys.executable, script, folder, str(os.getpid())])
-    try:
-        there = (folder / "url").exists
-        CLOCK.wait_until(there, 180, "Spark did not start")
-        yield (folder / "url").read_text().strip()
-    finally:
-        process.terminate()
-        process.wait()
+    script, url = Path(__file__).with_name("spark_cluster.py"), folder / "url"
+    process = subprocess.Popen(
+        [sys.executable, script, folder, str(os.getpid())],
+        env=os.environ | {"SPARK_CLUSTER_TIMEOUT_S": "3000"},  # the machine may be paused
+    )
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    CLOCK.wait_until(url.exists, 600, "Spark did not start")
+    return url.read_text().strip()

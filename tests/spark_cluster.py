@@ -24,7 +24,7 @@ from pathlib import Path
 import pyspark
 
 CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-TIMEOUT_S = 100.0
+TIMEOUT_S = float(os.environ.get("SPARK_CLUSTER_TIMEOUT_S") or 100.0)
 
 
 def free_port() -> int:
