@@ -115,12 +115,14 @@ class Round:
     left: list[str] = field(default_factory=list)
     result: str = "ok"
     seconds: float = 0.0
+    paused: float = 0.0
+    """Seconds in which the machine paused everything; limits of the program went on."""
 
 
 def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: Reference) -> Round:
     """Play one round to its end, good or bad."""
     expected = reference.get(plan.method, plan.records)
-    played, began = Round(seed, plan), CLOCK.now()
+    played, began, paused = Round(seed, plan), CLOCK.now(), CLOCK.paused
     with ExitStack() as stack:
         try:
             scene = build_scene(plan, chance, world, stack)
@@ -130,6 +132,7 @@ def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: 
         except AssertionError as error:
             played.result = str(error)[:3000] or repr(error)
     played.seconds = round(CLOCK.now() - began)
+    played.paused = round(CLOCK.paused - paused)
     return played
 
 

@@ -55,12 +55,16 @@ class Clock:
         self._lock = threading.Lock()
         self._seen = time.monotonic()
         self._total = 0.0
+        self.paused = 0.0
+        """Seconds that were left out so far."""
         threading.Thread(target=self._tick, daemon=True).start()
 
     def now(self) -> float:
         with self._lock:
             now = time.monotonic()
-            self._total += min(now - self._seen, self.LONGEST_S)
+            gone = now - self._seen
+            self._total += min(gone, self.LONGEST_S)
+            self.paused += gone if gone > self.LONGEST_S else 0.0
             self._seen = now
             return self._total
 
