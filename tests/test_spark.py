@@ -15,6 +15,7 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from helpers import (
     write_own_code,
 )
 from paceline.errors import UserError
+from paceline.places.spark import slots
 from paceline.places.spark.session import check_java
 from paceline.run_folder.folder import RunFolder
 
@@ -378,6 +380,23 @@ def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master:
     )
     assert ended.code == 0, ended
     assert (tmp_path / "gpus.txt").read_text() == "3,5"
+
+
+def test_a_command_that_was_stopped_gives_executors_their_time_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour passes between two looks: Ctrl-Z, and fg."""
+    now, seen = [0.0], iter([(0, 0), (0, 0), (2, 2)])
+
+    def pause(seconds: float) -> None:
+        now[0] += 3600.0 if now[0] == 0 else seconds
+
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    monkeypatch.setattr(slots, "count_slots", lambda context: next(seen))
+    monkeypatch.setattr(slots, "_expected_executors", lambda context: 2)
+    monkeypatch.setattr(slots, "_is_local", lambda context: False)
+    slots.wait_for_slots(None, "--workers 2", 2, 120.0, lambda text: None)
+    assert now[0] >= 3600
 
 
 def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:

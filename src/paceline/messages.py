@@ -43,6 +43,8 @@ class Start:
     line: str = ""
     """Every derived number on one line."""
     run_dir: str = ""
+    lease: int = 0
+    """The number of the chief's lease of the run folder."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ def lead(training: Training, run: RunFolder) -> bool:
     if damaged := run.metrics.truncate(first_step):
         training.send(Warn(f"{damaged} damaged lines of {run.metrics.path} were left out"))
     validation = read_values(run, job.experiment.early_stopping, training.core.plan, first_step)
-    training.send(training.start_message(loaded.step, run_dir=run.where))
+    start = training.start_message(loaded.step, run_dir=run.where)
+    training.send(replace(start, lease=run.epoch))
     run.append_start(loaded.step, job.place.on, job.cluster.num_workers)
     speed = Speed(job.experiment.global_batch_size)
     saves_at = training.core.plan.saves_at
