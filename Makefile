@@ -7,10 +7,13 @@ UV := $(shell command -v uv || echo $(BIN)/uv)
 KERNELS := src/paceline/kernels/cc
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
+# Python keeps the code that it compiled. Without it, each start of TensorFlow takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check sanitize format setup setup-all chaos wheel image bench clean
+.PHONY: train test test-long check sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -38,6 +41,12 @@ sanitize:
 	g++ -O1 -g -mavx2 -mfma -std=c++17 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 	    -I$(KERNELS) tests/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
 	build/check-kernels
+
+# What the long tests of trackers need. MLflow's server, with 700 MB of packages that are not in constraints.txt, is in build/mlflow.
+trackers: setup-all
+	$(INSTALL) --editable ".[$(ALL),mlflow,wandb]"
+	test -x build/mlflow/bin/python || $(PYTHON) -m venv build/mlflow
+	$(UV) pip install --quiet --python build/mlflow/bin/python "mlflow==3.17.2"
 
 # Random faults that overlap, for some minutes: `make chaos MINUTES=60 SEED=100`.
 MINUTES ?= 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# Compiled code is kept. Without it, each of the many starts of TensorFlow takes twice as long.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A command in the background of a shell ignores Ctrl-C; the programs of tests would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -86,3 +90,14 @@ def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_workers_stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a `train smoke --workers 2` that was stopped after step 5."""
     return stopped_run(tmp_path_factory, workers=2)
+
+
+@pytest.fixture
+def library_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder and cache for `paceline.train`, whose worker is a thread of this process."""
+    from in_process import workers_here
+
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    with workers_here():
+        yield tmp_path

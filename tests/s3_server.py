@@ -13,13 +13,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from helpers import wait_until
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+from helpers import free_port, wait_until
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 from benchmarks.slurm_cluster import WHY_NOT, slurm_cluster
 
-from helpers import OWN_CODE, once_per_session, paceline, program, result_of, wait_until
+from helpers import OWN_CODE, free_port, once_per_session, paceline, program, result_of, wait_until
 from in_process import paceline_here
 from paceline.cli.commands import split_command
 
@@ -211,9 +210,7 @@ def test_what_to_type_on_slurm_works(command: str, workspace: Path, tmp_path: Pa
 
 
 def tensorboard_answers(words: list[str], here: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with program(*words, "--port", str(port), cwd=here) as running:
 
         def runs() -> list[str]:
@@ -267,12 +264,7 @@ def test_the_two_shells_of_tensorflow_on_spark_train_one_model(
         r"`(paceline train official-resnet56 [^`]*--run-dir run)` in both", TEXT
     )
     here = Path(shutil.copytree(workspace, tmp_path / "here"))
-    sockets = [socket.socket() for _ in range(2)]
-    for each in sockets:
-        each.bind(("localhost", 0))
-    workers = [f"localhost:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
+    workers = [f"localhost:{free_port()}" for _ in range(2)]
     with ExitStack() as stack:
         shells = []
         for index in range(2):

@@ -34,6 +34,7 @@ from helpers import (
 )
 from paceline.errors import UserError
 from paceline.places.spark.session import check_java
+from paceline.run_folder.folder import RunFolder
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 try:
@@ -190,6 +191,22 @@ def test_a_killed_worker_is_named_and_the_run_goes_on_from_the_memory_of_the_oth
     assert ended.code == 0, ended
     assert f"worker {0 if is_chief else 1} failed: killed by SIGKILL" in ended.out
     assert "resuming at step 1 of 24" in ended.out
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_tasks_that_were_given_up_take_part_again_after_the_next_checkpoint(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    flags = ("--workers", "2", "--max-restarts", "0", "--min-workers", "1")
+    with waiting_training(tmp_path, *flags, *on_spark(master, *TWO_SLOTS)) as running:
+        (victim,) = [pid for pid in running.workers() if not holds(pid, tmp_path / "run/lock")]
+        os.kill(victim, signal.SIGKILL)
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert "starting 1 again from the last checkpoint" in ended.out
+    assert "continuing with 2 workers again, no longer 1" in ended.out
+    assert [each["workers"] for each in RunFolder(tmp_path / "run").starts.read()] == [2, 1, 2]
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 

@@ -128,7 +128,11 @@ def _lost_another_worker(error: Exception) -> bool:
         return False
     from tensorflow import errors
 
-    return isinstance(
+    from paceline.engines.shared_memory import WorkerGone
+
+    # TensorFlow has no type of its own for exceptions of Python in a graph
+    gone = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
+    return gone or isinstance(
         error,
         errors.UnavailableError
         | errors.AbortedError
