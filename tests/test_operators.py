@@ -122,7 +122,8 @@ def test_the_spark_application_loses_an_executor_and_has_the_bits_of_one_process
     master, script, arguments = spark_application()
     submit = str(Path(sys.executable).with_name("spark-submit"))
     words = [*smaller(arguments, tmp_path), *waiting(tmp_path)]
-    command = (submit, "--master", master, script)
+    memory = ("--conf", "spark.executor.memory=512m")
+    command = (submit, "--master", master, *memory, script)
     environment = ACTIVATED | {"PYSPARK_PYTHON": sys.executable}
     with program(*words, cwd=tmp_path, command=command, environment=environment) as running:
         wait_for_the_first_block(running, tmp_path)
