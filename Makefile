@@ -13,16 +13,19 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check sanitize format setup setup-all chaos wheel image bench clean
+.PHONY: train test test-long check sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
 
+# In the order of tests/conftest.py: slow tests first, long ones after the quick ones.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
 test: setup-all
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: setup-all
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST) -m "not hours" --durations 25
 
 check: setup-all
 	$(BIN)/ruff check .
@@ -41,6 +44,12 @@ sanitize:
 	g++ -O1 -g -mavx2 -mfma -std=c++17 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 	    -I$(KERNELS) tests/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
 	build/check-kernels
+
+# What the long tests of trackers need. MLflow's server, with 700 MB of packages that are not in constraints.txt, is in build/mlflow.
+trackers: setup-all
+	$(INSTALL) --editable ".[$(ALL),mlflow,wandb]"
+	test -x build/mlflow/bin/python || $(PYTHON) -m venv build/mlflow
+	$(UV) pip install --quiet --python build/mlflow/bin/python "mlflow==3.17.2"
 
 # Random faults that overlap, for some minutes: `make chaos MINUTES=60 SEED=100`.
 MINUTES ?= 10
@@ -76,7 +85,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,spark,s3,onnx
+ALL := $(EXTRA),dev,ray,spark,s3,gs,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

@@ -19,6 +19,7 @@ import signal
 import sys
 import tarfile
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -558,11 +559,14 @@ def main(seed: int, count: int, names: list[str]) -> int:
         list(run_target(name, seed, 1))  # imports come before the limit
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + EXTRA_BYTES, -1))
-        for number, failure in enumerate(run_target(name, seed, own)):
-            failures += 1
-            if number < 2:
+        began, found = time.monotonic(), 0
+        for failure in run_target(name, seed, own):
+            found += 1
+            if found <= 2:
                 print(failure, flush=True)
-        total += own
+        took_s = time.monotonic() - began
+        print(f"{name}: {own} inputs, {found} failures, {took_s:.1f} s", flush=True)
+        total, failures = total + own, failures + found
     print(f"{total} inputs, {failures} failures")
     return 1 if failures else 0
 

@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,9 @@ from typing import Any, cast
 from paceline.errors import UserError, did_you_mean
 
 HOME = "::"
+"""Between the folder to look in and the name."""
+SAVED_MODEL = ".keras"
+"""How the name of a saved Keras model ends. `model.build` can name one instead of a function."""
 
 
 def spec_parts(spec: str) -> tuple[str, str, str]:
@@ -36,6 +40,8 @@ def spec_parts(spec: str) -> tuple[str, str, str]:
 
 def is_found(spec: str) -> bool:
     """Return whether there is a file or a module of that name; nothing of it is run."""
+    if spec.endswith(SAVED_MODEL):
+        return Path(spec).expanduser().is_file()
     home, place, _ = spec_parts(spec)
     if place.endswith(".py"):
         return Path(home, place).expanduser().is_file()
@@ -68,8 +74,10 @@ def load_function(spec: str) -> Callable[..., Any]:
 def code_digest(spec: str) -> str:
     """Return the digest of the file with the function; comments and layout do not count.
 
-    Empty if the function has no source in Python.
+    Empty if the function has no source in Python. Of a .keras file, its layers and weights count.
     """
+    if spec.endswith(SAVED_MODEL):
+        return saved_model_digest(Path(spec).expanduser())[:16]
     function = inspect.unwrap(load_function(spec))
     try:
         file = inspect.getsourcefile(function)
@@ -78,6 +86,18 @@ def code_digest(spec: str) -> str:
     except (TypeError, OSError, SyntaxError):
         return ""
     return hashlib.sha256(tree.encode()).hexdigest()[:16]
+
+
+def saved_model_digest(file: Path) -> str:
+    """Return the digest of the layers and weights in a .keras file, not of when it was written."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in ("config.json", "model.weights.h5"):
+                digest.update(archive.read(name))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file} is not a .keras file that can be read: {error}") from error
+    return digest.hexdigest()
 
 
 def _import_module(name: str, spec: str) -> ModuleType:

@@ -26,11 +26,14 @@ SAVE_S = 60.0
 Inbox = queue.Queue[tuple[int, Message | None]]
 
 
-def keep_newest(jobs: Sequence[Job], workers: Mapping[int, Process], inbox: Inbox) -> int:
+def keep_newest(
+    jobs: Sequence[Job], workers: Mapping[int, Process], inbox: Inbox, lease: int = 0
+) -> int:
     """Let the worker with the newest state save it; return its step, or -1.
 
-    `jobs` are those of the whole group, `workers` those that can answer. A task that is alone in
-    its group sees the run folder only if it is the chief.
+    `jobs` are those of the whole group, `workers` those that can answer, `lease` is the number of
+    the chief's lease: if the chief is lost, another command may have taken over the run folder. A
+    task that is alone in its group sees the run folder only if it is the chief.
     """
     cluster = jobs[0].cluster
     if cluster.ps or not (cluster.is_chief or len(jobs) > 1):
@@ -43,7 +46,7 @@ def keep_newest(jobs: Sequence[Job], workers: Mapping[int, Process], inbox: Inbo
         return -1
     _ask(workers[newest], "keep")
     with suppress(OSError):  # the last checkpoint remains
-        return _receive(newest, inbox, jobs[0].run.run_dir)
+        return _receive(newest, inbox, jobs[0].run.run_dir, lease)
     return -1
 
 
@@ -67,7 +70,7 @@ def _collect_steps(waiting: set[int], inbox: Inbox) -> dict[int, int]:
     return steps
 
 
-def _receive(worker: int, inbox: Inbox, run_dir: str) -> int:
+def _receive(worker: int, inbox: Inbox, run_dir: str, lease: int) -> int:
     """Wait until the worker has saved its state, or write the file whose pieces it sends."""
     # here, because the import of a group must not need more than Python itself
     from paceline.run_folder.files import replacing
@@ -86,9 +89,10 @@ def _receive(worker: int, inbox: Inbox, run_dir: str) -> int:
                     pieces.append(base64.b64decode(message.content))
                     deadline = time.monotonic() + SAVE_S
                 case Kept() if message.name:
-                    with replacing(
-                        RunFolder(run_dir).checkpoints / Path(message.name).name
-                    ) as file:
+                    run = RunFolder(run_dir)
+                    if run.last_lease() != lease:
+                        return -1
+                    with replacing(run.checkpoints / Path(message.name).name) as file:
                         file.writelines(pieces)
                     return message.step
                 case Kept():

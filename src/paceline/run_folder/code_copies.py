@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.config.experiment import Experiment
-from paceline.config.plugins import HOME, is_found, spec_parts
+from paceline.config.plugins import HOME, SAVED_MODEL, is_found, spec_parts
 from paceline.errors import UserError
 from paceline.run_folder.files import explained
 
@@ -30,24 +30,39 @@ def specs_of(experiment: Experiment, actions: Iterable[str] = ()) -> list[tuple[
 def keep_copies(run: Path, specs: Iterable[tuple[str, str]]) -> None:
     """Copy the code of these functions into the run folder; a function from there stays."""
     for name, spec in specs:
-        home, place, _ = spec_parts(spec)
-        if home:
-            continue
-        is_file = place.endswith(".py")
-        file = Path(place).expanduser().resolve()
-        bases = [*([file.parent] if is_file else []), Path.cwd()]
-        files = {file} if is_file else {path for path, _ in _imported(place, bases)}
-        for path, base in _closure(files, bases):
-            target = run / FOLDER / name / path.relative_to(base)
+        for path, inside in _files_of(spec):
+            target = (run / FOLDER / name / inside).resolve()
+            if path == target:
+                continue
             with explained("write", target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
 
 
+def _files_of(spec: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the files of a function or a saved model, and their places in the copy."""
+    if spec.endswith(SAVED_MODEL):
+        file = Path(spec).expanduser().resolve()
+        yield file, Path(file.name)
+        return
+    home, place, _ = spec_parts(spec)
+    if home:  # a copy itself
+        return
+    is_file = place.endswith(".py")
+    file = Path(place).expanduser().resolve()
+    bases = [*([file.parent] if is_file else []), Path.cwd()]
+    files = {file} if is_file else {path for path, _ in _imported(place, bases)}
+    for path, base in _closure(files, bases):
+        yield path, path.relative_to(base)
+
+
 def copied(run: Path, name: str, spec: str) -> str:
-    """Return the spec of the copy of a function; empty if the run has none."""
-    _, place, function = spec_parts(spec)
+    """Return the spec of the copy of a function or saved model; empty if the run has none."""
     home = (run / FOLDER / name).resolve()
+    if spec.endswith(SAVED_MODEL):
+        file = home / Path(spec).name
+        return str(file) if file.is_file() else ""
+    _, place, function = spec_parts(spec)
     inside = Path(place).name if place.endswith(".py") else place
     return f"{home}{HOME}{inside}:{function}" if _is_in(home, inside) else ""
 

@@ -30,10 +30,11 @@ from paceline.run_folder.comparison import (
     wrong_fact,
     wrong_result,
 )
+from paceline.run_folder.data_place import find_data, whole_path
 from paceline.run_folder.files import explained, plain, read_json, sealed, write_json
 from paceline.run_folder.keeper import Keeper
 from paceline.run_folder.layout import last_event_number
-from paceline.run_folder.lock import FileLock, is_alone, is_file, lock_file
+from paceline.run_folder.lock import FileLock, epoch_of, is_alone, is_file, lock_file
 from paceline.run_folder.metrics import Predictions, Records
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store, cached, is_remote
@@ -117,6 +118,10 @@ class RunFolder:
         """Return the number of this process's lease: it grows with each holder; 0 if not locked."""
         return self._remote.epoch if self._remote else self._lock.epoch
 
+    def last_lease(self) -> int:
+        """Return the number of the last lease that was taken on this machine; 0 if none was."""
+        return epoch_of(self._lock.holder())
+
     def is_locked(self) -> bool:
         """Return whether a process of this machine trains here now."""
         return self._lock.is_locked()
@@ -145,7 +150,7 @@ class RunFolder:
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
-            config["data_dir"] = _absolute(experiment.data.dir)
+            config["data_dir"] = whole_path(experiment.data.dir)
             self.check_lease()
             write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
@@ -212,11 +217,7 @@ class RunFolder:
 
     def data_dir(self) -> str:
         """Return where the run's data is: where it was, or at the same relative path from here."""
-        relative, stored = self.experiment().data.dir, self.config().get("data_dir")
-        if not relative or not stored or not isinstance(stored, str) or is_remote(stored):
-            return relative
-        moved_along = not Path(stored).exists() and Path(relative).expanduser().exists()
-        return relative if moved_along else stored
+        return find_data(self.experiment().data.dir, self.config().get("data_dir"))
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""
@@ -289,11 +290,6 @@ class RunFolder:
             if not self.exists():
                 shutil.rmtree(self.path)
             self._lock.release()
-
-
-def _absolute(folder: str) -> str:
-    is_path = folder and not is_remote(folder)
-    return os.path.abspath(os.path.expanduser(folder)) if is_path else folder
 
 
 def _both_sides(url: str, local: Path) -> RemoteRun:
