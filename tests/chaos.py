@@ -34,6 +34,9 @@ import fsspec
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
 
+from slurm_cluster import WHY_NOT as NO_SLURM
+from slurm_cluster import slurm_cluster
+
 from chaos_checks import check_attempt, check_round, ports_of, show
 from chaos_faults import FAULTS, possible, wait
 from chaos_scene import (
@@ -50,8 +53,6 @@ from chaos_scene import (
 )
 from helpers import Ended, paceline
 from s3_server import server
-from slurm_cluster import WHY_NOT as NO_SLURM
-from slurm_cluster import slurm_cluster
 
 ATTEMPTS = 12
 """How often a command is repeated; faults happen in the first half."""

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.link import many_hosts, run, switch_name, why_not
+from slurm_cluster import WHY_NOT as NO_SLURM
 
 from chaos_proxy import Proxy
 from helpers import MARK, Program, free_addresses, tf_config
-from slurm_cluster import WHY_NOT as NO_SLURM
 
 DISK_MB = 24
 UPLINK = "10.213.78.254"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,14 +22,10 @@ from pathlib import Path
 
 import pyspark
 
+from helpers import free_port
+
 CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 TIMEOUT_S = float(os.environ.get("SPARK_CLUSTER_TIMEOUT_S") or 100.0)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:

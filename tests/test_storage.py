@@ -20,7 +20,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import Ended, paceline, program, result_of, tf_config, wait_until, write_own_code
+from helpers import (
+    Ended,
+    free_addresses,
+    free_port,
+    paceline,
+    program,
+    result_of,
+    tf_config,
+    wait_until,
+    write_own_code,
+)
 from in_process import paceline_here
 from paceline import api
 from paceline.api import Result
@@ -36,7 +46,7 @@ from paceline.run_folder.lease import Lease, read_lease
 from paceline.run_folder.lock import LeaseLost
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store
-from s3_server import free_port, server
+from s3_server import server
 
 TENSORBOARD = """
 import sys, types
@@ -270,7 +280,7 @@ def test_a_damaged_remote_checkpoint_is_skipped_and_removed_and_the_cache_is_not
 def test_two_workers_of_a_tf_config_train_with_a_remote_model_dir(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = free_addresses(2)
     config = {"cluster": {"master": addresses[:1], "worker": addresses[1:]}, "model_dir": folder}
 
     def become(role: str) -> None:

@@ -12,12 +12,16 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from paceline.errors import UserError, did_you_mean
+
+SAVED_MODEL = ".keras"
+"""How the name of a saved Keras model ends. `model.build` can name one instead of a function."""
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -43,8 +47,10 @@ def load_function(spec: str) -> Callable[..., Any]:
 def code_digest(spec: str) -> str:
     """Return the digest of the file with the function; comments and layout do not count.
 
-    Empty if the function has no source in Python.
+    Empty if the function has no source in Python. Of a .keras file, its layers and weights count.
     """
+    if spec.endswith(SAVED_MODEL):
+        return saved_model_digest(Path(spec).expanduser())[:16]
     function = inspect.unwrap(load_function(spec))
     try:
         file = inspect.getsourcefile(function)
@@ -53,6 +59,18 @@ def code_digest(spec: str) -> str:
     except (TypeError, OSError, SyntaxError):
         return ""
     return hashlib.sha256(tree.encode()).hexdigest()[:16]
+
+
+def saved_model_digest(file: Path) -> str:
+    """Return the digest of the layers and weights in a .keras file, not of when it was written."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in ("config.json", "model.weights.h5"):
+                digest.update(archive.read(name))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file} is not a .keras file that can be read: {error}") from error
+    return digest.hexdigest()
 
 
 def _import_module(name: str, spec: str) -> ModuleType:

@@ -42,8 +42,6 @@ def check_target(out: str, to: str, force: bool) -> None:
             f"OUT is {out}; Keras opens only files that end in {form.suffix}: "
             f"use {path.with_suffix(form.suffix)}"
         )
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} for {path.name}; make it first")
     if not path.exists():
         return
     if not force:
@@ -90,6 +88,8 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     facts = describe(run, trained, form, serving)
     if serving and not form.decodes_files:
         send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}"))
+    with explained("make", out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
     with (
         explained("write", out),
         tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder,
