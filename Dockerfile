@@ -7,9 +7,11 @@ ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ python3-venv \
+    && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
+# uv trusts the certificates of the system, as pip does: a company's own are mounted or in its base image.
+ENV UV_NATIVE_TLS=1
 RUN python3 -m venv /opt/paceline && python3 -m venv /opt/uv
 COPY constraints.txt pyproject.toml README.md wheel_build.py ./
 RUN /opt/uv/bin/pip install --quiet --constraint constraints.txt uv

@@ -7,19 +7,25 @@ UV := $(shell command -v uv || echo $(BIN)/uv)
 KERNELS := src/paceline/kernels/cc
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
+# Python keeps the code that it compiled. Without it, each start of TensorFlow takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check sanitize format setup setup-all chaos wheel image bench clean
+.PHONY: train test test-long check sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
 
+# In the order of tests/conftest.py: slow tests first, long ones after the quick ones.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
 test: setup-all
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: setup-all
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST) -m "not hours" --durations 25
 
 check: setup-all
 	$(BIN)/ruff check .
@@ -39,11 +45,18 @@ sanitize:
 	    -I$(KERNELS) tests/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
 	build/check-kernels
 
+# What the long tests of trackers need. MLflow's server, with 700 MB of packages that are not in constraints.txt, is in build/mlflow.
+trackers: setup-all
+	$(INSTALL) --editable ".[$(ALL),mlflow,wandb]"
+	test -x build/mlflow/bin/python || $(PYTHON) -m venv build/mlflow
+	$(UV) pip install --quiet --python build/mlflow/bin/python "mlflow==3.17.2"
+
 # Random faults that overlap, for some minutes: `make chaos MINUTES=60 SEED=100`.
 MINUTES ?= 10
 SEED ?= 1
 chaos: setup-all
-	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
+	@mkdir -p build
+	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED) --log build/chaos.jsonl
 
 # A wheel with the compiled kernels in it, in dist/.
 wheel: setup
@@ -52,14 +65,17 @@ wheel: setup
 	@grep "^The wheel has no kernels" build/wheel.log || true
 	@ls dist/*.whl
 
-# The image of the Dockerfile, with whatever builds images here: `make image EXTRAS=s3,ray IMAGE=paceline-ray`.
+# The image of the Dockerfile: `make image EXTRAS=s3,ray IMAGE=paceline-ray`. Without a Docker daemon, buildah or podman builds it.
 EXTRAS ?= s3
 IMAGE ?= paceline
 BASE ?= python:3.11-slim
+BUILD_FLAGS ?=
 image:
-	@builder=$$(command -v docker podman | head -n 1); \
-	test -n "$$builder" || { echo "make image needs docker or podman"; exit 1; }; \
-	$$builder build --tag $(IMAGE) --build-arg BASE=$(BASE) --build-arg EXTRA=$(EXTRA) --build-arg EXTRAS=$(EXTRAS) .
+	@if docker version > /dev/null 2>&1; then builder="docker build"; \
+	elif command -v buildah > /dev/null; then builder="buildah build --format docker"; \
+	elif command -v podman > /dev/null; then builder="podman build --format docker"; \
+	else echo "make image needs a running docker, or buildah or podman (Debian: apt-get install buildah)"; exit 1; fi; \
+	$$builder --tag $(IMAGE) --build-arg BASE=$(BASE) --build-arg EXTRA=$(EXTRA) --build-arg EXTRAS=$(EXTRAS) $(BUILD_FLAGS) .
 
 bench: setup-all
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"  # the CPU build
@@ -70,7 +86,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,spark,s3,onnx
+ALL := $(EXTRA),dev,ray,spark,s3,gs,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

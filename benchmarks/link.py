@@ -97,6 +97,11 @@ def _limit(name: str, device: str, mbit_per_s: float) -> None:
     run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *queue.split())
 
 
+def switch_name() -> str:
+    """Return the namespace of the switch of `many_hosts`; the port of host i there is port{i}."""
+    return f"paceline-s-{os.getpid()}"
+
+
 @contextmanager
 def many_hosts(count: int, mbit_per_s: float = 0) -> Iterator[list[tuple[str, str]]]:
     """Yield names and addresses of new namespaces that are connected by a switch.
@@ -104,10 +109,7 @@ def many_hosts(count: int, mbit_per_s: float = 0) -> Iterator[list[tuple[str, st
     With `mbit_per_s`, the link of every host has this rate each way. Else it is as fast as the
     machine.
     """
-    switch, names = (
-        f"paceline-s-{os.getpid()}",
-        [f"paceline-{i}-{os.getpid()}" for i in range(count)],
-    )
+    switch, names = switch_name(), [f"paceline-{i}-{os.getpid()}" for i in range(count)]
     hosts = [(name, f"10.213.78.{i + 1}") for i, name in enumerate(names)]
     try:
         for name in (switch, *names):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,28 +41,26 @@ class Training:
     driver_bytes: int
 
 
-def train(folder: str, run_dir: Path, *flags: str) -> Training:
-    """Run `paceline train` in a new run folder, on two workers."""
-    arguments = [
-        "--data.dir",
-        folder,
-        "--run-dir",
-        str(run_dir),
-        "--workers",
-        "2",
-        "--stop-at",
-        str(STEPS),
-        *flags,
-    ]
+def train(
+    folder: str,
+    run_dir: Path,
+    *flags: str,
+    steps: int = STEPS,
+    start_by: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Training:
+    """Run `paceline train` in a new run folder, on two workers; `start_by` is a launcher."""
+    arguments = ["--data.dir", folder, "--run-dir", str(run_dir), "--workers", "2"]
+    arguments += ["--stop-at", str(steps), *flags]
     mark, start, first_step_s, peak_bytes = processes.new_mark(), time.perf_counter(), 0.0, 0
     with tempfile.NamedTemporaryFile() as output:
-        command = [paceline(), "train", "cifar10-resnet20", *arguments]
+        command = [*start_by, paceline(), "train", "cifar10-resnet20", *arguments]
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=clean_environment(mark),
+            env=clean_environment(mark) | dict(environment or {}),
             cwd=ROOT,
         )
         try:

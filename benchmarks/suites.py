@@ -24,6 +24,8 @@ SUITES = {
     "startup": "benchmarks.suite_startup:measure",
     "workers": "benchmarks.suite_workers:measure",
     "more-workers": "benchmarks.suite_workers:measure_more",
+    "plain-mean": "benchmarks.suite_workers:measure_plain",
+    "exchange": "benchmarks.suite_exchange:measure",
     "scale": "benchmarks.suite_scale:measure",
     "recovery": "benchmarks.suite_recovery:measure",
     "slow-link-5-mbit": "benchmarks.suite_slow_link:measure_5_mbit",
@@ -32,6 +34,7 @@ SUITES = {
     "ray": "benchmarks.suite_ray:measure",
     "ray-exchange": "benchmarks.suite_ray:measure_exchange",
     "ray-train": "benchmarks.suite_ray:measure_train",
+    "slurm": "benchmarks.suite_slurm:measure",
     "spark": "benchmarks.suite_spark:measure",
     "predict": "benchmarks.suite_predict:measure",
 }

@@ -2,10 +2,13 @@
 
     python tests/chaos.py --minutes 10 --seed 1        # rounds with the seeds 1, 2, 3 ...
     python tests/chaos.py --round 7                    # one round again
+    python tests/chaos.py --count FILE...              # add up the rounds of several plays
 
-A round repeats its command as a platform would, until it ends well. Then the digest must be that of
-an undisturbed training, the metrics must have no gap and no repeat, and nothing may be left behind.
-A round that fails prints its seed. Not a test itself: `tests/test_chaos.py` runs it.
+A round repeats its command as a platform would, until it ends well. Each end must have a message
+that names a fault that was there, within its time. Then the digest must be that of an undisturbed
+training, the metrics must have no gap and no repeat, and nothing may be left behind. A round that
+fails prints its seed. `--log FILE` appends a line of JSON for each round. Not a test itself:
+`tests/test_chaos.py` runs it.
 """
 
 from __future__ import annotations
@@ -15,81 +18,78 @@ import collections
 import json
 import os
 import random
-import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import fsspec
 
-from chaos_faults import DISK_MB, FAULTS, Proxy, Scene, possible
-from helpers import Ended, Program, free_addresses, paceline, program, tf_config
+sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
+
+from slurm_cluster import WHY_NOT as NO_SLURM
+from slurm_cluster import slurm_cluster
+
+from chaos_checks import check_attempt, check_round, ports_of, show
+from chaos_faults import FAULTS, possible, wait
+from chaos_scene import (
+    CLOCK,
+    LIMITS,
+    Plan,
+    Scene,
+    World,
+    build_scene,
+    experiment_flags,
+    plan_of,
+    possible_places,
+    start_spark,
+)
+from helpers import Ended, paceline
 from s3_server import server
 
-ATTEMPTS = 14
+ATTEMPTS = 12
 """How often a command is repeated; faults happen in the first half."""
-LIMIT_S = 240.0
-"""No attempt may take longer."""
-PLACES = ("one process", "local", "local", "local", "ps", "tf_config", "tf_config", "ray", "spark")
-WEIGHTS = ("--sync.method", "weights", "--sync.every", "3")
-QUICK = ("--stall-timeout", "20", "--start-timeout", "120")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What happens in a round; it follows from the seed alone."""
-
-    place: str
-    workers: int
-    method: str
-    storage: str
-    """memory (a small disk), s3 or disk."""
-    records: bool
-    """Whether the training reads TFRecords."""
-
-    def __str__(self) -> str:
-        data = "TFRecords" if self.records else "built-in data"
-        return f"{self.place} x {self.workers}, {self.method}, run folder on {self.storage}, {data}"
-
-
-def plan_of(chance: random.Random) -> Plan:
-    place = chance.choice(PLACES)
-    method = chance.choice(("gradients", "gradients", "weights"))
-    storage = chance.choice(("disk", "small disk", "s3"))
-    workers = 1 if place == "one process" else chance.randint(2, 4)
-    if place in ("ray", "spark"):
-        workers, storage = 2, "disk"
-    if place == "ps":
-        method = "gradients"
-    return Plan(place, workers, method, storage, chance.random() < 0.4)
+LIMIT_S = 480.0
+"""An attempt may take so long after its last fault is over."""
+GONE_S = 30.0
+"""No process may be left so long after the commands have ended."""
+LENGTHS = {"one process": 1.0, "ray": 1.8, "spark": 2.0, "slurm": 1.5}
+"""How long a training in a place takes, in units of the undisturbed one. Others: 1.3."""
 
 
 class Reference:
-    """The digests of undisturbed trainings, each computed once."""
+    """Undisturbed trainings, each computed once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._digests: dict[tuple[str, bool], str] = {}
+        self._shown: dict[tuple[str, bool], dict[str, Any]] = {}
         self.records = folder / "records"
+        self._make_records()
+        began = CLOCK.now()
+        self.get("gradients", False)
+        self.unit_s = CLOCK.now() - began
 
-    def digest(self, method: str, records: bool) -> str:
-        if (method, records) not in self._digests:
-            flags = [*experiment_flags(method, self.records if records else None)]
+    def get(self, method: str, records: bool) -> dict[str, Any]:
+        """Return what is shown of the training."""
+        if (method, records) not in self._shown:
             name = f"{method}-{records}"
-            ended = paceline("train", "smoke", "--run-dir", name, *flags, cwd=self._folder)
+            flags = experiment_flags(method, self.records if records else None)
+            ended = paceline(
+                *("train", "smoke", "--run-dir", name, *flags), cwd=self._folder, timeout_s=1e6
+            )
             assert ended.code == 0, ended
-            result = json.loads((self._folder / name / "result.json").read_text())
-            self._digests[method, records] = result["state_sha256"]
-        return self._digests[method, records]
+            self._shown[method, records] = show(str(self._folder / name), self._folder / "reader")
+        return self._shown[method, records]
 
-    def make_records(self) -> None:
-        """Write the data of `smoke` as pictures in TFRecords."""
+    def _make_records(self) -> None:
+        """Write random pictures as TFRecords."""
         import numpy as np
         from PIL import Image
 
@@ -99,205 +99,135 @@ class Reference:
                 file = self._folder / "pictures" / split / f"class-{i % 3}" / f"{i}.png"
                 file.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(chance.integers(0, 255, (16, 16, 3), np.uint8)).save(file)
-        ended = paceline("data", "convert", "pictures", "records", cwd=self._folder)
+        ended = paceline(
+            *("data", "convert", "pictures", "records"), cwd=self._folder, timeout_s=1e6
+        )
         assert ended.code == 0, ended
 
 
-def experiment_flags(method: str, records: Path | None) -> Iterator[str]:
-    if method == "weights":
-        yield from WEIGHTS
-    if records:
-        yield from ("--data.source", "tfrecord", "--data.dir", str(records))
-        yield from ("--data.image-size", "16", "--data.padding", "0")
+@dataclass
+class Round:
+    """What is noted of a round: a line of JSON."""
+
+    seed: int
+    plan: Plan
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    result: str = "ok"
+    seconds: float = 0.0
+    paused: float = 0.0
+    """Seconds in which the machine paused everything; limits of the program went on."""
 
 
-def place_flags(plan: Plan, master: str) -> list[str]:
-    workers = ["--workers", str(plan.workers)]
-    match plan.place:
-        case "local":
-            return workers
-        case "ps":
-            return [*workers, "--ps", "1"]
-        case "ray":
-            return ["--on", "ray", *workers]
-        case "spark":
-            slots = ["spark.cores.max=2", "spark.executor.cores=1", "spark.executor.memory=512m"]
-            return ["--on", "spark", "--spark.master", master, "--spark.conf", *slots, *workers]
-    return []
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    disk = folder / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(disk)]
-    subprocess.run(mount, check=True)
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def run_round(seed: int, reference: Reference, s3: str, master: str) -> collections.Counter[str]:
-    """Play one round; return how often each fault happened. Raises AssertionError."""
-    chance = random.Random(seed)
-    plan = plan_of(chance)
-    print(f"round {seed}: {plan}", flush=True)
-    expected = reference.digest(plan.method, plan.records)
-    folder = Path(tempfile.mkdtemp(prefix="paceline-chaos-"))
+def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: Reference) -> Round:
+    """Play one round to its end, good or bad."""
+    expected = reference.get(plan.method, plan.records)
+    played, began, paused = Round(seed, plan), CLOCK.now(), CLOCK.paused
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        scene = build_scene(plan, folder, seed, chance, reference, s3, stack)
-        scene.flags += place_flags(plan, master)
         try:
-            counts = repeat_until_done(plan, scene)
-            check(scene, expected)
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            history = "; ".join(scene.notes)
-            raise AssertionError(f"{str(error)[:1500]}\n  what happened: {history}") from error
-    return counts
+            scene = build_scene(plan, chance, world, stack)
+            played.faults = scene.happened
+            repeat_until_done(scene, played)
+            played.left = check_round(scene, expected)
+        except AssertionError as error:
+            played.result = str(error)[:3000] or repr(error)
+    played.seconds = round(CLOCK.now() - began)
+    played.paused = round(CLOCK.paused - paused)
+    return played
 
 
-def build_scene(
-    plan: Plan,
-    folder: Path,
-    seed: int,
-    chance: random.Random,
-    reference: Reference,
-    s3: str,
-    stack: ExitStack,
-) -> Scene:
-    environment = {"PACELINE_CACHE": str(folder / "cache")}
-    run_dir, proxy, disk, data = str(folder / "run"), None, None, None
-    if plan.storage == "small disk":
-        disk = stack.enter_context(small_disk(folder))
-        run_dir = str(disk / "run")
-    if plan.storage == "s3":
-        proxy = Proxy(int(s3.rsplit(":", 1)[1]))
-        stack.callback(proxy.close)
-        run_dir = f"s3://bucket/{folder.name}"
-        environment["AWS_ENDPOINT_URL"] = proxy.url
-    if plan.records:
-        data = folder / "records"
-        shutil.copytree(reference.records, data)
-    flags = ["train", "smoke", "--run-dir", run_dir, *QUICK]
-    flags += experiment_flags(plan.method, data)
-    return Scene(folder, flags, environment, chance, proxy, disk, data)
-
-
-def repeat_until_done(plan: Plan, scene: Scene) -> collections.Counter[str]:
-    """Repeat the command as a platform would; return how often each fault happened."""
-    counts: collections.Counter[str] = collections.Counter()
+def repeat_until_done(scene: Scene, played: Round) -> None:
+    """Repeat the command as a platform would."""
     for attempt in range(ATTEMPTS):
-        faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene)
-        counts.update(name for name, *_ in faults)
-        began = time.monotonic()
-        ended = run_attempt(plan, scene, faults)
-        codes = [each.code for each in ended]
-        scene.notes.append(f"exit codes {codes} after {time.monotonic() - began:.0f} s")
-        if not any(codes):
-            return counts
-        for each in ended:
-            unexpected = each.code == 2 and "Traceback" in each.err
-            assert not unexpected, f"a traceback with exit code 2: {each.err}"
+        faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene, 0 if attempt else 2)
+        began, before = CLOCK.now(), len(scene.happened)
+        ended = run_attempt(scene, faults)
+        lines = [(each.err.strip().splitlines() or [""])[-1][:300] for each in ended]
+        note = {"codes": [each.code for each in ended], "lines": [x for x in lines if x]}
+        played.attempts.append(note | {"seconds": round(CLOCK.now() - began)})
+        check_attempt(ended, scene.happened[before:])
+        if not any(each.code for each in ended):
+            return
     raise AssertionError(f"it never ended well: {ended[0].err[-600:]}")
 
 
-def choose_faults(scene: Scene) -> list[tuple[str, float, float]]:
-    """Return names, when they begin, and how long they last."""
-    names = possible(scene)
+def choose_faults(scene: Scene, first: int) -> list[tuple[str, float, float]]:
+    """Return `first` to `first` + 3 names, when they begin, and how long they last."""
+    names, chance = possible(scene), scene.chance
+    length = 1.2 * scene.world.unit_s * LENGTHS.get(scene.plan.place, 1.3)
     return [
-        (scene.chance.choice(names), scene.chance.uniform(0, 25), scene.chance.uniform(1, 12))
-        for _ in range(scene.chance.randint(0, 4))
+        (
+            chance.choice(names),
+            chance.uniform(0, length),
+            chance.uniform(1, 12) if chance.random() < 0.7 else chance.uniform(12, 30),
+        )
+        for _ in range(chance.randint(first, first + 3))
     ]
 
 
-def run_attempt(plan: Plan, scene: Scene, faults: list[tuple[str, float, float]]) -> list[Ended]:
-    with ExitStack() as stack:
-        scene.running = [
-            stack.enter_context(
-                program(*scene.flags, cwd=scene.folder, environment=scene.environment | environment)
-            )
-            for environment in task_environments(plan)
-        ]
+def run_attempt(scene: Scene, faults: list[tuple[str, float, float]]) -> list[Ended]:
+    failures: list[BaseException] = []
+    with commands(scene):
+        began = CLOCK.now()
+        scene.quiet_since = began
         threads = [
-            threading.Thread(target=later, args=(scene, *fault), daemon=True) for fault in faults
+            threading.Thread(target=later, args=(scene, failures, *fault), daemon=True)
+            for fault in faults
         ]
         for thread in threads:
             thread.start()
-        ended = wait_for_all(scene.running)
+        ended = [
+            wait(each, lambda: scene.quiet_since + LIMIT_S, "the command") for each in scene.running
+        ]
         for thread in threads:
-            thread.join(150)
+            thread.join()
+        if failures:
+            raise failures[0]
     return ended
 
 
-def wait_for_all(running: list[Program]) -> list[Ended]:
-    deadline = time.monotonic() + LIMIT_S
-    return [each.wait(max(1.0, deadline - time.monotonic())) for each in running]
+@contextmanager
+def commands(scene: Scene) -> Iterable[None]:
+    """Start the commands of an attempt. Afterwards nothing of them is left, or else it fails."""
+    scene.start()
+    try:
+        yield
+        CLOCK.wait_until(lambda: not scene.processes(), GONE_S, "processes are left")
+    finally:
+        for each in (*scene.running, *scene.others):
+            for pid in each.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        scene.others = []
 
 
-def task_environments(plan: Plan) -> list[dict[str, str]]:
-    if plan.place != "tf_config":
-        return [{}]
-    cluster = {"worker": free_addresses(plan.workers)}
-    return [tf_config(cluster, "worker", i, model_dir="") for i in range(plan.workers)]
-
-
-def later(scene: Scene, name: str, begin: float, seconds: float) -> None:
-    time.sleep(begin)
-    if any(each.is_running() for each in scene.running):
-        FAULTS[name](scene, seconds)
-
-
-def check(scene: Scene, expected: str) -> None:
-    run_dir = scene.flags[scene.flags.index("--run-dir") + 1]
-    environment = os.environ | scene.environment
-    code = (
-        "import json, sys; from paceline.run_folder.finding import existing_run; "
-        "run = existing_run(sys.argv[1], checkpoints=False); "
-        "print(json.dumps([run.read_result(), run.metrics.read()]))"
-    )
-    shown = subprocess.run(
-        [sys.executable, "-c", code, run_dir], env=environment, capture_output=True, text=True
-    )
-    assert shown.returncode == 0, shown.stderr
-    result, metrics = json.loads(shown.stdout)
-    assert result["finished"], result
-    assert result["state_sha256"] == expected, "another digest"
-    steps = [record["step"] for record in metrics]
-    assert steps == sorted(set(steps)), f"steps repeat: {steps}"
-    assert steps[-1] == result["step"], steps
-    evaluated = [record["step"] for record in metrics if "test_loss" in record]
-    assert evaluated[-1] == result["step"], evaluated
-    assert len(evaluated) == 3, f"evaluations: {evaluated}"
-    assert not scene.processes(), "processes are left"
-
-
-def spark_master(folder: Path, stack: ExitStack) -> str:
-    """Start a Spark cluster that ends with this process; return its URL."""
-    (folder / "spark").mkdir()
-    script = Path(__file__).with_name("spark_cluster.py")
-    process = subprocess.Popen([sys.executable, script, folder / "spark", str(os.getpid())])
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
-    deadline = time.monotonic() + 120
-    while not (folder / "spark" / "url").exists():
-        assert time.monotonic() < deadline, "Spark did not start"
+def later(
+    scene: Scene, failures: list[BaseException], name: str, begin: float, seconds: float
+) -> None:
+    began = CLOCK.now()
+    while CLOCK.now() - began < begin:
         time.sleep(0.2)
-    return (folder / "spark" / "url").read_text().strip()
+        if not any(each.is_running() for each in scene.running):
+            return
+    scene.ports |= ports_of(scene.processes())
+    scene.quiet_since = max(scene.quiet_since, CLOCK.now() + seconds)
+    try:
+        what = FAULTS[name](scene, seconds)
+    except BaseException as error:
+        failures.append(error)
+        return
+    scene.quiet_since = max(scene.quiet_since, CLOCK.now())
+    if what:
+        scene.happened.append(
+            {"fault": name, "at": round(begin, 1), "seconds": round(seconds, 1), "what": what}
+        )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=1, help="of the first round")
-    parser.add_argument("--round", type=int, help="play this round alone")
-    options = parser.parse_args()
-    deadline = time.monotonic() + 60 * options.minutes
-    counts: collections.Counter[str] = collections.Counter()
-    failed, seed = [], options.round or options.seed
+@contextmanager
+def world_of(folder: Path, reference: Reference, places: Iterable[str]) -> Iterable[World]:
+    """Start what all rounds share: S3, Spark, Slurm."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-")))
         s3 = stack.enter_context(server())
         os.environ |= {
             "AWS_ENDPOINT_URL": s3,
@@ -306,23 +236,73 @@ def main() -> int:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
         fsspec.filesystem("s3").mkdir("bucket")
+        master, slurm = cache(lambda: start_spark(folder / "spark", stack)), {}
+        if "slurm" in places and not NO_SLURM:
+            slurm = stack.enter_context(slurm_cluster(folder / "slurm")).environment
+        yield World(s3, master, slurm, reference.records, reference.unit_s)
+
+
+def count(files: list[str]) -> str:
+    """Return the sums over the rounds in some files."""
+    rounds = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
+    bad = [each for each in rounds if each["result"] != "ok"]
+    lines = [f"{len(rounds)} rounds in {sum(each['seconds'] for each in rounds) / 60:.0f} minutes"]
+    tables = {
+        "rounds by place": (each["plan"]["place"] for each in rounds),
+        "rounds by run folder": (each["plan"]["storage"] for each in rounds),
+        "rounds by workers": (each["plan"]["workers"] for each in rounds),
+        "faults": (fault["fault"] for each in rounds for fault in each["faults"]),
+        "commands": (len(each["attempts"]) for each in rounds for _ in each["attempts"][:1]),
+    }
+    for title, values in tables.items():
+        counts = collections.Counter(values)
+        lines.append(f"{title}: " + ", ".join(f"{k} {n}" for k, n in sorted(counts.items())))
+    lines.append(f"failed: {[each['seed'] for each in bad] or 'none'}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--round", type=int, help="play this round alone")
+    parser.add_argument(
+        "--place", help="play in this place alone; the seeds then mean other rounds"
+    )
+    parser.add_argument("--log", type=Path, help="append a line of JSON for each round")
+    parser.add_argument("--count", nargs="+", help="add up such files")
+    options = parser.parse_args()
+    if options.count:
+        print(count(options.count))
+        return 0
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # commands would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up
+    os.environ |= LIMITS
+    deadline = CLOCK.now() + 60 * options.minutes
+    places = (options.place,) if options.place else possible_places()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-")))
+        log = options.log or folder / "log"
         reference = Reference(folder)
-        reference.make_records()
-        master = spark_master(folder, stack)
-        rounds = 0
-        while time.monotonic() < deadline:
-            rounds += 1
-            try:
-                counts += run_round(seed, reference, s3, master)
-            except AssertionError as error:
-                failed.append(seed)
-                print(f"round {seed} FAILED: {error}", flush=True)
-            if options.round:
-                break
+        world = stack.enter_context(world_of(folder, reference, places))
+        seed = options.seed if options.round is None else options.round
+        failed = False
+        while True:
+            chance = random.Random(seed)
+            plan = plan_of(chance, places)
+            print(f"round {seed}: {plan}", flush=True)
+            played = play(seed, plan, chance, world, reference)
+            with open(log, "a") as file:
+                file.write(json.dumps(asdict(played)) + "\n")
+            if played.result != "ok":
+                failed = True
+                print(f"round {seed} FAILED: {json.dumps(asdict(played), indent=1)}", flush=True)
             seed += 1
-    print(f"{rounds} rounds, {sum(counts.values())} faults: {dict(counts)}")
-    print(f"failed: {failed or 'none'}" + (" (replay with --round SEED)" if failed else ""))
-    return bool(failed)
+            if options.round is not None or CLOCK.now() > deadline:
+                break
+        print(count([str(log)]))
+        return failed
 
 
 if __name__ == "__main__":

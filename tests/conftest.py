@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +21,46 @@ if TYPE_CHECKING:
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as in Paceline's workers: other kernels, other bits
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+# Compiled code is kept. Without it, each of the many starts of TensorFlow takes twice as long.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A command in the background of a shell ignores Ctrl-C; the programs of tests would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_DEVICES = 8
+
+
+# Files whose tests start programs, and those that take longest as a whole.
+PROGRAMS = (
+    *("test_spark", "test_parameter_servers", "test_several_workers", "test_faults"),
+    *("test_resume", "test_evaluator", "test_memory_recovery", "test_survivors", "test_slurm"),
+    *("test_speedrun", "test_passing_faults", "test_coming_from", "test_early_stopping"),
+)
+LONGEST = ("test_chaos", "test_ray", "test_storage", "test_engine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order tests for `--dist loadgroup`, and say which of them stay in one process.
+
+    Quick tests come before long ones, and slow ones first, so that no process waits for another at
+    the end. Tests that start programs are dealt one by one. Others stay with those of their file,
+    which share what they build.
+    """
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        first = [*LONGEST, *PROGRAMS]
+        name = item.path.stem
+        is_long = item.get_closest_marker("long") is not None
+        return is_long, first.index(name) if name in first else len(first)
+
+    for item in items:
+        is_long, _ = place(item)
+        if item.path.stem not in PROGRAMS and (not is_long or item.path.stem == "test_ray"):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}{'-long' * is_long}"))
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -86,3 +121,14 @@ def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_workers_stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a `train smoke --workers 2` that was stopped after step 5."""
     return stopped_run(tmp_path_factory, workers=2)
+
+
+@pytest.fixture
+def library_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder and cache for `paceline.train`, whose worker is a thread of this process."""
+    from in_process import workers_here
+
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    with workers_here():
+        yield tmp_path

@@ -18,8 +18,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
@@ -29,12 +29,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
+from helpers import free_addresses
 from paceline.config.experiment import Sync
 from paceline.core.shares import divided_tree, shares
 from paceline.core.tree import add, subtree_sums
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines.collectives import Collectives
 from paceline.engines.exchange import ExactSum
+from paceline.engines.shared_memory import Neighbours, SharedSum
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core
 
 TIMEOUT_S = 100
@@ -48,7 +50,12 @@ def leaf(replica: int, size: int) -> np.ndarray:
 
 
 def add_vectors(
-    strategy: tf.distribute.Strategy, workers: int, replicas: int, size: int, rounds: int = 2
+    strategy: tf.distribute.Strategy,
+    workers: int,
+    replicas: int,
+    size: int,
+    rounds: int = 2,
+    neighbours: Neighbours | None = None,
 ) -> str:
     """Return the digest of the exact sum over the replicas, of vectors that change each round."""
 
@@ -57,6 +64,8 @@ def add_vectors(
         first, last = shares(replicas, workers)[own]
         leaves = [tf.constant(leaf(k, size)) * number for k in range(first, last)]
         sums = subtree_sums(leaves, divided_tree(replicas, workers)[own])
+        if neighbours:
+            return SharedSum(replicas, workers, own, neighbours).total(sums)
         wire = Collectives(own, per_worker=1)
         return ExactSum(replicas, workers, own, wire, add).total(sums)
 
@@ -72,14 +81,19 @@ def add_vectors(
 
 
 def train(
-    strategy: tf.distribute.Strategy, workers: int, replicas: int, method: str = "gradients"
+    strategy: tf.distribute.Strategy,
+    workers: int,
+    replicas: int,
+    method: str = "gradients",
+    neighbours: Neighbours | None = None,
 ) -> list[Any]:
     """Return the digest after seven steps of the engine, and what an evaluation counts."""
     experiment = replace(
         EXPERIMENT, replicas=replicas, global_batch_size=2 * replicas, sync=Sync(method, 3), steps=7
     )
     core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
-    engine = CollectiveEngine(core, strategy, side_by_side=2)
+    engine = CollectiveEngine(core, strategy, side_by_side=2, neighbours=neighbours)
+    engine.check_exchange()
     engine.load(core.initial_state())
     losses = engine.advance(0, 7)["per_step"]["loss"]
     metrics = engine.evaluate(final=True)
@@ -102,34 +116,53 @@ def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -
     return function(strategy, **case)
 
 
-def fork_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -> tuple[int, int]:
-    """Start a worker; return its process and the pipe on which it sends its result."""
+def fork_worker(
+    function: Callable[..., Any], case: dict[str, Any], index: int, all_done: tuple[int, int]
+) -> tuple[int, int]:
+    """Start a worker; return its process and the pipe on which it sends its result.
+
+    It ends when the pipe `all_done` is closed: slower ones may still fetch its last vectors.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writer)
         return pid, reader
     signal.alarm(TIMEOUT_S)
+    os.close(all_done[1])
     try:
         os.write(writer, json.dumps(run_worker(function, case, index)).encode())
+        os.close(writer)
+        os.read(all_done[0], 1)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)  # without TensorFlow's end, which would wait for the others
 
 
+def connect(workers: int) -> list[Neighbours]:
+    """What each worker needs to share memory with the others."""
+    memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
+    for low, high in combinations(range(workers), 2):
+        sockets[low][high], sockets[high][low] = socket.socketpair()
+    return [Neighbours(memory, each) for each in sockets]
+
+
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(case["workers"])]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    case = case if case["workers"] == 1 else case | {"addresses": addresses}
-    started = [fork_worker(function, dict(case), index) for index in range(case["workers"])]
+    neighbours = connect(case["workers"]) if case.pop("shared", False) else []
+    if case["workers"] > 1:
+        case |= {"addresses": free_addresses(case["workers"])}
+    all_done, started = os.pipe(), []
+    for index in range(case["workers"]):
+        own = {"neighbours": neighbours[index]} if neighbours else {}
+        started.append(fork_worker(function, case | own, index, all_done))
     results = []
-    for pid, reader in started:
+    for _, reader in started:
         with os.fdopen(reader) as file:
             results.append(json.loads(file.read() or '"failed"'))
+    for end in all_done:
+        os.close(end)
+    for pid, _ in started:
         os.waitpid(pid, 0)
     return results
 

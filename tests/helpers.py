@@ -10,10 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,8 @@ from paceline.run_folder.files import unsealed
 
 # of one program; generous, because other tests share the cores
 TIMEOUT_S = float(os.environ.get("PACELINE_TEST_TIMEOUT_S", "120"))
+SOON_S = 30.0  # "at once", for processes that share the cores with other tests
+FIRST_PORT, NUM_PORTS = 20_000, 12_000
 MARK = "PACELINE_TEST_MARK"  # environment variable by which all processes of a program are found
 
 OWN_CODE = '''
@@ -225,7 +228,7 @@ def program(*arguments: str, cwd: Path, **settings: Any) -> Iterator[Program]:
     running = Program(list(arguments), cwd, **settings)
     try:
         yield running
-        running.wait_until_gone(10.0)
+        running.wait_until_gone(SOON_S)
     finally:
         for pid in running.processes():
             os.kill(pid, signal.SIGKILL)
@@ -246,12 +249,29 @@ def wait_until(
 
 
 def free_addresses(count: int) -> list[str]:
-    """Of this machine; a moment ago nobody had them."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    """Return addresses of this machine that nobody has, and that nobody else is given.
+
+    They are below the ports that the system gives to programs that ask for any. All processes of
+    the tests count on in one file, so that no two of them get the same.
+    """
+    found = list[str]()
+    with open(Path(tempfile.gettempdir()) / "paceline-test-ports", "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        number = int(file.read() or 0)
+        while len(found) < count:
+            number += 1
+            port = FIRST_PORT + number % NUM_PORTS
+            with socket.socket() as each, suppress(OSError):
+                each.bind(("", port))
+                found.append(f"127.0.0.1:{port}")
+        file.truncate(0)
+        file.write(str(number))
+    return found
+
+
+def free_port() -> int:
+    return int(free_addresses(1)[0].rpartition(":")[2])
 
 
 def tf_config(

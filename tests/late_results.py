@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
 
+from helpers import free_addresses
 from paceline.config.cluster import Cluster
 from paceline.config.experiment import Sync
 from paceline.engines.parameter_server.asynchronous import AsynchronousEngine
@@ -29,12 +29,7 @@ STEPS = 6
 
 
 def start_cluster() -> tuple[Cluster, list[tf.distribute.Server]]:
-    sockets = [socket.socket() for _ in range(4)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
-    for each in sockets:
-        each.close()
+    addresses = tuple(free_addresses(4))
     cluster = Cluster(addresses[:2], ps=addresses[2:])
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=2

@@ -13,36 +13,30 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from helpers import wait_until
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+from helpers import free_port, wait_until
 
 
 @contextmanager
-def server(**environment: str) -> Iterator[str]:
+def server(host: str = "127.0.0.1", **environment: str) -> Iterator[str]:
     """moto's S3 server in a process of its own. Yields its URL."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=os.environ | environment,
     )
     try:
-        wait_until(lambda: answers(port), 60, "moto's server does not answer")
-        yield f"http://127.0.0.1:{port}"
+        wait_until(lambda: answers(port, host), 60, "moto's server does not answer")
+        yield f"http://{host}:{port}"
     finally:
         process.kill()
         process.wait()
 
 
-def answers(port: int) -> bool:
+def answers(port: int, host: str = "127.0.0.1") -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection((host, port), timeout=1).close()
         return True
     except OSError:
         return False

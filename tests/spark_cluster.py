@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -22,14 +22,10 @@ from pathlib import Path
 
 import pyspark
 
+from helpers import free_port
+
 CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-TIMEOUT_S = 100.0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+TIMEOUT_S = float(os.environ.get("SPARK_CLUSTER_TIMEOUT_S") or 100.0)
 
 
 def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -104,4 +100,5 @@ def main(folder: Path, pid: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # through `finally`
     main(Path(sys.argv[1]), int(sys.argv[2]))

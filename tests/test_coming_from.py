@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -18,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.slurm_cluster import WHY_NOT, slurm_cluster
 
-from helpers import once_per_session, paceline, program, result_of, wait_until
+from helpers import OWN_CODE, free_port, once_per_session, paceline, program, result_of, wait_until
 from in_process import paceline_here
 from paceline.cli.commands import split_command
 
@@ -46,11 +46,25 @@ SMALL = {
 VALIDATION = {"estimator-resnet44": {"--data.validation": "8"}}
 
 
+def without_container(command: str) -> str:
+    """The command of a container with its folders outside, as its --volume flags say."""
+    folders = dict(each.split(":")[::-1] for each in re.findall(r"-v \$PWD/(\S+)", command))
+    inside = command[command.index(" paceline ") + 1 :]
+    for mounted, folder in folders.items():
+        inside = inside.replace(mounted, folder)
+    return inside
+
+
 def smaller(command: str) -> list[str]:
-    words = shlex.split(command)[1:]
+    if command.startswith("docker"):
+        command = without_container(command)
+    words = shlex.split(command[command.index("paceline ") :])[1:]
     if words[0] != "train":
         return words
-    flags = SMALL["imagenet" if "imagenet" in words else "cifar"] | VALIDATION.get(words[1], {})
+    flags = SMALL["imagenet" if words[1] == "uai-resnet50" else "cifar"]
+    flags = flags | VALIDATION.get(words[1], {})
+    if "--model.build" in words:
+        flags.pop("--model.depth")
     if "--epochs" in words:
         words[words.index("--epochs") + 1] = "1"
     for flag, value in flags.items():
@@ -119,6 +133,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, uninterrupted: Path) -> 
             ).code
             == 0
         )
+        (folder / "my_model.py").write_text(f"{OWN_CODE}\n\nbuild = build_model\n")
         shutil.copytree(uninterrupted, folder / "model")
 
     return once_per_session(tmp_path_factory, "coming-from", make)
@@ -136,16 +151,17 @@ def write_pictures(folder: Path, random: np.random.Generator) -> None:
                 )
 
 
-def test_the_page_has_commands_for_all_five_systems() -> None:
-    assert len(re.findall(r"^## ", TEXT, re.M)) == 5
-    assert len(COMMANDS_NOW) == TEXT.count("\n|") - 2 * 5
-    assert all(command.startswith(("paceline ", "python ")) for command in COMMANDS_NOW)
+def test_the_page_has_commands_for_all_nine_systems() -> None:
+    assert len(re.findall(r"^## ", TEXT, re.M)) == 9
+    assert len(COMMANDS_NOW) == TEXT.count("\n|") - 2 * 9
+    starts = ("paceline ", "python ", "srun ", "docker run ")
+    assert all(command.startswith(starts) for command in COMMANDS_NOW)
 
 
 def is_quick(command: str) -> bool:
     """Trainings take some seconds each: without `long`, the first of each recipe on this machine
     alone."""
-    recipe = re.match(r"paceline train (\S+)", command)
+    recipe = re.search(r"paceline train (\S+)", command)
     if not recipe:
         return "tensorboard" not in command
     return command == next(c for c in COMMANDS_NOW if f" {recipe[1]} " in c and "--on" not in c)
@@ -156,10 +172,11 @@ def is_quick(command: str) -> bool:
     [
         pytest.param(c, id=c, marks=[] if is_quick(c) else [pytest.mark.long])
         for c in COMMANDS_NOW
-        if c.startswith("paceline")
+        if c.startswith(("paceline", "docker"))
     ],
 )
 def test_what_to_type_now_works(command: str, workspace: Path, tmp_path: Path) -> None:
+    """Of a container, only its command: tests/test_image.py runs it in the image."""
     if reason := reason_to_skip(command):
         pytest.skip(reason)
     here = Path(shutil.copytree(workspace, tmp_path / "here"))
@@ -179,10 +196,21 @@ def test_what_to_type_now_works(command: str, workspace: Path, tmp_path: Path) -
     return None
 
 
+@pytest.mark.long
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "it can")
+@pytest.mark.parametrize("command", [c for c in COMMANDS_NOW if c.startswith("srun")])
+def test_what_to_type_on_slurm_works(command: str, workspace: Path, tmp_path: Path) -> None:
+    here = Path(shutil.copytree(workspace, tmp_path / "here"))
+    start = (*command[: command.index("paceline")].split(), sys.executable, "-m", "paceline")
+    with slurm_cluster(tmp_path / "slurm") as cluster:
+        words, settings = smaller(command), {"environment": cluster.environment, "command": start}
+        ended = paceline(*words, cwd=here, **settings)
+    assert ended.code == 0, ended.err
+    assert ended.last_line["finished"] == "true"
+
+
 def tensorboard_answers(words: list[str], here: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with program(*words, "--port", str(port), cwd=here) as running:
 
         def runs() -> list[str]:
@@ -236,12 +264,7 @@ def test_the_two_shells_of_tensorflow_on_spark_train_one_model(
         r"`(paceline train official-resnet56 [^`]*--run-dir run)` in both", TEXT
     )
     here = Path(shutil.copytree(workspace, tmp_path / "here"))
-    sockets = [socket.socket() for _ in range(2)]
-    for each in sockets:
-        each.bind(("localhost", 0))
-    workers = [f"localhost:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
+    workers = [f"localhost:{free_port()}" for _ in range(2)]
     with ExitStack() as stack:
         shells = []
         for index in range(2):

@@ -6,40 +6,20 @@ Kubernetes and the operator would give it, and runs the command of its container
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from benchmarks.link import why_not
 
-from helpers import Program, program, result_of, wait_until, write_own_code
+from helpers import result_of, wait_until, write_own_code
+from pods import DEPLOY, SHARED, network, objects, pods_of, read, start
 
-DEPLOY = Path(__file__).parents[1] / "deploy"
 MANIFESTS = sorted(DEPLOY.glob("*/*.yaml"))
-SHARED = "/shared"
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(path.read_text()))
-
-
-def objects(name: str) -> dict[str, dict[str, Any]]:
-    """The objects of a base by their kind, as its kustomization lists them."""
-    kustomization = read(DEPLOY / name / "kustomization.yaml")[0]
-    return {
-        each["kind"]: each
-        for file in kustomization["resources"]
-        for each in read(DEPLOY / name / file)
-    }
 
 
 def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
@@ -100,111 +80,6 @@ def test_every_kustomization_lists_the_files_of_its_folder() -> None:
 # ---- pods
 
 
-def job_pods(job: dict[str, Any], stem: str, subdomain: str, env: dict[str, str]) -> list[Any]:
-    """Host name, subdomain, variables and arguments of each pod of an Indexed Job."""
-    assert job["completionMode"] == "Indexed"
-    container = job["template"]["spec"]["containers"][0]
-    given = {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
-    return [
-        (
-            f"{stem}-{index}",
-            subdomain,
-            given | env | {"JOB_COMPLETION_INDEX": str(index)},
-            container.get("args"),
-        )
-        for index in range(job["completions"])
-    ]
-
-
-def pods_of(name: str) -> list[Any]:
-    """The pods that Kubernetes, or the operator, would make of a base."""
-    found = objects(name)
-    if name == "indexed-job":
-        spec = found["Job"]["spec"]
-        assert spec["template"]["spec"]["subdomain"] == found["Service"]["metadata"]["name"]
-        assert found["Service"]["spec"]["clusterIP"] == "None"
-        return job_pods(spec, found["Job"]["metadata"]["name"], "paceline", {})
-    if name == "jobset":
-        own = found["JobSet"]
-        (replicated,) = own["spec"]["replicatedJobs"]
-        title = own["metadata"]["name"]
-        stem = f"{title}-{replicated['name']}-0"
-        return job_pods(replicated["template"]["spec"], stem, title, {})
-    if name == "trainjob":  # the Trainer makes a JobSet of the runtime, with the job's name
-        own, runtime = found["TrainJob"], found["TrainingRuntime"]
-        (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-        title, trainer = own["metadata"]["name"], own["spec"]["trainer"]
-        spec = replicated["template"]["spec"] | {"completions": trainer["numNodes"]}
-        env = {each["name"]: each["value"] for each in trainer["env"]} | {"PACELINE_SERVICE": title}
-        pods = job_pods(spec, f"{title}-{replicated['name']}-0", title, env)
-        return [(*pod[:3], trainer["args"]) for pod in pods]
-    specs, title = found["TFJob"]["spec"]["tfReplicaSpecs"], found["TFJob"]["metadata"]["name"]
-    hosts = {
-        role.lower(): [f"{title}-{role.lower()}-{i}" for i in range(spec["replicas"])]
-        for role, spec in specs.items()
-    }
-    cluster = {role: [f"{host}.{title}:2222" for host in names] for role, names in hosts.items()}
-    return [
-        (
-            host,
-            title,
-            {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": i}})},
-            specs[role.capitalize()]["template"]["spec"]["containers"][0]["args"],
-        )
-        for role, names in hosts.items()
-        for i, host in enumerate(names)
-    ]
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@contextmanager
-def network(pods: list[Any]) -> Iterator[list[str]]:
-    """A namespace for each pod on one bridge, in which the pods' names lead to their addresses."""
-    bridge, spaces = f"pl{os.getpid() % 10_000}", [f"pl{os.getpid()}-{i}" for i in range(len(pods))]
-    addresses = [f"10.77.{os.getpid() % 250}.{i + 2}" for i in range(len(pods))]
-    names = "".join(
-        f"{address} {pod[0]}.{pod[1]} {pod[0]}\n"
-        for address, pod in zip(addresses, pods, strict=True)
-    )
-    try:
-        ip("link", "add", bridge, "type", "bridge")
-        ip("link", "set", bridge, "up")
-        for i, (space, address) in enumerate(zip(spaces, addresses, strict=True)):
-            ip("netns", "add", space)
-            inner, outer = f"{bridge}i{i}", f"{bridge}o{i}"
-            ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
-            ip("link", "set", outer, "master", bridge, "up")
-            ip("-n", space, "addr", "add", f"{address}/24", "dev", inner)
-            ip("-n", space, "link", "set", inner, "up")
-            ip("-n", space, "link", "set", "lo", "up")
-            hosts = Path("/etc/netns", space, "hosts")  # `ip netns exec` shows it as /etc/hosts
-            hosts.parent.mkdir(parents=True)
-            hosts.write_text(f"127.0.0.1 localhost\n{names}")
-        yield spaces
-    finally:
-        for space in spaces:
-            subprocess.run(["ip", "netns", "del", space], capture_output=True)
-            subprocess.run(["rm", "-rf", f"/etc/netns/{space}"], check=True)
-        subprocess.run(["ip", "link", "del", bridge], capture_output=True)
-
-
-def start(stack: ExitStack, pod: Any, space: str, shared: Path, *more: str) -> Program:
-    """Run the command of a pod's container, with a smaller training and its volume at `shared`."""
-    hostname, _, environment, args = pod
-    words = [word.replace(SHARED, str(shared)) for word in args]
-    words[words.index("cifar10-fast")] = "smoke"
-    at = words.index("--data.dir")
-    del words[at : at + 2]
-    own = f'hostname {hostname}; exec "$@"'
-    inside = ("ip", "netns", "exec", space, "unshare", "--uts", "sh", "-c", own, "sh")
-    words += ["--stall-timeout", "15"]
-    running = program(*words, *more, cwd=shared, environment=environment, inside=inside)
-    return stack.enter_context(running)
-
-
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can")
 @pytest.mark.long
 @pytest.mark.parametrize("base", ["indexed-job", "jobset", "trainjob", "tfjob"])
@@ -227,15 +102,3 @@ def test_the_pods_of_a_manifest_train_together_with_the_bits_of_one_process(
     assert [each.code for each in ended] == [0, 0], ended
     result = result_of(tmp_path / "runs" / "cifar10")
     assert result["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-def test_the_entrypoint_of_the_rayjob_and_the_script_of_spark_are_commands_of_paceline() -> None:
-    entrypoint = objects("rayjob")["RayJob"]["spec"]["entrypoint"]
-    spark = objects("spark")["SparkApplication"]["spec"]
-    for words in (shlex.split(entrypoint)[1:], spark["arguments"]):
-        dry = subprocess.run(
-            [sys.executable, "-m", "paceline", *words[:2], "--help"], capture_output=True, text=True
-        )
-        assert dry.returncode == 0
-        for flag in (word for word in words if word.startswith("--")):
-            assert flag in dry.stdout, flag

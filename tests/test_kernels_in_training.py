@@ -150,6 +150,7 @@ def accuracy(folder: Path, recipe: str, kernels: str, seed: int, *flags: str) ->
 
 @needs_kernels
 @pytest.mark.long
+@pytest.mark.hours
 @pytest.mark.timeout(3600)
 def test_shapes_is_learned_as_well_as_with_tensorflows_kernels_within_the_noise_of_three_seeds(
     tmp_path: Path,
@@ -165,6 +166,7 @@ def test_shapes_is_learned_as_well_as_with_tensorflows_kernels_within_the_noise_
 
 @needs_kernels
 @pytest.mark.long
+@pytest.mark.hours
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.skipif(
     "PACELINE_CIFAR10" not in os.environ,

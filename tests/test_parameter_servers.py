@@ -258,22 +258,6 @@ def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Pat
     ]
 
 
-def test_a_run_goes_on_with_two_workers_and_a_parameter_server_and_again_without_to_the_same_bits(
-    uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
-) -> None:
-    run = Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
-    servers = ("--workers", "2", "--ps", "1", "--stop-at", "17")
-    assert "resuming at step 5" in train(tmp_path, "run", *servers).out
-    assert result_of(run)["step"] == 17
-    logs = {log.name for log in run.glob("*.log")}
-    assert logs == {"chief.log", "worker-0.log", "worker-1.log", "ps-0.log"}
-    alone = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
-    assert "resuming at step 17" in alone.out
-    assert evaluations(run) == evaluations(uninterrupted), "two of three are the servers'"
-    assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-    assert losses_of(run) == losses_of(uninterrupted)
-
-
 def test_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits_and_end_together(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,19 +281,28 @@ def paused(folder: Path, *flags: str) -> Iterator[Program]:
         yield running
 
 
-def test_a_killed_worker_is_replaced_while_the_others_go_on_to_the_same_bits(
-    uninterrupted: Path, tmp_path: Path
+def test_a_run_goes_on_with_servers_that_lose_a_worker_and_again_without_to_the_same_bits(
+    uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
 ) -> None:
-    with paused(tmp_path, "--workers", "2", "--ps", "1") as running:
+    run = Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
+    with paused(tmp_path, "--workers", "2", "--ps", "1", "--stop-at", "17") as running:
         before = running.workers()
         os.kill(before[2], signal.SIGKILL)
         (tmp_path / "go").touch()
         ended = running.wait()
     assert ended.code == 0, ended
+    assert "resuming at step 5" in ended.out
     assert "worker 1 failed: killed by SIGKILL" in ended.out
     assert "starting it again, the others continue" in ended.out
     assert "from the last checkpoint" not in ended.out
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert result_of(run)["step"] == 17
+    logs = {log.name for log in run.glob("*.log")}
+    assert logs == {"chief.log", "worker-0.log", "worker-1.log", "ps-0.log"}
+    alone = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    assert "resuming at step 17" in alone.out
+    assert evaluations(run) == evaluations(uninterrupted), "two of three are the servers'"
+    assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert losses_of(run) == losses_of(uninterrupted)
 
 
 def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
@@ -455,7 +448,7 @@ def test_when_the_chief_of_a_tf_config_is_killed_everyone_ends_and_says_so(
         )
         wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
         os.kill(chief.worker(), signal.SIGKILL)
-        ended = [each.wait(40) for each in (chief, server, worker)]
+        ended = [each.wait() for each in (chief, server, worker)]
     assert [each.code for each in ended] == [1, 1, 1], ended
     assert "chief failed: killed by SIGKILL" in ended[0].err
     for each in ended[1:]:

@@ -15,12 +15,14 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from helpers import (
+    SOON_S,
     TIMEOUT_S,
     WEIGHTS,
     Ended,
@@ -33,7 +35,9 @@ from helpers import (
     write_own_code,
 )
 from paceline.errors import UserError
+from paceline.places.spark import slots
 from paceline.places.spark.session import check_java
+from paceline.run_folder.folder import RunFolder
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 try:
@@ -121,28 +125,52 @@ def has_loaded_tensorflow(pid: int) -> bool:
         return False
 
 
-def test_two_tasks_give_the_same_bits_as_one_process_under_a_small_driver(
+class Driver:
+    """What is seen of a driver, in Python and in Java, while it runs."""
+
+    def __init__(self, running: Program) -> None:
+        self._running = running
+        self.peaks, self.loaded = dict[int, int](), set[int]()
+
+    def watch_to_the_end(self) -> None:
+        while self._running.is_running():
+            for pid in (self._running.pid, *self._running.find("pyspark-shell")):
+                self.peaks[pid] = max(self.peaks.get(pid, 0), memory_of(pid))
+                if has_loaded_tensorflow(pid):
+                    self.loaded.add(pid)
+            time.sleep(0.5)
+
+
+def test_two_tasks_under_a_small_driver_give_the_bits_of_one_process_though_an_executor_is_killed(
     uninterrupted: Path, tmp_path: Path, master: str
 ) -> None:
-    peaks, loaded, seen = dict[int, int](), set[int](), set[int]()
-    flags = ("--run-dir", "run", "--workers", "2", *on_spark(master, *TWO_SLOTS))
-    with program("train", "smoke", *flags, cwd=tmp_path) as running:
-        while running.is_running():
-            drivers = [running.pid, *running.find("pyspark-shell")]
-            peaks |= {pid: max(peaks.get(pid, 0), memory_of(pid)) for pid in drivers}
-            loaded |= {pid for pid in drivers if has_loaded_tensorflow(pid)}
-            seen |= set(running.workers())
-            time.sleep(0.2)
+    with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
+        assert len(running.workers()) == 2, "they run on the executors, which were told the mark"
+        executors = running.find("CoarseGrainedExecutorBackend")
+        assert len(executors) == 2
+        os.kill(executors[1], signal.SIGKILL)
+        driver = Driver(running)
+        driver.watch_to_the_end()
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert "2 workers" in ended.out
+    assert re.search(r"worker \d failed: its executor on host \S+ is gone; ", ended.out), ended.out
+    assert "starting 2 again from the last checkpoint" in ended.out
+    assert "resuming at step 1 of 24" in ended.out, "from the memory of the other worker"
     assert ended.err == "", "what Spark says is in its log, not between the lines of the progress"
-    assert len(seen) == 2, "the workers ran on the executors, which were told the mark"
-    assert not loaded, "TensorFlow is in the driver"
-    assert len(peaks) >= 2, "Python and Java, and what starts Java"
-    assert sum(peaks.values()) < 1e9, peaks
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert (tmp_path / "run" / "worker-1.log").exists()
+    assert not driver.loaded, "TensorFlow is in the driver"
+    assert len(driver.peaks) >= 2, "Python and Java, and what starts Java"
+    assert sum(driver.peaks.values()) < 1e9, driver.peaks
+
+
+@pytest.mark.long
+def test_two_tasks_give_the_same_bits_as_one_process(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    digest = digest_of(tmp_path, "run", "--workers", "2", *on_spark(master, *TWO_SLOTS))
+    assert digest == result_of(uninterrupted)["state_sha256"]
 
 
 @pytest.mark.long
@@ -161,30 +189,14 @@ def test_averaged_weights_give_the_same_bits_on_four_tasks_as_in_one_process(
     assert digest == result_of(averaged)["state_sha256"]
 
 
-def test_a_killed_executor_is_replaced_and_the_run_ends_with_the_same_bits(
-    uninterrupted: Path, tmp_path: Path, master: str
-) -> None:
-    with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
-        executors = running.find("CoarseGrainedExecutorBackend")
-        assert len(executors) == 2
-        os.kill(executors[1], signal.SIGKILL)
-        ended = running.wait(SPARK_TIMEOUT_S)
-    assert ended.code == 0, ended
-    assert re.search(r"worker \d failed: its executor on host \S+ is gone; ", ended.out), ended.out
-    assert "starting 2 again from the last checkpoint" in ended.out
-    assert "resuming at step 1 of 24" in ended.out, "from the memory of the other worker"
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("is_chief", [True, False], ids=["chief", "other"])
 def test_a_killed_worker_is_named_and_the_run_goes_on_from_the_memory_of_the_other(
     is_chief: bool, uninterrupted: Path, tmp_path: Path, master: str
 ) -> None:
     with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
-        (chief,) = [pid for pid in running.workers() if holds(pid, tmp_path / "run/lock")]
-        victims = running.workers()
-        victims = [pid for pid in victims if (pid == chief) == is_chief]
+        workers = running.workers()
+        victims = [pid for pid in workers if holds(pid, tmp_path / "run/lock") == is_chief]
         os.kill(victims[0], signal.SIGKILL)
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
@@ -193,11 +205,25 @@ def test_a_killed_worker_is_named_and_the_run_goes_on_from_the_memory_of_the_oth
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-def test_a_python_error_in_a_worker_of_a_local_cluster_reaches_the_person_as_that_error(
-    tmp_path: Path,
+@pytest.mark.long
+def test_tasks_that_were_given_up_take_part_again_after_the_next_checkpoint(
+    uninterrupted: Path, tmp_path: Path, master: str
 ) -> None:
+    flags = ("--workers", "2", "--max-restarts", "0", "--min-workers", "1")
+    with waiting_training(tmp_path, *flags, *on_spark(master, *TWO_SLOTS)) as running:
+        (victim,) = [pid for pid in running.workers() if not holds(pid, tmp_path / "run/lock")]
+        os.kill(victim, signal.SIGKILL)
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert "starting 1 again from the last checkpoint" in ended.out
+    assert "continuing with 2 workers again, no longer 1" in ended.out
+    assert [each["workers"] for each in RunFolder(tmp_path / "run").starts.read()] == [2, 1, 2]
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_a_python_error_in_a_worker_reaches_the_person_as_that_error(tmp_path: Path) -> None:
     write_own_code(tmp_path)
-    flags = ("--workers", "2", "--actions", "own.py:forget", *on_spark("local-cluster[2,1,512]"))
+    flags = ("--actions", "own.py:forget", *on_spark("local[1]"))
     ended = train(tmp_path, "run", *flags)
     assert ended.code == 2
     assert "the action own.py:forget failed at step 1: KeyError: 'nothing here'" in ended.err
@@ -233,7 +259,7 @@ def test_ctrl_c_saves_and_leaves_no_process_on_any_executor(
     with waiting_training(tmp_path, "--workers", "2", *where) as running:
         os.killpg(running.pid, signal.SIGINT)
         ended = running.wait(SPARK_TIMEOUT_S)
-        running.wait_until_gone(15.0)
+        running.wait_until_gone(SOON_S)
     assert ended.code == 130, ended
     assert ended.err == "stopped by SIGINT; the same command continues from here\n"
     assert result_of(tmp_path / "run")["finished"] is False
@@ -250,8 +276,8 @@ def test_a_killed_driver_leaves_no_process_on_any_executor(tmp_path: Path, maste
     with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
         assert len(running.workers()) == 2
         os.kill(running.pid, signal.SIGKILL)
-        wait_until(lambda: not running.workers(), 10.0, "workers are left")
-        running.wait_until_gone(30.0)
+        wait_until(lambda: not running.workers(), SOON_S, "workers are left")
+        running.wait_until_gone(2 * SOON_S)
 
 
 @pytest.mark.long
@@ -354,6 +380,23 @@ def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master:
     )
     assert ended.code == 0, ended
     assert (tmp_path / "gpus.txt").read_text() == "3,5"
+
+
+def test_a_command_that_was_stopped_gives_executors_their_time_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour passes between two looks: Ctrl-Z, and fg."""
+    now, seen = [0.0], iter([(0, 0), (0, 0), (2, 2)])
+
+    def pause(seconds: float) -> None:
+        now[0] += 3600.0 if now[0] == 0 else seconds
+
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    monkeypatch.setattr(slots, "count_slots", lambda context: next(seen))
+    monkeypatch.setattr(slots, "_expected_executors", lambda context: 2)
+    monkeypatch.setattr(slots, "_is_local", lambda context: False)
+    slots.wait_for_slots(None, "--workers 2", 2, 120.0, lambda text: None)
+    assert now[0] >= 3600
 
 
 def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:

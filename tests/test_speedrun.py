@@ -278,6 +278,7 @@ CIFAR10 = os.environ.get("PACELINE_CIFAR10", "")
 
 
 @pytest.mark.long
+@pytest.mark.hours
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not CIFAR10, reason="PACELINE_CIFAR10 does not name the folder of CIFAR-10")
 def test_two_epochs_of_the_speedrun_reach_their_known_accuracy(tmp_path: Path) -> None:

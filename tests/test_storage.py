@@ -20,10 +20,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import Ended, paceline, program, result_of, tf_config, wait_until, write_own_code
+from helpers import (
+    Ended,
+    free_addresses,
+    free_port,
+    paceline,
+    program,
+    result_of,
+    tf_config,
+    wait_until,
+    write_own_code,
+)
 from in_process import paceline_here
 from paceline import api
 from paceline.api import Result
+from paceline.cli.commands import main
 from paceline.config.experiment import Experiment
 from paceline.data import remote
 from paceline.errors import UserError
@@ -35,7 +46,7 @@ from paceline.run_folder.lease import Lease, read_lease
 from paceline.run_folder.lock import LeaseLost
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store
-from s3_server import free_port, server
+from s3_server import server
 
 TENSORBOARD = """
 import sys, types
@@ -269,7 +280,7 @@ def test_a_damaged_remote_checkpoint_is_skipped_and_removed_and_the_cache_is_not
 def test_two_workers_of_a_tf_config_train_with_a_remote_model_dir(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = free_addresses(2)
     config = {"cluster": {"master": addresses[:1], "worker": addresses[1:]}, "model_dir": folder}
 
     def become(role: str) -> None:
@@ -505,7 +516,7 @@ def test_an_upload_is_tried_again_while_storage_is_away(
 
 
 def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
-    stopped_at_5: Path, folder: str
+    stopped_at_5: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match="no run in s3://"):
         existing_run(f"{folder}/run")
@@ -521,6 +532,8 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     (row,) = api.runs(folder)
     assert (row.name, row.state, row.step) == ("run", "unfinished", 5)
     assert f"--run-dir {folder}/run" in row.note
+    assert main(["runs", folder]) == 0
+    assert f"--run-dir {folder}/run" in capsys.readouterr().out.replace("\n", "")
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"

@@ -19,7 +19,7 @@ import pytest
 from safetensors import safe_open
 
 import paceline as library
-from helpers import paceline, program, result_of, wait_until
+from helpers import free_port, paceline, program, result_of, wait_until
 from in_process import paceline_here
 from paceline.cli import commands
 from paceline.cli.completion import candidates
@@ -178,9 +178,7 @@ def test_report_of_the_library_writes_a_page_and_returns_what_it_left_out(
 def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
     uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
 ):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     shutil.copytree(stopped_at_5, tmp_path / "runs" / "five")
     with program(
         "tensorboard", str(uninterrupted), "five", "--port", str(port), cwd=tmp_path

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.config.dataclass_json import check_choices, differences, from_json, to_json
+from paceline.config.early_stopping import EarlyStopping as EarlyStopping
 from paceline.config.optimizer import Optimizer as Optimizer
 from paceline.config.optimizer import Schedule as Schedule
 from paceline.config.rules import Block, check_rules
@@ -113,7 +114,7 @@ class Model:
 
     build: str = ""
     """Your own Keras model, as package.module:function or file.py:function. The function is called
-    with image_shape and num_classes."""
+    with image_shape and num_classes. A .keras file is a model with the weights to start from."""
     layout: Literal["cifar", "imagenet", "speedrun"] = "cifar"
     """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
     stride 2, max-pooling and four stages. speedrun: no ResNet, but six 3x3 convolutions with
@@ -191,6 +192,7 @@ class Experiment:
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     sync: Sync = field(default_factory=Sync)
+    early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
     epochs: float = 1.0
     """Passes over the training data."""
     steps: int = 0

@@ -50,6 +50,8 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("save_every", _from(0), "a number of epochs, 0 (only at the end) or more"),
     ("seed", _from(0, 2**32 - 1), "0 to 4,294,967,295"),
     ("sync.every", _from(1, MILLION), "1 step or more, at most 1,000,000"),
+    ("early_stopping.patience", _from(0, MILLION), "0 (no early stopping) to 1,000,000"),
+    ("early_stopping.min_delta", _from(0), "0 or more"),
     ("data.validation", _from(0), "0 or more"),
     ("data.train_size", _from(0, 10 * MILLION), "0 (the source's own) to 10,000,000"),
     ("data.test_size", _from(0, 10 * MILLION), "0 (the source's own) to 10,000,000"),
@@ -105,6 +107,12 @@ def _check_training(e: Experiment) -> None:
         )
     if e.epochs <= 0 and e.steps <= 0:
         raise UserError("nothing to train: give --epochs or --steps above 0")
+    if e.early_stopping.patience and not (e.data.validation and e.evaluate_every):
+        raise UserError(
+            f"early-stopping.patience is {e.early_stopping.patience}, but data.validation is "
+            f"{e.data.validation} and evaluate-every {e.evaluate_every:g}; early stopping needs a "
+            "validation split and evaluations: give both above 0"
+        )
     staleness, method = e.sync.max_staleness, e.sync.method
     if staleness != -1 and (staleness < 0 or method != "async"):
         raise UserError(

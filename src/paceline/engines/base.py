@@ -57,6 +57,10 @@ class Engine(Protocol):
         """Evaluate the current state with `core.evaluation.evaluate_splits`, and return metrics."""
         ...
 
+    def agree(self, own: bool) -> bool:
+        """Return the chief's answer to a question that all workers ask at this point."""
+        ...
+
     def close(self) -> None:
         """Release the workers. Every worker calls it, the chief after it has written everything."""
         ...

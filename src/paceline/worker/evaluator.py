@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.config.dataclass_json import differences
 from paceline.config.job import Job
+from paceline.config.plan import Plan
 from paceline.core.metrics import scalars
 from paceline.core.state import State
 from paceline.data.remote import bring_data
@@ -122,7 +123,7 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
     training.send(training.start_message(first_step, "evaluator: ", run.where))
     unreadable: dict[int, UserError] = {}
     with closing(TensorBoard(run.evaluator_events, first_step)) as board:
-        while not _finished(run, core.plan.total_steps, done, unreadable):
+        while not _finished(run, last_step := _last_step(run, core.plan), done, unreadable):
             _refresh(run, training.send)
             for step in [step for step in checkpoints.steps() if step not in {*done, *unreadable}]:
                 if state := _load(checkpoints, step, unreadable, training.send):
@@ -131,7 +132,7 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
                 f"a checkpoint in {run.where}",
                 lambda: (checkpoints.steps(), len(run.metrics.read())),
             )
-    last = done[core.plan.total_steps]
+    last = done[last_step]
     training.send(
         Result(
             {
@@ -145,6 +146,12 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
             }
         )
     )
+
+
+def _last_step(run: RunFolder, plan: Plan) -> int:
+    """Return the step at which training ends, or where it ended early."""
+    result = run.read_result() or {}
+    return result["step"] if result.get("finished") else plan.total_steps
 
 
 def _finished(

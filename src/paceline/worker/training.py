@@ -21,6 +21,7 @@ from paceline.run_folder.folder import RunFolder
 from paceline.worker import loop
 from paceline.worker.actions import Action, StopAt, StopOnRequest, StopRequested
 from paceline.worker.build import summary_line
+from paceline.worker.early_stopping import ENDED_EARLY, EndsEarly, stop_early
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
@@ -42,15 +43,24 @@ class Training:
         plan, line = self.core.plan, who + summary_line(self.job, self.core)
         return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
 
-    def run(self, actions: Sequence[Action], state: State) -> Metrics:
+    def run(
+        self, actions: Sequence[Action], state: State, validation: Sequence[float] = ()
+    ) -> Metrics:
         """Train from the loaded state to the end of the plan, or until someone stops it; return
-        the last metrics."""
+        the last metrics.
+
+        `validation` has the chief's values for early stopping, one for each earlier evaluation.
+        """
         plan, first_step = self.core.plan, first_unreported(state)
+        early = self.job.experiment.early_stopping
+        engine = EndsEarly(self.engine, early, validation) if early.patience else self.engine
+        if isinstance(engine, EndsEarly) and first_step < plan.total_steps and engine.has_ended():
+            return engine.last_evaluation()
         if plan.stops_at(first_step) and first_step < plan.total_steps:
             return {}  # an earlier command stopped here
-        stops: list[Action] = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at)]
+        stops: list[Action] = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at), stop_early]
         try:
-            engine = _Recovered(self.core, self.engine, state) if len(state.tails) else self.engine
+            engine = _Recovered(self.core, engine, state) if len(state.tails) else engine
             metrics = loop.train(engine, plan, [*actions, *stops], first_step)
         except StopRequested as request:
             return request.metrics
@@ -68,14 +78,15 @@ class Training:
 
     def result(self, state: State, metrics: Metrics, speed: Speed) -> dict[str, Any]:
         """Return the fields of result.json."""
+        early = {ENDED_EARLY: True} if metrics.get(ENDED_EARLY) else {}
         return {
             "step": state.step,
-            "finished": state.step == self.core.plan.total_steps,
+            "finished": state.step == self.core.plan.total_steps or bool(early),
             "test_accuracy": metrics.get("test_accuracy"),
             "test_loss": metrics.get("test_loss"),
             "images_per_second": speed.images_per_second(),
             "state_sha256": state.sha256(),
-        }
+        } | early
 
 
 class _Recovered:

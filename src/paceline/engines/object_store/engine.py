@@ -112,6 +112,9 @@ class ObjectStoreEngine:
     def evaluate(self, final: bool) -> Metrics:
         return evaluate_splits(self._core, final, self._compute_rows)
 
+    def agree(self, own: bool) -> bool:
+        return own  # the chief alone runs the loop
+
     def close(self) -> None:
         self._crew.close()
         ray.shutdown()

@@ -76,6 +76,9 @@ class ParameterServerEngine:
     def evaluate(self, final: bool) -> Metrics:
         return evaluate_splits(self._core, final, self._compute_rows)
 
+    def agree(self, own: bool) -> bool:
+        return own  # the chief alone runs the loop
+
     def _compute_rows(self, split: str, count: int) -> np.ndarray:
         firsts = [tf.constant(first, tf.int64) for first in range(0, count, self._side_by_side)]
         with self._named_losses():

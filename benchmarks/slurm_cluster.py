@@ -6,12 +6,13 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import free_addresses, wait_until
+from benchmarks.suite_workers import free_addresses
 
 CONF = """
 ClusterName=paceline
@@ -86,7 +87,10 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
         for command in commands
     ]
     try:
-        wait_until(lambda: _idle(cluster) == 2, 60, "the nodes of Slurm are not idle")
+        deadline = time.monotonic() + 60
+        while _idle(cluster) < 2:
+            assert time.monotonic() < deadline, "the nodes of Slurm are not idle"
+            time.sleep(0.1)
         yield cluster
     finally:
         for daemon in reversed(daemons):

@@ -1,0 +1,128 @@
+"""What must hold after an attempt and after a round of `make chaos`.
+
+python tests/chaos_checks.py RUN_DIR       # what is shown of a run, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chaos_scene import Scene
+from helpers import Ended, losses_of
+
+KILLED = r"SIGKILL|exit code -9|code 137|lost|no answer|gone|died|ended without|Connection|connect"
+STOPPED = r"stopped or starved|makes no progress|no sign of life|no answer|lost|gone|died"
+CAUSES = {
+    "kill": KILLED,
+    "terminate": rf"SIGTERM|exit code 143|{KILLED}",
+    "stop": STOPPED,
+    "storage refuses": r"s3://|storage|sign of life|no progress",
+    "storage fails": r"s3://|storage|sign of life|no progress",
+    "storage is slow": r"s3://|storage|sign of life|no progress",
+    "full disk": r"No space left|disk is full|is full",
+    "vanished data": r"-of-0000|records",
+    "flipped bit": r"-of-0000|records",
+    "cut link": rf"{STOPPED}|{KILLED}|s3://",
+    "second command": r"another process|taken over",
+}
+"""What a message says if this fault ended a command."""
+
+
+def check_attempt(ended: list[Ended], faults: list[dict[str, Any]]) -> None:
+    """Check how the commands of an attempt ended: in one line that names a fault that was there."""
+    for each in ended:
+        text = each.err.strip()
+        line = (text.splitlines() or [""])[-1]
+        if each.code in (0, -9, -15, 143):
+            continue
+        assert each.code in (1, 2), f"exit code {each.code}: {text[-800:]}"
+        assert "Traceback" not in text, f"a traceback: {text[-1500:]}"
+        names = {fault["fault"] for fault in faults}
+        assert names, f"it failed though nothing had happened: {line}"
+        causes = "|".join(CAUSES[name] for name in names)
+        assert re.search(causes, line), f"no cause that was there is named: {line}"
+
+
+def check_round(scene: Scene, reference: dict[str, Any]) -> list[str]:
+    """Check what a round leaves; return the names of files in the folder of temporary files."""
+    shown = show(scene.run_dir, scene.folder / "reader")
+    result, metrics = shown["result"], shown["metrics"]
+    assert result["finished"], result
+    assert result["state_sha256"] == reference["result"]["state_sha256"], "another digest"
+    steps = [record["step"] for record in metrics]
+    assert steps == sorted(set(steps)), f"steps repeat: {steps}"
+    assert steps[-1] == result["step"], steps
+    assert evaluations(metrics) == evaluations(reference["metrics"]), evaluations(metrics)
+    assert shown["losses"] == reference["losses"], f"steps in TensorBoard: {shown['losses']}"
+    check_nothing_left(scene)
+    return sorted(each.name for each in (scene.folder / "t").iterdir())
+
+
+def evaluations(metrics: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    return [(each["step"], each["test_loss"]) for each in metrics if "test_loss" in each]
+
+
+def check_nothing_left(scene: Scene) -> None:
+    assert not scene.processes(), "processes are left"
+    assert not (open_ports := listening() & scene.ports), f"ports are left: {open_ports}"
+    if not scene.proxy:
+        files = [str(path) for path in Path(scene.run_dir).rglob("*")]
+        left = [name for name in files if re.search(r"\.tmp|/\.[^/]*$", name)]
+        assert not left, f"files are left: {left}"
+
+
+def show(run_dir: str, cache: Path) -> dict[str, Any]:
+    """Return what is shown of a run."""
+    own = {"PACELINE_CACHE": str(cache)}
+    shown = subprocess.run(
+        [sys.executable, __file__, run_dir], env=os.environ | own, capture_output=True, text=True
+    )
+    assert shown.returncode == 0, shown.stderr[-1000:]
+    return json.loads(shown.stdout.splitlines()[-1])
+
+
+def listening() -> set[int]:
+    """Return the ports at which somebody listens on this machine."""
+    return {port for port, _ in _sockets()}
+
+
+def ports_of(pids: list[int]) -> set[int]:
+    """Return the ports at which processes listen."""
+    inodes = set()
+    for pid in pids:
+        try:
+            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue
+        inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    return {port for port, inode in _sockets() if inode in inodes}
+
+
+def _sockets() -> list[tuple[int, str]]:
+    """Return port and inode of each listening socket."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                found.append((int(words[1].rpartition(":")[2], 16), words[9]))
+    return found
+
+
+def main(run_dir: str) -> None:
+    from paceline.run_folder.finding import existing_run
+
+    run = existing_run(run_dir, checkpoints=False)
+    shown = {"result": run.read_result(), "metrics": run.metrics.read()}
+    print(json.dumps(shown | {"losses": losses_of(run.path)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
