@@ -406,6 +406,14 @@ MODELS = {
     "v2": (Model(depth=8, version="v2"), 16, 4, 3, 3),
     "leaky": (Model(depth=8, leakiness=0.1), 16, 7, 0, 0),
     "projections": (Model(depth=8, shortcut="B-norm"), 16, 9, 0, 0),
+    # Leaky by 0.99: with a ReLU, an activation on the other side of 0 changed a gradient by 2 %.
+    "bottleneck": (
+        Model(depth=11, block="bottleneck", shortcut="B-norm", leakiness=0.99),
+        16,
+        13,
+        0,
+        0,
+    ),
     "imagenet": (Model(layout="imagenet", depth=18), 32, 20, 0, 0),
 }
 
