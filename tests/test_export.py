@@ -176,7 +176,7 @@ def refused(ended: Ended, part: str) -> bool:
 
 
 def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path, tmp_path: Path):
-    command = ("export", str(uninterrupted), "model.onnx", "--to", "onnx", "--serving")
+    command = ("export", str(uninterrupted), "model.onnx", "--to", "onnx")
     ended = paceline(*command, cwd=tmp_path)
     assert ended.code == 0, ended
     assert ended.out.startswith(
@@ -192,9 +192,7 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
     )
     missing = paceline_here("export", str(uninterrupted), "m", cwd=tmp_path)
     assert refused(missing, "--to is missing")
+    views = ("--to", "safetensors", "--views", "mirror")
     assert refused(
-        paceline_here(
-            "export", str(uninterrupted), "m", "--to", "safetensors", "--serving", cwd=tmp_path
-        ),
-        "only weights",
+        paceline_here("export", str(uninterrupted), "m", *views, cwd=tmp_path), "only weights"
     )

@@ -141,7 +141,7 @@ def export(
     out: str | Path,
     *,
     to: str,
-    serving: bool = False,
+    serving: bool | None = None,
     checkpoint: str = "best",
     views: Views = "none",
     force: bool = False,
@@ -153,14 +153,15 @@ def export(
         run: Folder of the run, its name in runs/, or the Result of `train`.
         out: File to write, or folder for a SavedModel.
         to: "keras", "savedmodel", "onnx" or "safetensors".
-        serving: Whether to include the preprocessing and return probabilities.
+        serving: Whether to include the preprocessing and return probabilities; None does so in
+            formats that can hold it.
         checkpoint: "best", "last" or a step.
         views: "mirror" or "shifts": the exported model averages over versions of each image.
         force: Whether to replace `out` if it exists.
         trust_code: Whether to run code of your own that the run names. Not needed for a Result.
 
     Example:
-        paceline.export("runs/smoke-1a2b3c4d", "model.onnx", to="onnx", serving=True)
+        paceline.export("runs/smoke-1a2b3c4d", "model.onnx", to="onnx")
     """
     from paceline.results.export import run_export
 

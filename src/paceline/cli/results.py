@@ -221,8 +221,9 @@ class Export:
     """Export the model of a run, with its class names: paceline export RUN OUT --to FORMAT
 
     keras, savedmodel and onnx are used without Paceline. safetensors contains only the weights.
+    Every export describes its preprocessing.
 
-    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx --serving
+    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx
     """
 
     run: RunName
@@ -231,9 +232,10 @@ class Export:
     """File to write, or folder for a SavedModel."""
     to: Literal["keras", "savedmodel", "onnx", "safetensors"]
     """Format to write."""
-    serving: bool = False
-    """Include the preprocessing, and return probabilities.
-    A SavedModel then takes JPEG or PNG files; keras and onnx take pixels."""
+    serving: bool = True
+    """Include the preprocessing, and return probabilities: a SavedModel takes JPEG or PNG files,
+    keras and onnx take pixels. --no-serving: all take scaled images and return the model's own
+    outputs."""
     checkpoint: str = "best"
     """Checkpoint to use: best, last or a step.
     The best is chosen on the validation split. Without a validation split it is the last."""
@@ -249,6 +251,7 @@ class Export:
         from paceline.results.export import run_export
 
         with _listening("exporting") as listen:
-            done = run_export(**vars(self), listen=listen)
+            serving = None if self.serving else False
+            done = run_export(**vars(self) | {"serving": serving}, listen=listen)
         print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
         return 0

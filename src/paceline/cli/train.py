@@ -86,7 +86,7 @@ def _describe(job: Job) -> dict[str, object]:
         raise
     shutil.rmtree(folder)
     print(result["description"])
-    return {}
+    return {"run_dir": job.run.run_dir, **result["numbers"]}
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,9 @@ class Run:
     track: tuple[TrackerName, ...] = ()
     """Experiment trackers that get settings, metrics, result and files of the run: mlflow, wandb.
     Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
+    trust_code: bool = False
+    """If the code of model.build, data.build or actions is not here, run the copy of it in the run
+    folder. Give it only for runs whose code you know."""
     histograms: bool = False
     """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
     profile: str = ""

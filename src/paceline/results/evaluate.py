@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +30,9 @@ from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
 from paceline.messages import Progress, Send, Warn
 from paceline.results.trained_model import output_names, to_probabilities
+from paceline.run_folder.code_copies import with_copies
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.storage import is_remote
 from paceline.run_folder.versions import library_versions
 from paceline.worker import build, devices
 
@@ -133,8 +136,13 @@ def _experiment_of(run: RunFolder, data_dir: str, send: Send) -> Experiment:
     if run.kernels() == "own" and (reason := why_unavailable()):
         text = "was trained with own kernels, and last digits may differ without them"
         send(Warn(f"{run.path} {text}: {reason}"))
-    experiment = run.experiment()
-    data = replace(experiment.data, dir=data_dir or experiment.data.dir)
+    experiment = with_copies(run.experiment(), run.path)
+    data = replace(experiment.data, dir=data_dir or run.data_dir())
+    if not (data_dir or data.build or is_remote(data.dir) or os.path.exists(data.dir or ".")):
+        raise UserError(
+            f"the data of {run.path} was in {data.dir}, which is not there; give --data.dir with "
+            "where it is now"
+        )
     return replace(experiment, kernels=usable_kernels(run.kernels()), data=data)
 
 

@@ -97,7 +97,8 @@ def _note_unfinished(run: RunFolder, checkpoint: str | None, listen: Send) -> No
     except UserError as error:  # the checkpoints have digests of their own
         listen(Warn(str(error)))
     if not (result and result.get("finished")) and checkpoint in ("best", "last"):
-        listen(Warn(f"{run.path} is not finished; this is its {checkpoint} checkpoint so far"))
+        chosen = checkpoint if run.experiment().data.validation else "last"
+        listen(Warn(f"{run.path} is not finished; this is its {chosen} checkpoint so far"))
 
 
 def use_run(job: Job, send: Send) -> dict[str, Any]:

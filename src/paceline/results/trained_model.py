@@ -19,6 +19,7 @@ from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
 from paceline.results.in_worker import check_trust
+from paceline.run_folder.code_copies import with_copies
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import devices
@@ -64,7 +65,7 @@ def load_trained_model(
     run: RunFolder, checkpoint: str = "best", precision: Literal["", "float32"] = ""
 ) -> TrainedModel:
     """Load a run's model and a checkpoint, in the precision of the training or another."""
-    experiment, facts = run.experiment(), run.data_facts()
+    experiment, facts = with_copies(run.experiment(), run.path), run.data_facts()
     experiment = replace(
         experiment,
         precision=precision or experiment.precision,

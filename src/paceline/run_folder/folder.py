@@ -30,6 +30,7 @@ from paceline.run_folder.comparison import (
     wrong_fact,
     wrong_result,
 )
+from paceline.run_folder.data_place import find_data, whole_path
 from paceline.run_folder.files import explained, plain, read_json, sealed, write_json
 from paceline.run_folder.keeper import Keeper
 from paceline.run_folder.layout import last_event_number
@@ -150,6 +151,7 @@ class RunFolder:
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
+            config["data_dir"] = whole_path(experiment.data.dir)
             self.check_lease()
             write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
@@ -213,6 +215,10 @@ class RunFolder:
         if wrong := wrong_fact(facts):
             raise UserError(f"{self._config} is damaged: its data has {wrong}; {RESTORE}")
         return facts
+
+    def data_dir(self) -> str:
+        """Return where the run's data is: where it was, or at the same relative path from here."""
+        return find_data(self.experiment().data.dir, self.config().get("data_dir"))
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""

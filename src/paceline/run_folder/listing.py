@@ -5,6 +5,8 @@ It only reads.
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -71,7 +73,7 @@ def _summary(run: RunFolder) -> RunSummary:
     if not result.get("finished"):
         state = "running" if run.is_locked() else "unfinished"
     if state == "unfinished":
-        note = f"paceline {shlex.join(resume_command(run.where, experiment))}"
+        note = f"paceline {shlex.join(resume_command(run.where, with_data(run, experiment)))}"
     return RunSummary(
         name,
         state,
@@ -82,6 +84,14 @@ def _summary(run: RunFolder) -> RunSummary:
         changed,
         note,
     )
+
+
+def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
+    """Return the experiment with the whole path of its data, unless the path is right here."""
+    data, stored = experiment.data, run.data_dir()
+    if not data.dir or os.path.abspath(data.dir) == stored:
+        return experiment
+    return dataclasses.replace(experiment, data=dataclasses.replace(data, dir=stored))
 
 
 def resume_command(where: str | Path, experiment: Experiment) -> list[str]:

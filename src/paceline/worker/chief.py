@@ -14,6 +14,7 @@ from paceline.errors import UserError
 from paceline.kernels.choice import why_not_own
 from paceline.messages import Result, Warn
 from paceline.run_folder.checkpoint import Checkpoints
+from paceline.run_folder.code_copies import keep_copies, specs_of
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.tensorboard import HistogramsAtSaves, Profile, TensorBoard
 from paceline.tracking import load_client
@@ -28,7 +29,7 @@ from paceline.worker.actions import (
     WriteEvaluation,
     WriteMetrics,
 )
-from paceline.worker.build import code_digests, data_facts
+from paceline.worker.build import code_digests, data_facts, locate
 from paceline.worker.early_stopping import read_values
 from paceline.worker.tracking import finish_trackers, open_tracker
 from paceline.worker.training import Speed, Training, first_unreported
@@ -41,7 +42,8 @@ def lead(training: Training, run: RunFolder) -> bool:
     """Train as the chief; return whether a request stopped it."""
     job, engine = training.job, training.engine
     # first, so that a mistake in them is reported before anything begins
-    user_actions = [UserAction(spec, load_function(spec)) for spec in job.run.actions]
+    actions_here = [(spec, locate(job, "actions", spec)) for spec in job.run.actions]
+    user_actions = [UserAction(spec, load_function(place)) for spec, place in actions_here]
     clients = {name: load_client(name) for name in job.run.track}
     checkpoints = _open_run(training, run)
     loaded = engine.load(_first_state(training, checkpoints, run))
@@ -75,9 +77,11 @@ def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     kernels = core.template.kernels
     if reason := why_not_own(job.experiment, kernels):
         send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
-    code = code_digests(job.experiment)
+    code = code_digests(job)
     for line in run.open(job.experiment, data_facts(core), kernels, code):
         send(Warn(f"a library changed since this run began, bits may differ: {line}"))
+    specs = specs_of(job.experiment, job.run.actions)
+    keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
     return Checkpoints(
         run.checkpoints,
         core.layout,

@@ -33,7 +33,7 @@ def run_job(
     if job.kind in KINDS or job.dry_run:
         if job.dry_run or job.kind == "evaluate":  # the others need no data
             bring_data(job.request.get("data_dir") or job.experiment.data.dir, send)
-        values = {"description": describe(job)} if job.dry_run else use_run(job, send)
+        values = describe(job) if job.dry_run else use_run(job, send)
         send(Result(values))
     elif job.kind == "relay":
         import_module("paceline.places.ray").relay(job, send, stop)
