@@ -128,7 +128,7 @@ def possible_places() -> tuple[str, ...]:
     return tuple(place for place in PLACES if not missing.get(place))
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
     """What all rounds share."""
 
@@ -141,7 +141,7 @@ class World:
     records: Path
     """A folder of TFRecords."""
     unit_s: float
-    """How long an undisturbed training in one process takes, from its command to its end."""
+    """How long a training in one process takes now, from its command to its end."""
 
 
 @dataclass
