@@ -55,7 +55,8 @@ trackers: setup-all
 MINUTES ?= 10
 SEED ?= 1
 chaos: setup-all
-	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
+	@mkdir -p build
+	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED) --log build/chaos.jsonl
 
 # A wheel with the compiled kernels in it, in dist/.
 wheel: setup

@@ -56,7 +56,7 @@ from s3_server import server
 
 ATTEMPTS = 12
 """How often a command is repeated; faults happen in the first half."""
-LIMIT_S = 300.0
+LIMIT_S = 480.0
 """An attempt may take so long after its last fault is over."""
 GONE_S = 30.0
 """No process may be left so long after the commands have ended."""

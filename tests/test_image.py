@@ -35,7 +35,7 @@ WHY_NOT = (
     if os.geteuid()
     else ""
 )
-FOR_DOWNLOADS = ("/etc/ssl/certs", "/etc/pip.conf", "/etc/resolv.conf")
+FOR_DOWNLOADS = ("/etc/ssl/certs", "/etc/pip.conf")
 """How this machine downloads; mounted while the image is built, so that no layer has it."""
 
 

@@ -125,6 +125,18 @@ def test_the_number_of_a_local_lease_grows_and_event_files_have_it(tmp_path: Pat
         run.unlock()
 
 
+def test_a_worker_whose_chief_was_lost_and_taken_over_may_not_save(tmp_path: Path) -> None:
+    lost, successor = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    lost.lock()
+    number = lost.epoch
+    lost.unlock()
+    RunFolder(tmp_path / "run").check_number(number)
+    successor.lock()
+    successor.unlock()
+    with pytest.raises(LeaseLost, match="another command has taken over"):
+        RunFolder(tmp_path / "run").check_number(number)
+
+
 @pytest.mark.parametrize("how", ["replaced", "removed"])
 def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
     tmp_path: Path, how: str

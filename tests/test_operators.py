@@ -22,6 +22,7 @@ from pods import DEPLOY, HERE, address_of, network, objects, read, smaller
 from s3_server import server
 
 PACKAGE = "local:///opt/paceline/lib/python3.11/site-packages/paceline/"
+STARTED_S = 240  # Ray and Spark start slowly on busy cores
 ACTIVATED = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 WAIT = """
 import time
@@ -45,7 +46,7 @@ def waiting(folder: Path) -> list[str]:
 
 def wait_for_the_first_block(running: Program, folder: Path) -> None:
     reached = folder / "reached"
-    wait_until(lambda: reached.exists() or not running.is_running())
+    wait_until(lambda: reached.exists() or not running.is_running(), STARTED_S)
     assert reached.exists(), running.wait()
 
 
@@ -106,7 +107,7 @@ def test_the_rayjob_loses_a_pod_gets_a_new_one_and_has_the_bits_of_one_process(
             cluster.remove_node(pods[0], allow_graceful=False)
             cluster.add_node(num_cpus=cpus[0], **small)
             (tmp_path / "go").touch()
-            ended = running.wait()
+            ended = running.wait(STARTED_S)
     finally:
         cluster.shutdown()
     assert ended.code == 0, ended
@@ -129,7 +130,7 @@ def test_the_spark_application_loses_an_executor_and_has_the_bits_of_one_process
         wait_for_the_first_block(running, tmp_path)
         os.kill(running.find("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
         (tmp_path / "go").touch()
-        ended = running.wait(240)
+        ended = running.wait(STARTED_S)
     assert ended.code == 0, ended
     result = result_of(tmp_path / "runs" / "cifar10")
     assert result["state_sha256"] == result_of(uninterrupted)["state_sha256"]

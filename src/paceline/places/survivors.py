@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.config.job import Job
+from paceline.errors import UserError
 from paceline.messages import Held, Kept, Message, Piece
 from paceline.places.process import Process
 
@@ -44,16 +45,16 @@ def keep_newest(
     newest = max(steps, key=lambda index: (steps[index], -index), default=-1)
     if newest < 0 or steps[newest] < 0:
         return -1
-    _ask(workers[newest], "keep")
-    with suppress(OSError):  # the last checkpoint remains
+    _ask(workers[newest], "keep", lease=lease)
+    with suppress(OSError, UserError):  # the last checkpoint remains
         return _receive(newest, inbox, jobs[0].run.run_dir, lease)
     return -1
 
 
-def _ask(process: Process, request: str) -> None:
+def _ask(process: Process, request: str, **facts: int) -> None:
     assert process.stdin
     with suppress(OSError, ValueError):  # it has ended meanwhile
-        process.stdin.write(json.dumps({"request": request}).encode() + b"\n")
+        process.stdin.write(json.dumps({"request": request} | facts).encode() + b"\n")
         process.stdin.flush()
 
 
@@ -90,8 +91,7 @@ def _receive(worker: int, inbox: Inbox, run_dir: str, lease: int) -> int:
                     deadline = time.monotonic() + SAVE_S
                 case Kept() if message.name:
                     run = RunFolder(run_dir)
-                    if run.last_lease() != lease:
-                        return -1
+                    run.check_number(lease)
                     with replacing(run.checkpoints / Path(message.name).name) as file:
                         file.writelines(pieces)
                     return message.step

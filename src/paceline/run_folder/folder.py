@@ -34,7 +34,7 @@ from paceline.run_folder.data_place import find_data, whole_path
 from paceline.run_folder.files import explained, plain, read_json, sealed, write_json
 from paceline.run_folder.keeper import Keeper
 from paceline.run_folder.layout import last_event_number
-from paceline.run_folder.lock import FileLock, epoch_of, is_alone, is_file, lock_file
+from paceline.run_folder.lock import FileLock, LeaseLost, epoch_of, is_alone, is_file, lock_file
 from paceline.run_folder.metrics import Predictions, Records
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store, cached, is_remote
@@ -118,9 +118,10 @@ class RunFolder:
         """Return the number of this process's lease: it grows with each holder; 0 if not locked."""
         return self._remote.epoch if self._remote else self._lock.epoch
 
-    def last_lease(self) -> int:
-        """Return the number of the last lease that was taken on this machine; 0 if none was."""
-        return epoch_of(self._lock.holder())
+    def check_number(self, lease: int) -> None:
+        """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
+        if epoch_of(self._lock.holder()) != lease:
+            raise LeaseLost(f"another command has taken over {self.where}")
 
     def is_locked(self) -> bool:
         """Return whether a process of this machine trains here now."""

@@ -1,5 +1,6 @@
-// 3x3 convolutions with stride 1 as TensorFlow operations for CPUs. Each runs on the thread that calls it. What a person can
-// get wrong (shapes, channels, empty images) is an InvalidArgument error, in the shape functions and at run time.
+// 3x3 convolutions with stride 1 as TensorFlow operations for CPUs. Each runs on the thread that calls it.
+// What a person can get wrong (shapes, channels, empty images) is an InvalidArgument error, in the shape functions and
+// at run time.
 #include "batch_norm.h"
 #include "conv_extras.h"
 #include "shape_functions.h"

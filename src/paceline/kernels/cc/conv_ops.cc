@@ -1,5 +1,6 @@
-// Convolutions of any kernel size and stride as TensorFlow operations for CPUs. Each runs on the thread that calls it. What a person can
-// get wrong (shapes, channels, empty images) is an InvalidArgument error, in the shape functions and at run time.
+// Convolutions of any kernel size and stride as TensorFlow operations for CPUs. Each runs on the thread that calls it.
+// What a person can get wrong (shapes, channels, empty images) is an InvalidArgument error, in the shape functions and
+// at run time.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,11 +1,11 @@
 #include "im2col.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "long_rows.h"
 #include "prefetch.h"
 #include "simd.h"
+#include "windows.h"
 
 namespace paceline::im2col {
 namespace {
@@ -28,87 +28,7 @@ int block_pixels(size_t pixels, size_t depth, size_t width) {
   return static_cast<int>((even + 5) / 6 * 6);
 }
 
-inline void copy(const float* from, int n, float* to) {
-  if (n < 8) {
-    for (int i = 0; i < n; i++) to[i] = from[i];
-    return;
-  }
-  for (int i = 0; i + 8 <= n; i += 8) store(to + i, load(from + i));
-  if (n % 8) store(to + n - 8, load(from + n - 8));
-}
-
-// ---- the inputs under the kernel ------------------------------------------------------------------------------------
-
-// Walks over the output pixels in their order, and knows which part of the input is under the kernel.
-class Window {
- public:
-  Window(const Shape& shape, size_t pixel) : s_(shape) {
-    const size_t per_image = static_cast<size_t>(s_.oh) * s_.ow;
-    image_ = pixel / per_image;
-    oy_ = static_cast<int>(pixel % per_image) / s_.ow;
-    ox_ = static_cast<int>(pixel % per_image) % s_.ow;
-  }
-
-  void next() {
-    if (++ox_ < s_.ow) return;
-    ox_ = 0;
-    if (++oy_ < s_.oh) return;
-    oy_ = 0;
-    image_++;
-  }
-
-  // The part of each row of the kernel that is inside the image, in columns; and whether a row is.
-  int first_column() const { return std::max(0, -x()); }
-  int last_column() const { return std::min(s_.kw, s_.w - x()); }
-  bool has_row(int row) const { return y() + row >= 0 && y() + row < s_.h; }
-
-  // Where this row of the kernel is in the input.
-  const float* row(const float* input, int row) const {
-    return input + (static_cast<ptrdiff_t>((image_ * s_.h + y() + row) * s_.w) + x()) * s_.c;
-  }
-
- private:
-  int y() const { return oy_ * s_.stride - s_.top; }
-  int x() const { return ox_ * s_.stride - s_.left; }
-
-  const Shape& s_;
-  size_t image_;
-  int oy_, ox_;
-};
-
-// Rows of `out` are inputs [from, to) of the [kh][kw][c] under the kernel at output pixels [first, first + count),
-// filled up with zeros to `ld`.
-void gather(const Shape& s, const float* x, size_t first, int count, int from, int to, int ld, float* out) {
-  const int line = s.kw * s.c, used = s.kh * line;
-  for (int at = from; at < std::min(to, used);) {  // a row of the kernel, or a part of it
-    const int row = at / line, begin = at % line, end = std::min(line, begin + to - at);
-    float* o = out + (at - from);
-    Window window(s, first);
-    for (int i = 0; i < count; i++, o += ld, window.next()) {
-      const int inside = std::clamp(window.first_column() * s.c, begin, end);
-      const int outside = window.has_row(row) ? std::clamp(window.last_column() * s.c, inside, end) : inside;
-      std::fill(o, o + (inside - begin), 0.f);
-      copy(window.row(x, row) + inside, outside - inside, o + (inside - begin));
-      std::fill(o + (outside - begin), o + (end - begin), 0.f);
-    }
-    at += end - begin;
-  }
-  if (to > used)
-    for (int i = 0; i < count; i++) std::fill(out + i * ld + used - from, out + (i + 1) * ld, 0.f);
-}
-
-// The other way, for one row of the kernel: adds rows [kw][c] to the inputs under it.
-void scatter(const Shape& s, const float* in, size_t first, int count, int row, float* dx) {
-  Window window(s, first);
-  for (int i = 0; i < count; i++, in += s.kw * s.c, window.next()) {
-    if (!window.has_row(row)) continue;
-    float* to = const_cast<float*>(window.row(dx, row));
-    for (int j = window.first_column() * s.c; j < window.last_column() * s.c; j += 8)
-      store(to + j, _mm256_add_ps(load(to + j), load(in + j)));
-  }
-}
-
-// ---- products of a block ----------------------------------------------------------------------------------------------
+// ---- products of a block --------------------------------------------------------------------------------------------
 
 // Rows [from, to) of 16 columns (or 8) of a matrix [used][width] as a panel; rows from `used` on are zeros.
 void pack_panel(const float* matrix, int used, int width, int q, int from, int to, float* panel) {
@@ -130,10 +50,33 @@ void pack_turned_panel(const float* matrix, int depth, int width, int q, int fro
     }
 }
 
+// out[count][16 or 8] (+)= v[count][depth] panel, where `columns` are left.
+template <bool ADD, typename F>
+void multiply_panel(int count, const float* v, int depth, const float* panel, int columns, float* out, int ldo,
+                    F meanwhile) {
+  if (columns >= 16)
+    multiply_all<2, ADD>(count, v, depth, panel, depth, out, ldo, meanwhile);
+  else
+    multiply_all<1, ADD>(count, v, depth, panel, depth, out, ldo, meanwhile);
+}
+
+// Fetches what the pixels [first, first + count) read, `floats` of which belong to `pixels`, within `turns`.
+Prefetch ahead(const float* from, size_t floats, size_t pixels, size_t first, size_t count, size_t turns) {
+  const size_t each = floats / pixels, begin = std::min(first * each, floats);
+  return Prefetch(Prefetch::READ, from + begin, std::min(count * each, floats - begin), turns);
+}
+
+// The floats of the input that are worth fetching ahead: none if the kernel leaves out most of it.
+size_t read_floats(const Shape& s) {
+  return s.kh < s.stride ? 0 : static_cast<size_t>(s.n) * s.h * s.w * s.c;
+}
+
+size_t num_turns(size_t a, size_t b, size_t c) { return ((a + 5) / 6) * ((b + 15) / 16) * ((c + DEPTH - 1) / DEPTH); }
+
 // out[count][width] = v[count][depth] panels, where gather(from, to, v) copies a part of the rows and
-// pack(q, from, to, panel) makes a panel. `memory` has room for both.
+// pack(q, from, to, panel) makes a panel. `memory` has room for both. What the next block reads is fetched meanwhile.
 template <typename G, typename P>
-void multiply_block(int count, int depth, int width, float* memory, G gather, P pack, float* out) {
+void multiply_block(int count, int depth, int width, float* memory, G gather, P pack, float* out, Prefetch& next) {
   float *panel = memory, *v = memory + DEPTH * 16;
   for (int from = 0; from < depth; from += DEPTH) {
     const int to = std::min(from + DEPTH, depth), some = to - from;
@@ -145,10 +88,12 @@ void multiply_block(int count, int depth, int width, float* memory, G gather, P 
       const auto fetch = [&] {  // the outputs of the next six rows
         for (int i = 0; i < 6; i++, soon += width)
           if (soon < end) __builtin_prefetch(soon, 1, 3);
+        next.turn();
       };
-      const auto multiply = width - q >= 16 ? (from ? multiply_all<2, true, decltype(fetch)> : multiply_all<2, false, decltype(fetch)>)
-                                            : (from ? multiply_all<1, true, decltype(fetch)> : multiply_all<1, false, decltype(fetch)>);
-      multiply(count, v, some, panel, some, out + q, width, fetch);
+      if (from)
+        multiply_panel<true>(count, v, some, panel, width - q, out + q, width, fetch);
+      else
+        multiply_panel<false>(count, v, some, panel, width - q, out + q, width, fetch);
     }
   }
 }
@@ -160,7 +105,7 @@ void copy_rows(const float* rows, size_t ld, int count, int from, int to, float*
   for (int i = 0; i < count; i++) copy(rows + i * ld + from, to - from, v + static_cast<size_t>(i) * (to - from));
 }
 
-// ---- sums over pixels --------------------------------------------------------------------------------------------------
+// ---- sums over pixels -----------------------------------------------------------------------------------------------
 
 constexpr int PART = 6;  // rows of a filter's gradient at a time
 
@@ -178,12 +123,15 @@ void pack_parts(const float* v, int ld, int count, int width, float* parts) {
   for (int first = 0; first < width; first += PART) {
     const int some = std::min(PART, width - first);
     const float* from = v + first;
-    for (int i = 0; i < count; i++, from += ld, parts += some) store(parts, load(from));  // what follows is written later
+    // Each store spoils what follows it, which is written later.
+    for (int i = 0; i < count; i++, from += ld, parts += some) store(parts, load(from));
   }
 }
 
 // u[rows][width] (+)= sums over pixels of parts and panels.
-void correlate_packed(const float* parts, const float* panels, int count, int rows, int width, bool add, float* u) {
+template <typename F>
+void correlate_packed(const float* parts, const float* panels, int count, int rows, int width, bool add, float* u,
+                      F fetch) {
   for (int q = 0; q < width; q += 16) {
     const int columns = std::min(16, width - q);
     const float* panel = panels + static_cast<size_t>(q) * count;
@@ -191,7 +139,9 @@ void correlate_packed(const float* parts, const float* panels, int count, int ro
       const int some = std::min(PART, rows - first);
       const float* part = parts + static_cast<size_t>(first) * count;
       float* to = u + static_cast<size_t>(first) * width + q;
-      for (int i = PART; i < std::min(2 * PART, rows - first); i++) __builtin_prefetch(to + static_cast<size_t>(i) * width, 1, 3);
+      for (int i = PART; i < std::min(2 * PART, rows - first); i++)
+        __builtin_prefetch(to + static_cast<size_t>(i) * width, 1, 3);
+      fetch();
       if (columns == 16)
         correlate_rows<2>(some, part, some, panel, 16, count, to, width, add);
       else
@@ -211,7 +161,8 @@ void forward(const Shape& s, const float* x, const float* filter, float* y, cons
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
     const auto rows = [&](int from, int to, float* v) { gather(s, x, first, count, from, to, to - from, v); };
-    multiply_block(count, depth, s.k, memory, rows, pack, y + first * s.k);
+    Prefetch next = ahead(x, read_floats(s), num_pixels(s), first + count, block, num_turns(count, s.k, depth));
+    multiply_block(count, depth, s.k, memory, rows, pack, y + first * s.k, next);
     if (done) done(first, count);
   }
 }
@@ -227,12 +178,14 @@ void input_gradient(const Shape& s, const float* dy, const float* filter, float*
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
     const auto rows = [&](int from, int to, float* v) { copy_rows(dy + first * s.k, s.k, count, from, to, v); };
+    const size_t pixels = num_pixels(s), turns = s.kh * num_turns(count, line, s.k);
+    Prefetch next = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
     for (int row = 0; row < s.kh; row++) {
       const float* matrix = filter + static_cast<size_t>(row) * line * s.k;
       const auto pack = [&](int q, int from, int to, float* panel) {
         pack_turned_panel(matrix, s.k, line, q, from, to, panel);
       };
-      multiply_block(count, s.k, line, memory, rows, pack, whole ? dx + first * s.c : m);
+      multiply_block(count, s.k, line, memory, rows, pack, whole ? dx + first * s.c : m, next);
       if (!whole) scatter(s, m, first, count, row, dx);
     }
     if (whole && done) done(first, count);
@@ -251,17 +204,24 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
   float *parts = v + static_cast<size_t>(block) * DEPTH, *panels = parts + static_cast<size_t>(block) * DEPTH + 8;
   for (size_t first = 0; first < pixels; first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, pixels - first));
+    const size_t turns = num_turns(rows, s.k, 1);
+    Prefetch inputs = ahead(x, read_floats(s), pixels, first + count, block, turns);
+    Prefetch gradients = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
+    const auto fetch = [&] {
+      inputs.turn();
+      gradients.turn();
+    };
     if (!few) pack_panels(dy + first * s.k, count, s.k, panels);
     for (int from = 0; from < rows; from += DEPTH) {
       const int some = std::min(DEPTH, rows - from);
       float* to = dfilter + static_cast<size_t>(from) * s.k;
       gather(s, x, first, count, from, from + some, some, v);
       if (few) {
-        correlate_all(some, s.k, v, some, dy + first * s.k, s.k, count, to, s.k, first > 0, [] {});
+        correlate_all(some, s.k, v, some, dy + first * s.k, s.k, count, to, s.k, first > 0, fetch);
         continue;
       }
       pack_parts(v, some, count, some, parts);
-      correlate_packed(parts, panels, count, some, s.k, first > 0, to);
+      correlate_packed(parts, panels, count, some, s.k, first > 0, to, fetch);
     }
   }
 }

@@ -1,5 +1,6 @@
-// Batch normalisation with what follows it as TensorFlow operations for CPUs. Each runs on the thread that calls it. What a person can
-// get wrong (shapes, channels, empty images) is an InvalidArgument error, in the shape functions and at run time.
+// Batch normalisation with what follows it as TensorFlow operations for CPUs. Each runs on the thread that calls it.
+// What a person can get wrong (shapes, channels, empty images) is an InvalidArgument error, in the shape functions and
+// at run time.
 #include "batch_norm.h"
 #include "shape_functions.h"
 #include "tensors.h"
