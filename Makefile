@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check sanitize format setup setup-all chaos wheel image bench clean
+.PHONY: train test test-long check sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -45,11 +45,18 @@ sanitize:
 	    -I$(KERNELS) tests/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
 	build/check-kernels
 
+# What the long tests of trackers need. MLflow's server, with 700 MB of packages that are not in constraints.txt, is in build/mlflow.
+trackers: setup-all
+	$(INSTALL) --editable ".[$(ALL),mlflow,wandb]"
+	test -x build/mlflow/bin/python || $(PYTHON) -m venv build/mlflow
+	$(UV) pip install --quiet --python build/mlflow/bin/python "mlflow==3.17.2"
+
 # Random faults that overlap, for some minutes: `make chaos MINUTES=60 SEED=100`.
 MINUTES ?= 10
 SEED ?= 1
 chaos: setup-all
-	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
+	@mkdir -p build
+	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED) --log build/chaos.jsonl
 
 # A wheel with the compiled kernels in it, in dist/.
 wheel: setup
@@ -79,7 +86,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,spark,s3,onnx
+ALL := $(EXTRA),dev,ray,spark,s3,gs,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

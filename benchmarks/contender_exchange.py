@@ -1,9 +1,10 @@
 """The exchange alone: two workers repeatedly compute the mean of their vectors.
 
-python -m benchmarks.contender_exchange ray|gloo SIZE
-python -m benchmarks.contender_exchange memory WORKERS SIZE
+python -m benchmarks.contender_exchange ray|gloo|memory|exact|ring SIZE
+python -m benchmarks.contender_exchange driver WORKERS SIZE
 
-An exchange counts as an image. `memory` prints the peak memory of the driver in bytes.
+An exchange counts as an image. `driver` prints the peak memory of Ray's driver in bytes. `memory`,
+`exact` and `ring` are algorithms of `contender_scale`, between two processes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.protocol import Channel, Clock, serve_group
+from benchmarks.protocol import Channel, Clock, serve, serve_group, serve_processes
 
 WORKERS = 2
 
@@ -86,12 +87,36 @@ def run_ray(size: int) -> None:
     serve_group(exchange)
 
 
-def run_memory(workers: int, size: int) -> None:
+def run_driver(workers: int, size: int) -> None:
     engine = build_exchange(workers, size)
     engine._train(0, 20)
     with open("/proc/self/status") as file:
         (peak,) = [line.split()[1] for line in file if line.startswith("VmHWM:")]
     print(int(peak) * 1024)
+
+
+def start_collective(algorithm: str, size: str) -> None:
+    # here: the Python of torch has no Paceline
+    from benchmarks.neighbours import free_addresses, serve_neighbours
+
+    module = [sys.executable, "-m", "benchmarks.contender_exchange", algorithm, size]
+    addresses = free_addresses(WORKERS)
+    commands = [[*module, str(index), *addresses] for index in range(WORKERS)]
+    serve_all = serve_neighbours if algorithm == "memory" else serve_processes
+    serve_all(commands, lambda images: images[0])
+
+
+def run_collective(algorithm: str, size: int, index: int, addresses: list[str]) -> None:
+    from benchmarks.contender_scale import Case, build_turn, connect
+
+    case = Case([""] * WORKERS, addresses, WORKERS, size, [algorithm], 1, 1)
+    turn = build_turn(connect(case, index), case, index, algorithm)
+
+    def exchange(steps: int) -> float:
+        turn(steps)
+        return steps
+
+    serve(exchange)
 
 
 def run_gloo(size: int, rank: int = 0, meeting_file: str = "") -> None:
@@ -123,8 +148,12 @@ def main() -> None:
     how, numbers = sys.argv[1], [int(number) for number in sys.argv[2:4]]
     if how == "ray":
         run_ray(*numbers)
-    elif how == "memory":
-        run_memory(*numbers)
+    elif how == "driver":
+        run_driver(*numbers)
+    elif how in ("memory", "exact", "ring") and len(sys.argv) > 3:
+        run_collective(how, *numbers, sys.argv[4:])
+    elif how in ("memory", "exact", "ring"):
+        start_collective(how, sys.argv[2])
     elif len(sys.argv) > 3:
         run_gloo(numbers[0], 1, sys.argv[4])
     else:

@@ -5,7 +5,8 @@
 Depth 50 is ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR
 ResNets. If ROUND_STEPS is above 1, it is that of sync.method weights. With addresses, this is one
 of several workers on this machine, which all need the same turns. The number of replicas is 2, or
-that in the variable PACELINE_BENCH_REPLICAS.
+that in the variable PACELINE_BENCH_REPLICAS. If PACELINE_BENCH_MEAN is `ring` or `gather`, workers
+compute the mean by TensorFlow's all-reduce, or each from the vectors of all workers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from paceline.engines.base import Engine
 from paceline.worker.devices import import_tensorflow
 
 REPLICAS = "PACELINE_BENCH_REPLICAS"
+MEAN = "PACELINE_BENCH_MEAN"
 
 
 def build_experiment(depth: int, folder: str) -> Experiment:
@@ -53,12 +55,33 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
     cluster = cluster or Cluster()
     job = Job(experiment, Place(on="local", workers=cluster.num_workers), cluster=cluster)
     import_tensorflow(job)
+    if os.environ.get(MEAN) and cluster.num_workers > 1:
+        replace_mean(os.environ[MEAN])
     from paceline.engines.collective import open_engine
     from paceline.worker.build import build_core_for
 
     core, engine = open_engine(job, lambda: build_core_for(job), lambda: False)
     engine.load(core.initial_state())
     return engine
+
+
+def replace_mean(name: str) -> None:
+    """Let the engine add up the replicas in another way than Paceline does."""
+    import tensorflow as tf
+
+    from paceline.core.tree import tree_sum
+    from paceline.engines.collective import CollectiveEngine
+
+    def ring(engine: CollectiveEngine, results: list[tf.Tensor]) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tree_sum(results))
+
+    def gather(engine: CollectiveEngine, results: list[tf.Tensor]) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        rows = context.all_gather(tree_sum(results)[None], axis=0)
+        return tree_sum(tf.unstack(rows, num=context.num_replicas_in_sync))
+
+    CollectiveEngine._sum = {"ring": ring, "gather": gather}[name]
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from paceline.core.shares import divided_tree
 from paceline.core.tree import add, tree_sum
 from paceline.engines.collectives import Collectives
 from paceline.engines.exchange import ExactSum
+from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
 
 _CLONE_NEWNET = 0x40000000
 _TIMEOUT_S = 150
@@ -56,6 +57,18 @@ def exact(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     return ExactSum(case.replicas, members, index, Collectives(index, 1), add).total(sums)
 
 
+def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
+    """Return the same sum through memory that the workers share."""
+    global neighbours
+    neighbours = neighbours or find_neighbours(index)
+    members = len(case.addresses)
+    sums = [vector] * len(divided_tree(case.replicas, members)[index])
+    return SharedSum(case.replicas, members, index, neighbours).total(sums)
+
+
+neighbours: Neighbours | None = None
+
+
 def ring(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     """Return the sum by TensorFlow's own all-reduce, in any order."""
     context = tf.distribute.get_replica_context()
@@ -70,6 +83,7 @@ def gather(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
 
 ALGORITHMS: dict[str, Callable[[Case, int, tf.Tensor], tf.Tensor]] = {
     "exact": exact,
+    "memory": memory,
     "ring": ring,
     "gather": gather,
 }

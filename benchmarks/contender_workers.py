@@ -3,14 +3,18 @@
     python -m benchmarks.contender_workers DEPTH DATA_FOLDER ROUND_STEPS HOST ADDRESS ...
 
 Every turn goes to all workers and ends when all have ended. There is a HOST and an ADDRESS for each
-worker. HOST is the network namespace of the worker; "-" is that of this process.
+worker. HOST is the network namespace of the worker, or NETWORK for that of this process. If all are
+SHARED, the workers share memory too, as those of `paceline train --workers N`.
 """
 
 from __future__ import annotations
 
 import sys
 
+from benchmarks.neighbours import serve_neighbours
 from benchmarks.protocol import serve_processes
+
+SHARED, NETWORK = "-", "+"
 
 
 def main() -> None:
@@ -18,9 +22,10 @@ def main() -> None:
     worker = (sys.executable, "-m", "benchmarks.contender_paceline", *sys.argv[1:4])
     commands = []
     for index, host in enumerate(hosts):
-        inside = () if host == "-" else ("ip", "netns", "exec", host)
+        inside = () if host in (SHARED, NETWORK) else ("ip", "netns", "exec", host)
         commands.append([*inside, *worker, str(index), *addresses])
-    serve_processes(commands, lambda images: images[0])  # each reports those of the whole batch
+    serve_all = serve_neighbours if set(hosts) == {SHARED} else serve_processes
+    serve_all(commands, lambda images: images[0])  # each reports those of the whole batch
 
 
 if __name__ == "__main__":

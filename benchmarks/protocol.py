@@ -80,7 +80,9 @@ def serve_group(train: Callable[[int], float]) -> None:
 
 
 def serve_processes(
-    commands: Sequence[Sequence[str]], count: Callable[[list[float]], float]
+    commands: Sequence[Sequence[str]],
+    count: Callable[[list[float]], float],
+    start: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
 ) -> None:
     """Pass every turn to several contenders; it ends when all of them have ended.
 
@@ -88,8 +90,7 @@ def serve_processes(
     """
     channel, pipe = Channel(), subprocess.PIPE
     workers = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
-        for command in commands
+        start(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) for command in commands
     ]
     while (steps := channel.next_turn()) is not None:
         clock = Clock.start()

@@ -97,7 +97,7 @@ def measure_exchange(settings: Settings) -> SuiteResult:
 
 
 def driver_bytes(workers: int) -> int:
-    command = module(sys.executable, "exchange", "memory", str(workers), str(MEMORY_SIZE))
+    command = module(sys.executable, "exchange", "driver", str(workers), str(MEMORY_SIZE))
     done = subprocess.run(
         command,
         capture_output=True,

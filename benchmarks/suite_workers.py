@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import processes
-from benchmarks.contender_paceline import REPLICAS
-from benchmarks.harness import ROOT, Contender, ContenderFailed, alternate, clean_environment
+from benchmarks.contender_paceline import MEAN, REPLICAS
+from benchmarks.contender_workers import NETWORK, SHARED
+from benchmarks.harness import (
+    ROOT,
+    Contender,
+    ContenderFailed,
+    Measured,
+    alternate,
+    clean_environment,
+)
 from benchmarks.images import cifar10_folder
+from benchmarks.neighbours import free_addresses
 from benchmarks.suite_startup import paceline
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, quartiles, ratio, rows
@@ -24,50 +33,76 @@ START_REPEATS = 3
 _TIMEOUT_S = 120.0
 
 
-def free_addresses(count: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+WAYS = {
+    "memory": (SHARED, {}),
+    "network": (NETWORK, {}),
+    "plain ring": (NETWORK, {MEAN: "ring"}),
+    "gather": (NETWORK, {MEAN: "gather"}),
+}
+"""How the workers of one machine exchange vectors: as `--workers N` does, as those of several
+machines, by TensorFlow's all-reduce, and as Paceline did before."""
+
+
+def _compare(
+    depth: int, workers: int, replicas: int, ways: Sequence[str], settings: Settings
+) -> dict[str, Measured]:
+    """Measure workers against one process, each way of exchanging vectors."""
+    module, variable = (sys.executable, "-m"), {REPLICAS: str(replicas)}
+    with cifar10_folder() as (folder, _):
+        of_model = (str(depth), folder)
+        found = [Contender("one process", (*module, "benchmarks.contender_paceline", *of_model))]
+        for way in ways:
+            host, more = WAYS[way]
+            hosts = [word for address in free_addresses(workers) for word in (host, address)]
+            command = (*module, "benchmarks.contender_workers", *of_model, "1", *hosts)
+            found.append(Contender(way, command, more))
+        found = [replace(each, environment={**variable, **each.environment}) for each in found]
+        return alternate(found, settings.rounds, settings.turn_seconds, tell=settings.tell)
+
+
+def _comparison(
+    cases: Sequence[tuple[int, int, int, Sequence[str], Target | None]],
+    title: str,
+    settings: Settings,
+) -> SuiteResult:
+    """Measure cases of (depth, workers, replicas, ways, target of the first way)."""
+    figures, tables = [], {}
+    for depth, workers, replicas, ways, target in cases:
+        measured = _compare(depth, workers, replicas, ways, settings)
+        what = f"ResNet-{depth}, {replicas} replicas, {workers} workers"
+        figures += [
+            Figure(
+                f"images/s of {what} ({way}) to one process",
+                ratio(measured[way], measured["one process"]),
+                "x",
+                target if way == ways[0] else None,
+            )
+            for way in ways
         ]
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+        tables |= {f"{what}: {name}": each for name, each in measured.items()}
+    baseline = next(iter(tables))
+    return SuiteResult(title, figures, [], baseline, rows(tables, baseline))
 
 
 def measure_more(settings: Settings) -> SuiteResult:
     """Measure more workers than cores, and an uneven tree, against one process."""
-    cases = [(4, 4, Target(">=", 0.95)), (3, 12, Target(">=", 0.93))]
-    module, measured = (sys.executable, "-m"), {}
-    with cifar10_folder() as (folder, note):
-        for workers, replicas, _ in cases:
-            hosts = [word for address in free_addresses(workers) for word in ("-", address)]
-            of_model, variable = ("56", folder), {REPLICAS: str(replicas)}
-            one = (*module, "benchmarks.contender_paceline", *of_model)
-            many = (*module, "benchmarks.contender_workers", *of_model, "1", *hosts)
-            pair = [
-                Contender(f"{replicas}-replicas-one-process", one, variable),
-                Contender(f"{replicas}-replicas-{workers}-workers", many, variable),
-            ]
-            measured |= alternate(pair, settings.rounds, settings.turn_seconds, tell=settings.tell)
-    figures = [
-        Figure(
-            f"images/s of ResNet-56, {workers} workers to one process, {replicas} replicas",
-            ratio(
-                measured[f"{replicas}-replicas-{workers}-workers"],
-                measured[f"{replicas}-replicas-one-process"],
-            ),
-            "x",
-            target,
-        )
-        for workers, replicas, target in cases
+    cases = [
+        (56, 4, 4, ("memory", "network", "gather"), Target(">=", 0.95)),
+        (56, 3, 12, ("memory", "network"), Target(">=", 0.93)),
     ]
-    baseline = "4-replicas-one-process"
-    title = "More workers on one machine, CIFAR-10"
-    return SuiteResult(title, figures, [note], baseline, rows(measured, baseline))
+    return _comparison(cases, "More workers on one machine, CIFAR-10", settings)
+
+
+def measure_plain(settings: Settings) -> SuiteResult:
+    """Measure trainings with the exact mean and with a plain all-reduce, over the network."""
+    cases = [(20, workers, 12, ("network", "plain ring"), None) for workers in (2, 3, 4)]
+    return _comparison(cases, "The exact mean and a plain all-reduce, CIFAR-10", settings)
 
 
 def contenders(folder: str) -> list[Contender]:
     def of(depth: int) -> list[Contender]:
         module, of_model = (sys.executable, "-m"), (str(depth), folder)
-        hosts = [word for address in free_addresses(2) for word in ("-", address)]
+        hosts = [word for address in free_addresses(2) for word in (SHARED, address)]
         return [
             Contender(
                 f"resnet{depth}-one-process", (*module, "benchmarks.contender_paceline", *of_model)

@@ -24,6 +24,8 @@ SUITES = {
     "startup": "benchmarks.suite_startup:measure",
     "workers": "benchmarks.suite_workers:measure",
     "more-workers": "benchmarks.suite_workers:measure_more",
+    "plain-mean": "benchmarks.suite_workers:measure_plain",
+    "exchange": "benchmarks.suite_exchange:measure",
     "scale": "benchmarks.suite_scale:measure",
     "recovery": "benchmarks.suite_recovery:measure",
     "slow-link-5-mbit": "benchmarks.suite_slow_link:measure_5_mbit",

@@ -26,12 +26,16 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
+
+from slurm_cluster import WHY_NOT as NO_SLURM
+from slurm_cluster import slurm_cluster
 
 from chaos_checks import check_attempt, check_round, ports_of, show
 from chaos_faults import FAULTS, possible, wait
@@ -45,16 +49,14 @@ from chaos_scene import (
     experiment_flags,
     plan_of,
     possible_places,
-    spark_master,
+    start_spark,
 )
 from helpers import Ended, paceline
 from s3_server import server
-from slurm_cluster import WHY_NOT as NO_SLURM
-from slurm_cluster import slurm_cluster
 
 ATTEMPTS = 12
 """How often a command is repeated; faults happen in the first half."""
-LIMIT_S = 300.0
+LIMIT_S = 480.0
 """An attempt may take so long after its last fault is over."""
 GONE_S = 30.0
 """No process may be left so long after the commands have ended."""
@@ -114,12 +116,14 @@ class Round:
     left: list[str] = field(default_factory=list)
     result: str = "ok"
     seconds: float = 0.0
+    paused: float = 0.0
+    """Seconds in which the machine paused everything; limits of the program went on."""
 
 
 def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: Reference) -> Round:
     """Play one round to its end, good or bad."""
     expected = reference.get(plan.method, plan.records)
-    played, began = Round(seed, plan), CLOCK.now()
+    played, began, paused = Round(seed, plan), CLOCK.now(), CLOCK.paused
     with ExitStack() as stack:
         try:
             scene = build_scene(plan, chance, world, stack)
@@ -129,13 +133,14 @@ def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: 
         except AssertionError as error:
             played.result = str(error)[:3000] or repr(error)
     played.seconds = round(CLOCK.now() - began)
+    played.paused = round(CLOCK.paused - paused)
     return played
 
 
 def repeat_until_done(scene: Scene, played: Round) -> None:
     """Repeat the command as a platform would."""
     for attempt in range(ATTEMPTS):
-        faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene)
+        faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene, 0 if attempt else 2)
         began, before = CLOCK.now(), len(scene.happened)
         ended = run_attempt(scene, faults)
         lines = [(each.err.strip().splitlines() or [""])[-1][:300] for each in ended]
@@ -147,8 +152,8 @@ def repeat_until_done(scene: Scene, played: Round) -> None:
     raise AssertionError(f"it never ended well: {ended[0].err[-600:]}")
 
 
-def choose_faults(scene: Scene) -> list[tuple[str, float, float]]:
-    """Return names, when they begin, and how long they last."""
+def choose_faults(scene: Scene, first: int) -> list[tuple[str, float, float]]:
+    """Return `first` to `first` + 3 names, when they begin, and how long they last."""
     names, chance = possible(scene), scene.chance
     length = 1.2 * scene.world.unit_s * LENGTHS.get(scene.plan.place, 1.3)
     return [
@@ -157,7 +162,7 @@ def choose_faults(scene: Scene) -> list[tuple[str, float, float]]:
             chance.uniform(0, length),
             chance.uniform(1, 12) if chance.random() < 0.7 else chance.uniform(12, 30),
         )
-        for _ in range(chance.randint(0, 4))
+        for _ in range(chance.randint(first, first + 3))
     ]
 
 
@@ -231,9 +236,7 @@ def world_of(folder: Path, reference: Reference, places: Iterable[str]) -> Itera
             "AWS_DEFAULT_REGION": "us-east-1",
         }
         fsspec.filesystem("s3").mkdir("bucket")
-        master, slurm = "", {}
-        if "spark" in places:
-            master = stack.enter_context(spark_master(folder / "spark"))
+        master, slurm = cache(lambda: start_spark(folder / "spark", stack)), {}
         if "slurm" in places and not NO_SLURM:
             slurm = stack.enter_context(slurm_cluster(folder / "slurm")).environment
         yield World(s3, master, slurm, reference.records, reference.unit_s)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.link import many_hosts, run, switch_name, why_not
+from slurm_cluster import WHY_NOT as NO_SLURM
 
 from chaos_proxy import Proxy
 from helpers import MARK, Program, free_addresses, tf_config
-from slurm_cluster import WHY_NOT as NO_SLURM
 
 DISK_MB = 24
 UPLINK = "10.213.78.254"
@@ -55,12 +55,16 @@ class Clock:
         self._lock = threading.Lock()
         self._seen = time.monotonic()
         self._total = 0.0
+        self.paused = 0.0
+        """Seconds that were left out so far."""
         threading.Thread(target=self._tick, daemon=True).start()
 
     def now(self) -> float:
         with self._lock:
             now = time.monotonic()
-            self._total += min(now - self._seen, self.LONGEST_S)
+            gone = now - self._seen
+            self._total += min(gone, self.LONGEST_S)
+            self.paused += gone if gone > self.LONGEST_S else 0.0
             self._seen = now
             return self._total
 
@@ -130,8 +134,8 @@ class World:
 
     s3: str
     """The URL of moto's server."""
-    master: str
-    """The URL of Spark's master."""
+    master: Callable[[], str]
+    """Starts Spark if it does not run yet; returns the URL of its master."""
     slurm: dict[str, str]
     """The environment in which Slurm's commands find their cluster."""
     records: Path
@@ -233,7 +237,7 @@ class Scene:
                     f"spark.executorEnv.{MARK}={{mark}}",
                     *(f"spark.executorEnv.{k}={v}" for k, v in self.environment.items()),
                 ]
-                master = ["--spark.master", self.world.master, "--spark.conf", *settings]
+                master = ["--spark.master", self.world.master(), "--spark.conf", *settings]
                 return ["--on", "spark", *master, *workers]
         return []
 
@@ -296,16 +300,15 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@contextmanager
-def spark_master(folder: Path) -> Iterator[str]:
-    """Start a Spark cluster that ends with this process; yield its URL."""
+def start_spark(folder: Path, stack: ExitStack) -> str:
+    """Start a Spark cluster that ends with the stack; return its URL."""
     folder.mkdir()
-    script = Path(__file__).with_name("spark_cluster.py")
-    process = subprocess.Popen([sys.executable, script, folder, str(os.getpid())])
-    try:
-        there = (folder / "url").exists
-        CLOCK.wait_until(there, 180, "Spark did not start")
-        yield (folder / "url").read_text().strip()
-    finally:
-        process.terminate()
-        process.wait()
+    script, url = Path(__file__).with_name("spark_cluster.py"), folder / "url"
+    process = subprocess.Popen(
+        [sys.executable, script, folder, str(os.getpid())],
+        env=os.environ | {"SPARK_CLUSTER_TIMEOUT_S": "3000"},  # the machine may be paused
+    )
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    CLOCK.wait_until(url.exists, 600, "Spark did not start")
+    return url.read_text().strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,3 +121,14 @@ def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_workers_stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a `train smoke --workers 2` that was stopped after step 5."""
     return stopped_run(tmp_path_factory, workers=2)
+
+
+@pytest.fixture
+def library_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder and cache for `paceline.train`, whose worker is a thread of this process."""
+    from in_process import workers_here
+
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    with workers_here():
+        yield tmp_path

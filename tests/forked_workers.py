@@ -14,10 +14,12 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
@@ -34,6 +36,7 @@ from paceline.core.tree import add, subtree_sums
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines.collectives import Collectives
 from paceline.engines.exchange import ExactSum
+from paceline.engines.shared_memory import Neighbours, SharedSum
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core
 
 TIMEOUT_S = 100
@@ -47,7 +50,12 @@ def leaf(replica: int, size: int) -> np.ndarray:
 
 
 def add_vectors(
-    strategy: tf.distribute.Strategy, workers: int, replicas: int, size: int, rounds: int = 2
+    strategy: tf.distribute.Strategy,
+    workers: int,
+    replicas: int,
+    size: int,
+    rounds: int = 2,
+    neighbours: Neighbours | None = None,
 ) -> str:
     """Return the digest of the exact sum over the replicas, of vectors that change each round."""
 
@@ -56,6 +64,8 @@ def add_vectors(
         first, last = shares(replicas, workers)[own]
         leaves = [tf.constant(leaf(k, size)) * number for k in range(first, last)]
         sums = subtree_sums(leaves, divided_tree(replicas, workers)[own])
+        if neighbours:
+            return SharedSum(replicas, workers, own, neighbours).total(sums)
         wire = Collectives(own, per_worker=1)
         return ExactSum(replicas, workers, own, wire, add).total(sums)
 
@@ -71,14 +81,19 @@ def add_vectors(
 
 
 def train(
-    strategy: tf.distribute.Strategy, workers: int, replicas: int, method: str = "gradients"
+    strategy: tf.distribute.Strategy,
+    workers: int,
+    replicas: int,
+    method: str = "gradients",
+    neighbours: Neighbours | None = None,
 ) -> list[Any]:
     """Return the digest after seven steps of the engine, and what an evaluation counts."""
     experiment = replace(
         EXPERIMENT, replicas=replicas, global_batch_size=2 * replicas, sync=Sync(method, 3), steps=7
     )
     core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
-    engine = CollectiveEngine(core, strategy, side_by_side=2)
+    engine = CollectiveEngine(core, strategy, side_by_side=2, neighbours=neighbours)
+    engine.check_exchange()
     engine.load(core.initial_state())
     losses = engine.advance(0, 7)["per_step"]["loss"]
     metrics = engine.evaluate(final=True)
@@ -125,13 +140,22 @@ def fork_worker(
         os._exit(0)  # without TensorFlow's end, which would wait for the others
 
 
+def connect(workers: int) -> list[Neighbours]:
+    """What each worker needs to share memory with the others."""
+    memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
+    for low, high in combinations(range(workers), 2):
+        sockets[low][high], sockets[high][low] = socket.socketpair()
+    return [Neighbours(memory, each) for each in sockets]
+
+
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
+    neighbours = connect(case["workers"]) if case.pop("shared", False) else []
     if case["workers"] > 1:
         case |= {"addresses": free_addresses(case["workers"])}
-    all_done = os.pipe()
-    started = [
-        fork_worker(function, dict(case), index, all_done) for index in range(case["workers"])
-    ]
+    all_done, started = os.pipe(), []
+    for index in range(case["workers"]):
+        own = {"neighbours": neighbours[index]} if neighbours else {}
+        started.append(fork_worker(function, case | own, index, all_done))
     results = []
     for _, reader in started:
         with os.fdopen(reader) as file:

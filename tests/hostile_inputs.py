@@ -19,6 +19,7 @@ import signal
 import sys
 import tarfile
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ from paceline.results.report.run_data import read_run
 from paceline.run_folder.checkpoint import Checkpoints, newest_variables
 from paceline.run_folder.files import CHECKSUM, sealed, unsealed
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.lease import Lease, parse_lease
 from paceline.run_folder.listing import list_runs
 from report_runs import make_run
 
@@ -84,6 +86,16 @@ def keeps_checksum(content: bytes, original: dict[str, Any]) -> bool:
     return f'"{CHECKSUM}": "{sealed(original)[CHECKSUM]}"'.encode() in content
 
 
+def show(root: Path, run: RunFolder, chance: random.Random) -> None:
+    """List all runs and read this one for a report; draw the page, which takes long, sometimes."""
+    with each_refused():
+        list_runs(root)
+    with each_refused():
+        read = read_run(run)
+        if chance.random() < 0.1:
+            render_page([read]).encode(errors="backslashreplace")
+
+
 def fuzz_config(folder: Path) -> Try:
     path = make_run(folder / "runs" / "one", records=8, examples=20, side=4)
     original = unsealed(json.loads((path / "config.json").read_text()))
@@ -97,10 +109,7 @@ def fuzz_config(folder: Path) -> Try:
             found = run.experiment().to_json()
             assert not keeps_checksum(content, original) or not differences(found, truth)
             run.data_facts()
-        with each_refused():
-            list_runs(folder / "runs")
-        with each_refused():
-            render_page([read_run(run)]).encode(errors="backslashreplace")
+        show(folder / "runs", run, chance)
         return content
 
     return attempt
@@ -116,10 +125,7 @@ def fuzz_result(folder: Path) -> Try:
         with each_refused():
             found = RunFolder(path).read_result()
             assert not keeps_checksum(content, original) or found == original
-        with each_refused():
-            list_runs(folder / "runs")
-        with each_refused():
-            render_page([read_run(RunFolder(path))]).encode(errors="backslashreplace")
+        show(folder / "runs", RunFolder(path), chance)
         return content
 
     return attempt
@@ -144,10 +150,7 @@ def fuzz_metrics(folder: Path) -> Try:
             found, kept = run.metrics.read(), content.split(b"\n")[0]
             # only a first line that lost its checksum may pass for one of an older version
             assert all(each in records for each in found[b'"checksum"' not in kept :])
-        with each_refused():
-            list_runs(folder / "runs")
-        with each_refused():
-            render_page([read_run(run)]).encode(errors="backslashreplace")
+        show(folder / "runs", run, chance)
         (path / "metrics.jsonl").write_bytes(whole)
         (path / "starts.jsonl").write_bytes(starts)
         return content
@@ -167,8 +170,7 @@ def fuzz_evaluation(folder: Path) -> Try:
         found = run.predictions.read() or {}
         for name in found.keys() & truth.keys():
             np.testing.assert_array_equal(found[name], truth[name])
-        with each_refused():
-            render_page([read_run(run)])
+        show(folder / "runs", run, chance)
         return content
 
     return attempt
@@ -384,6 +386,28 @@ def fuzz_tf_config(folder: Path) -> Try:
     return attempt
 
 
+def fuzz_lease(folder: Path) -> Try:
+    """lease.json of a remote run folder."""
+    original = Lease(
+        3, {"pid": 1, "host": "h", "token": "t"}, True, 7, {"a.json": "attempts/3/1/a"}
+    )
+    whole = original.to_bytes()
+
+    def attempt(chance: random.Random) -> bytes:
+        content = mutate(whole, chance)
+        if chance.random() < 0.5:
+            changed = mutate_json(json.loads(whole), chance)
+            content = json.dumps(changed).encode("utf-8", "surrogatepass")
+        with each_refused():
+            found = parse_lease(content, "s3://bucket/run")
+            assert parse_lease(found.to_bytes(), "s3://bucket/run") == found
+            assert found.epoch + 1 > found.epoch > 0
+            assert not any(".." in key.split("/") for key in found.files.values())
+        return content
+
+    return attempt
+
+
 def fuzz_label_files(folder: Path) -> Try:
     whole, names = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 1 2 3 4\n", ["a.jpg", "b.jpg"]
 
@@ -494,19 +518,20 @@ def fuzz_jobs(folder: Path) -> Try:
 
 
 TARGETS: dict[str, tuple[Callable[[Path], Try], float]] = {
-    "config": (fuzz_config, 0.2),
-    "result": (fuzz_result, 0.2),
-    "metrics": (fuzz_metrics, 0.2),
-    "evaluation": (fuzz_evaluation, 0.2),
-    "checkpoint": (fuzz_checkpoint, 1.0),
-    "records": (fuzz_records, 0.5),
+    "config": (fuzz_config, 0.15),
+    "result": (fuzz_result, 0.15),
+    "metrics": (fuzz_metrics, 0.15),
+    "evaluation": (fuzz_evaluation, 0.15),
+    "checkpoint": (fuzz_checkpoint, 0.6),
+    "records": (fuzz_records, 0.2),
     "pickles": (fuzz_pickles, 2.0),
-    "cifar binary": (fuzz_cifar_binary, 1.0),
-    "arrays": (fuzz_arrays, 1.5),
-    "images": (fuzz_images, 1.0),
-    "archives": (fuzz_archives, 0.5),
+    "cifar binary": (fuzz_cifar_binary, 0.4),
+    "arrays": (fuzz_arrays, 0.5),
+    "images": (fuzz_images, 3.0),
+    "archives": (fuzz_archives, 0.15),
     "tf_config": (fuzz_tf_config, 2.0),
     "label files": (fuzz_label_files, 1.5),
+    "lease": (fuzz_lease, 2.0),
     "command lines": (fuzz_command_lines, 0.1),
     "jobs": (fuzz_jobs, 2.0),
 }
@@ -558,11 +583,14 @@ def main(seed: int, count: int, names: list[str]) -> int:
         list(run_target(name, seed, 1))  # imports come before the limit
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + EXTRA_BYTES, -1))
-        for number, failure in enumerate(run_target(name, seed, own)):
-            failures += 1
-            if number < 2:
+        began, found = time.monotonic(), 0
+        for failure in run_target(name, seed, own):
+            found += 1
+            if found <= 2:
                 print(failure, flush=True)
-        total += own
+        took_s = time.monotonic() - began
+        print(f"{name}: {own} inputs, {found} failures, {took_s:.1f} s", flush=True)
+        total, failures = total + own, failures + found
     print(f"{total} inputs, {failures} failures")
     return 1 if failures else 0
 

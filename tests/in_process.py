@@ -36,11 +36,9 @@ def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None
     """Run a command that needs at most one worker; return how it ended."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
+        workers_here(),
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, environment or {}),
-        mock.patch.object(process_group, "start_worker", _start),
-        mock.patch.object(devices, "_set_threads_and_memory", _check_threads),
-        _new_imports_forgotten(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -50,6 +48,17 @@ def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None
         except SystemExit as end:  # of --help
             code = int(end.code or 0)
     return Ended(code, *(each.buffer.getvalue().decode() for each in (out, err)))
+
+
+@contextlib.contextmanager
+def workers_here() -> Iterator[None]:
+    """Within it, a worker is a thread of this process, also for `paceline.train`."""
+    with (
+        mock.patch.object(process_group, "start_worker", _start),
+        mock.patch.object(devices, "_set_threads_and_memory", _check_threads),
+        _new_imports_forgotten(),
+    ):
+        yield
 
 
 def _check_threads(threads: int, lanes: int) -> None:

@@ -25,7 +25,7 @@ import pyspark
 from helpers import free_port
 
 CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-TIMEOUT_S = 100.0
+TIMEOUT_S = float(os.environ.get("SPARK_CLUSTER_TIMEOUT_S") or 100.0)
 
 
 def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -261,11 +261,16 @@ def forked(function: str, *cases: dict[str, Any]) -> list[list[Any]]:
 
 
 def assert_all_equal_one_process(function: str, replicas: int, *workers: int, **more: Any) -> None:
-    cases = [{"replicas": replicas, "workers": count, **more} for count in (1, *workers)]
+    """Workers that exchange vectors over the network, and those that share memory."""
+    ways = [(count, shared) for count in workers for shared in (False, True)]
+    cases = [
+        {"replicas": replicas, "workers": count, "shared": shared, **more}
+        for count, shared in [(1, False), *ways]
+    ]
     (alone,), *others = forked(function, *cases)
     assert alone != "failed"
-    for count, results in zip(workers, others, strict=True):
-        assert results == [alone] * count, (replicas, count)
+    for (count, shared), results in zip(ways, others, strict=True):
+        assert results == [alone] * count, (replicas, count, shared)
 
 
 def test_the_sum_between_processes_is_that_of_one_process() -> None:
@@ -284,7 +289,7 @@ def test_three_workers_train_three_replicas_with_the_bits_of_one_process() -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("replicas", [3, 4, 6, 8])
+@pytest.mark.parametrize("replicas", [1, 3, 4, 6, 8])
 def test_every_number_of_workers_trains_with_the_bits_of_one_process(replicas: int) -> None:
     assert_all_equal_one_process("train", replicas, *range(2, replicas + 1))
 

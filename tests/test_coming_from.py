@@ -61,7 +61,8 @@ def smaller(command: str) -> list[str]:
     words = shlex.split(command[command.index("paceline ") :])[1:]
     if words[0] != "train":
         return words
-    flags = SMALL["imagenet" if "imagenet" in words else "cifar"] | VALIDATION.get(words[1], {})
+    flags = SMALL["imagenet" if words[1] == "uai-resnet50" else "cifar"]
+    flags = flags | VALIDATION.get(words[1], {})
     if "--model.build" in words:
         flags.pop("--model.depth")
     if "--epochs" in words:

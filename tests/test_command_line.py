@@ -118,6 +118,8 @@ def files_in(folder: Path) -> set[str]:
             "train smoke --learning-rate 1",
             ["unknown flag --learning-rate", "did you mean --schedule.rate?"],
         ),
+        ("train smoke --lr 1", ["unknown flag --lr", "did you mean --schedule.rate?"]),
+        ("train smoke --batch-size 1", ["did you mean --global-batch-size?"]),
         ("train smoke --xyzzy", ["unknown flag --xyzzy (see paceline train smoke --help)"]),
         ("train --seed 1 smoke", ["cannot understand 'smoke'", "the recipe comes first"]),
         (
@@ -519,8 +521,11 @@ def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
 
     folder = Path("runs") / f"smoke-{get_recipe('smoke').digest()}"
     shutil.copytree(stopped_at_5, here / folder)
-    ended = smoke("--stop-at", "5", cwd=here)
+    ended = smoke("--stop-at", "5", "--keep", "3", cwd=here)
     assert ended.code == 0
+    assert ended.err.splitlines()[-1] == (
+        "stopped after step 5; this continues: paceline train smoke --keep 3"
+    )
     assert ended.last_line["run_dir"] == str(folder)
     for name in ("step", "finished", "state_sha256"):
         assert result_of(here / folder)[name] == result_of(stopped_at_5)[name]

@@ -621,3 +621,17 @@ def test_a_folder_of_no_or_two_kinds_is_not_guessed_at(tmp_path):
 
 def test_a_split_is_a_split_by_either_name():
     assert Split is sys.modules["paceline.data.source"].Split
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])
+def test_names_of_the_test_split_that_people_use(tmp_path, name):
+    from paceline.data.sources.pictures import find_images
+    from paceline.data.sources.shards import train_and_test
+
+    for split in ("train", name):
+        folder = tmp_path / "pictures" / split / "cat"
+        folder.mkdir(parents=True)
+        (folder / "1.jpg").touch()
+        (tmp_path / f"{split}.tfrecord").touch()
+    assert len(find_images(tmp_path / "pictures", 0.0).test) == 1
+    assert list(train_and_test(str(tmp_path))) == ["train", name]

@@ -17,7 +17,7 @@ from paceline.errors import UserError
 
 FLAGS = ("--data.validation", "48", "--early-stopping.patience", "1", "--evaluate-every", "0.5")
 FLAGS += ("--early-stopping.metric", "accuracy", "--early-stopping.min-delta", "0.5")
-"""No evaluation of smoke is better than an earlier one by 0.5, so the third step of four ends it."""
+"""No evaluation of smoke is better than the first by 0.5, so the second one ends it."""
 
 
 @pytest.mark.parametrize(

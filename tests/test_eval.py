@@ -66,9 +66,10 @@ def test_single_examples_add_up_to_the_whole(evaluated: Evaluation):
 def test_the_command_prints_the_same_as_json_and_leaves_no_log(
     uninterrupted: Path, evaluated: Evaluation, tmp_path: Path
 ):
-    ended = paceline_here("eval", str(uninterrupted), "--json", cwd=tmp_path)
+    ended = paceline_here("eval", str(uninterrupted), "--top-k", "1", "5", "--json", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, ""), ended
-    assert json.loads(ended.out) == evaluated.to_json()
+    assert json.loads(ended.out) == evaluated.to_json(top_k=(1, 5))
+    assert json.loads(ended.out)["top_k"] == {"1": evaluated.accuracy, "5": evaluated.top5}
     assert not list(tmp_path.rglob("*"))
 
 
@@ -81,7 +82,8 @@ def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(
     first, second, *table = ended.out.splitlines()
     assert first == "runs/mine, step 5, 131 test images"
     assert second.startswith("accuracy 0.")
-    assert len(table) == 1 + 10
+    assert len(table) == 1 + 10 + 1
+    assert table[-1].split()[:2] == ["macro", "131"]
     assert ended.err == "note: runs/mine is not finished; this is its best checkpoint so far\n"
 
 
@@ -145,7 +147,8 @@ def test_a_class_may_be_called_like_markup(tmp_path: Path, capsys: pytest.Captur
     from paceline.cli.results import _class_table
 
     run, _, _ = make_grey_run(tmp_path)
-    Console().print(_class_table(evaluate_run(run).to_json()["classes"]))
+    found = evaluate_run(run).to_json()
+    Console().print(_class_table(found["classes"], found["macro"], found["count"]))
     assert "[red]c" in capsys.readouterr().out
 
 

@@ -143,14 +143,18 @@ def test_a_worker_that_fails_always_is_named_after_so_many_restarts(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_min_workers_goes_on_with_fewer_and_the_same_bits(
-    uninterrupted: Path, tmp_path: Path
+@pytest.mark.parametrize("workers", [2, 3])
+def test_min_workers_goes_on_with_one_fewer_each_time_and_the_same_bits(
+    workers: int, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    flags = ("--run-dir", "run", "--workers", "2", "--max-restarts", "0", "--min-workers", "1")
+    """Worker 1 dies again and again, until there is none."""
+    flags = ("--workers", str(workers), "--max-restarts", "0", "--min-workers", "1")
     environment = fault(tmp_path, 1, "mid-epoch", "SIGKILL", FAULT_AGAIN="yes")
-    ended = paceline("train", "smoke", *flags, cwd=tmp_path, environment=environment)
+    command = ("train", "smoke", "--run-dir", "run", "--save-every", "0", *flags)
+    ended = paceline(*command, cwd=tmp_path, environment=environment)
     assert ended.code == 0, ended
-    assert "starting 1 again from the last checkpoint" in ended.out
+    fewer = re.findall(r"starting (\d) again from the last checkpoint", ended.out)
+    assert fewer == [str(count) for count in range(workers - 1, 0, -1)]
     assert resumed_at(ended) > 0
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 

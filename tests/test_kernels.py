@@ -57,8 +57,8 @@ def compare(function, stock, arguments, dy, times=12.0):
     )
 
 
-def stock_conv(stride):
-    return lambda x, kernel: tf.nn.conv2d(x, kernel, stride, "SAME")
+def stock_conv(stride, padding="SAME"):
+    return lambda x, kernel: tf.nn.conv2d(x, kernel, stride, padding)
 
 
 def compare_3x3(n, h, w, c, k, seed):
@@ -84,23 +84,45 @@ def test_3x3_convolutions_of_larger_images_are_as_exact_as_tensorflows(n, h, w, 
     compare_3x3(n, h, w, c, k, seed)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    st.integers(1, 4),
-    SIDES,
-    st.one_of(SIDES, st.integers(14, 40)),
-    st.sampled_from([1, 3, 8, 16]),
-    st.sampled_from([8, 16, 24, 64]),
-    st.integers(1, 3),
-    st.sampled_from([1, 2, 3, 5, 7]),
-    st.integers(0, 99),
-)
-def test_other_convolutions_and_their_gradients_are_as_exact_as_tensorflows(
-    n, h, w, c, k, stride, size, seed
-):
+def compare_conv(n, h, w, c, k, stride, size, padding, seed):
+    if padding == "VALID":
+        h, w = h + size - 1, w + size - 1
     images, kernel = random(seed, n, h, w, c), random(seed + 1, size, size, c, k)
-    dy = random(seed + 2, n, -(-h // stride), -(-w // stride), k)
-    compare(lambda x, f: ops.conv(x, f, stride), stock_conv(stride), [images, kernel], dy)
+    stock = stock_conv(stride, padding)
+    dy = random(seed + 2, *stock(images, kernel).shape)
+    compare(lambda x, f: ops.conv(x, f, stride, padding), stock, [images, kernel], dy)
+
+
+STRIDES, SIZES = st.integers(1, 3), st.sampled_from([1, 2, 3, 5, 7])
+PADDINGS, SEEDS = st.sampled_from(["SAME", "VALID"]), st.integers(0, 99)
+MORE_SIDES = st.one_of(SIDES, st.integers(14, 40))
+FEW = (st.sampled_from([1, 3, 8, 16]), st.sampled_from([8, 16, 24, 64]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), SIDES, MORE_SIDES, *FEW, STRIDES, SIZES, PADDINGS, SEEDS)
+def test_other_convolutions_and_their_gradients_are_as_exact_as_tensorflows(
+    n, h, w, c, k, stride, size, padding, seed
+):
+    compare_conv(n, h, w, c, k, stride, size, padding, seed)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 4), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(1, 2), SEEDS)
+def test_1x1_convolutions_of_many_channels_are_as_exact_as_tensorflows(n, h, w, c, k, stride, seed):
+    compare_conv(n, h, w, c, k, stride, 1, "SAME", seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 6), LARGE_SIDES, LARGE_SIDES, CHANNELS, CHANNELS, STRIDES, SIZES, PADDINGS, SEEDS
+)
+def test_other_convolutions_of_larger_images_are_as_exact_as_tensorflows(
+    n, h, w, c, k, stride, size, padding, seed
+):
+    compare_conv(n, min(h, 20), min(w, 20), c, k, stride, size, padding, seed)
 
 
 def stock_norm(slope):
@@ -184,9 +206,10 @@ def block(conv_norm, stride):
     st.sampled_from([3, 8, 16, 24]),
     st.sampled_from([8, 16, 24, 64]),
     st.integers(1, 2),
-    st.integers(0, 99),
+    st.sampled_from([1, 3]),
+    SEEDS,
 )
-def test_a_convolution_with_its_norm_is_as_exact_as_tensorflows(n, side, c, k, stride, seed):
+def test_a_convolution_with_its_norm_is_as_exact_as_tensorflows(n, side, c, k, stride, size, seed):
     def own(x, kernel, gamma, beta):
         y, moments, through = ops.conv_moments(x, kernel, stride, 1e-5, fork=True)
         return ops.batch_norm(y, gamma, beta, [], 1e-5, 1.0, moments)[0], through
@@ -194,7 +217,7 @@ def test_a_convolution_with_its_norm_is_as_exact_as_tensorflows(n, side, c, k, s
     def stock(x, kernel, gamma, beta):
         return stock_norm(1.0)(stock_conv(stride)(x, kernel), gamma, beta), x
 
-    images, kernel = random(seed, n, side + 3, side, c), random(seed + 1, 3, 3, c, k)
+    images, kernel = random(seed, n, side + 3, side, c), random(seed + 1, size, size, c, k)
     dy = random(seed + 2, n, -(-(side + 3) // stride), -(-side // stride), k)
     arguments = [images, kernel, random(seed + 3, k), random(seed + 4, k)]
     compare(block(own, stride), block(stock, stride), arguments, dy, times=20.0)
@@ -245,6 +268,7 @@ def test_six_threads_at_once_get_the_same_bits():
         results = with_gradients(ops.conv3x3, [x, kernel], dy)
         results += with_gradients(own_norm(0.0), norm, x)
         results += with_gradients(lambda x, f: ops.conv(x, f, 2), [x, kernel], dy[:, :9, :7])
+        results += with_gradients(lambda x, f: ops.conv(x, f, 1), [x, kernel[:1, :1]], dy)
         found.append([each.tobytes() for each in results])
 
     threads = [threading.Thread(target=compute) for _ in range(6)]
@@ -274,6 +298,11 @@ def zeros(*shapes):
         (ops.conv3x3, (IMAGES, (3, 3, 8, 12))),
         (lambda x, f: ops.conv(x, f, 2), (IMAGES, (3, 3, 3, 8))),
         (lambda x, f: ops.conv(x, f, 2), (IMAGES, (3, 3, 8, 3))),
+        (lambda x, f: ops.conv(x, f, 1, "VALID"), (IMAGES, (5, 3, 8, 8))),
+        (
+            lambda x, f: ops.load().paceline_conv_input_gradient(x, f, x, [x[:1]], stride=1),
+            (IMAGES, (1, 1, 8, 8)),
+        ),
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), (IMAGES, (16,))),
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((2, 4, 4, 12), (12,))),
         (lambda x, g: ops.batch_norm(x, g, g, [x[:1]], 1e-5, 0.0), (IMAGES, (8,))),
@@ -324,7 +353,7 @@ def test_gradients_of_wrong_shape_are_errors():
     x, kernel = zeros(IMAGES, FILTER)
     for call in (
         lambda: ops.load().paceline_conv_input_gradient(
-            tf.zeros((2, 4, 4, 8)), kernel, x, stride=2
+            tf.zeros((2, 4, 4, 8)), kernel, x, [], stride=2
         ),
         lambda: ops.load().paceline_conv_filter_gradient(
             x, tf.zeros((2, 3, 2, 8)), kernel, stride=2
@@ -376,8 +405,8 @@ MODELS = {
     "v1": (Model(depth=8), 16, 7, 0, 0),
     "v2": (Model(depth=8, version="v2"), 16, 4, 3, 3),
     "leaky": (Model(depth=8, leakiness=0.1), 16, 7, 0, 0),
-    "projections": (Model(depth=8, shortcut="B-norm"), 16, 7, 2, 0),
-    "imagenet": (Model(layout="imagenet", depth=18), 32, 13, 7, 0),
+    "projections": (Model(depth=8, shortcut="B-norm"), 16, 9, 0, 0),
+    "imagenet": (Model(layout="imagenet", depth=18), 32, 20, 0, 0),
 }
 
 
@@ -426,7 +455,7 @@ def test_a_model_of_ones_own_keeps_what_the_kernels_cannot_do():
         ]
     )
     fast = accelerate(model)
-    assert kinds(fast).count("FastConv2D") == 2  # with bias or activation: apart from their norms
+    assert kinds(fast).count("FastConv2D") == 3  # with bias or activation: apart from their norms
     assert kinds(fast).count("FastBatchNorm") == 2
     assert kinds(fast).count("BatchNormalization") == 1
     x = random(0, 8, 16, 16, 3)

@@ -32,8 +32,11 @@ CASES = [
     pytest.param("1", "2", "before-exchange", 10, id="before the exchange", marks=LONG),
     pytest.param("0", "2", "before-exchange", 10, id="the chief, before the exchange", marks=LONG),
     pytest.param("1", "2", "in-update", 11, id="between two vectors of the update", marks=LONG),
-    pytest.param("1", "4", "in-exchange", 10, id="between two pairs", marks=LONG),
-    pytest.param("0", "4", "in-exchange", 10, id="the chief, between two pairs", marks=LONG),
+    pytest.param("1", "4", "in-exchange", 10, id="in the exchange", marks=LONG),
+    pytest.param("0", "4", "in-exchange", 10, id="the chief, in the exchange", marks=LONG),
+    pytest.param("1", "4", "between-pairs", 10, id="between two pairs", marks=LONG),
+    pytest.param("0", "4", "between-pairs", 10, id="the chief, between two pairs", marks=LONG),
+    pytest.param("1,2", "4", "between-pairs", 10, id="two between two pairs", marks=LONG),
     pytest.param("1,2", "4", "in-exchange", 10, id="two at once", marks=LONG),
     pytest.param("0,1,2", "4", "before-exchange", 10, id="all but one", marks=LONG),
     pytest.param("1,2,3", "4", "in-update", 11, id="all but the chief", marks=LONG),
@@ -107,6 +110,33 @@ def test_all_workers_take_part_again_after_the_next_checkpoint(
     assert [workers for _, workers in starts] == [2, 1, 2]
     assert 10 == starts[1][0] < starts[2][0] < 24
     assert_same_run(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.long
+def test_an_action_sees_every_block_and_only_the_interrupted_one_twice(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    """The chief dies in the action of a block, which is not done before all its actions are."""
+    (tmp_path / "own.py").write_text(DIES_ONCE)
+    train(tmp_path, "2", {}, "--actions", "own.py:note")
+    noted = [int(line) for line in (tmp_path / "noted").read_text().split()]
+    died = int((tmp_path / "died").read_text())
+    assert [step for step in set(noted) if noted.count(step) > 1] == [died]
+    assert noted == sorted(noted)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+DIES_ONCE = """
+import os, signal
+from pathlib import Path
+
+def note(step, metrics):
+    with open("noted", "a") as file:
+        print(step, file=file)
+    if step >= 9 and not Path("died").exists():
+        Path("died").write_text(str(step))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def starts_of(run: Path) -> list[dict[str, Any]]:

@@ -113,3 +113,29 @@ def test_a_real_notebook_trains_and_shows_the_result(tmp_path: Path, uninterrupt
     assert "<svg" in drawn.data["text/html"]
     assert "<table" in table.data["text/html"]
     assert printed.text == f"{result_of(uninterrupted)['state_sha256']} False\n"
+
+
+@needs_notebook
+@pytest.mark.long
+def test_a_model_of_a_notebook_cell_is_trained_with_what_it_uses(tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    cells = [
+        "import keras, paceline\nfrom keras import layers as kl\nWIDTH = 4",
+        "def pooled(x):\n    return kl.GlobalAveragePooling2D()(x)",
+        "def build(image_shape, num_classes):\n"
+        "    image = keras.Input(image_shape)\n"
+        "    x = pooled(kl.Conv2D(WIDTH, 3)(image))\n"
+        "    return keras.Model(image, kl.Dense(num_classes)(x))",
+        'result = paceline.train("smoke", model=build, steps=2, progress=False)\n'
+        "print(result.step, paceline.load(result).count_params())",
+        "model = build((32, 32, 3), 10)\n"
+        'kept = paceline.train("smoke", model=model, steps=2, progress=False)\n'
+        "print(kept.step, paceline.load(kept).count_params())",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    where = {"metadata": {"path": str(tmp_path)}}
+    done = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
+    parameters = 4 * 28 + 5 * 10
+    assert [cell.outputs[-1].text for cell in done.cells[-2:]] == [f"2 {parameters}\n"] * 2

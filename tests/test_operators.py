@@ -4,6 +4,7 @@ SkyPilot. What they would start runs here: a Ray cluster, spark-submit, machines
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,6 +22,7 @@ from pods import DEPLOY, HERE, address_of, network, objects, read, smaller
 from s3_server import server
 
 PACKAGE = "local:///opt/paceline/lib/python3.11/site-packages/paceline/"
+STARTED_S = 240  # Ray and Spark start slowly on busy cores
 ACTIVATED = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 WAIT = """
 import time
@@ -40,6 +42,12 @@ def waiting(folder: Path) -> list[str]:
     """Flags of a training that waits after its first block until the file `go` is there."""
     (folder / "wait.py").write_text(WAIT)
     return ["--actions", f"{folder / 'wait.py'}:wait_for_go"]
+
+
+def wait_for_the_first_block(running: Program, folder: Path) -> None:
+    reached = folder / "reached"
+    wait_until(lambda: reached.exists() or not running.is_running(), STARTED_S)
+    assert reached.exists(), running.wait()
 
 
 def rayjob() -> tuple[list[str], int, list[int]]:
@@ -95,11 +103,11 @@ def test_the_rayjob_loses_a_pod_gets_a_new_one_and_has_the_bits_of_one_process(
         settings: dict[str, Any] = {"environment": {"RAY_ADDRESS": cluster.address}}
         words = [*smaller(entrypoint, tmp_path), *waiting(tmp_path)]
         with program(*words, cwd=tmp_path, **settings) as running:
-            wait_until((tmp_path / "reached").exists)
+            wait_for_the_first_block(running, tmp_path)
             cluster.remove_node(pods[0], allow_graceful=False)
             cluster.add_node(num_cpus=cpus[0], **small)
             (tmp_path / "go").touch()
-            ended = running.wait()
+            ended = running.wait(STARTED_S)
     finally:
         cluster.shutdown()
     assert ended.code == 0, ended
@@ -115,13 +123,14 @@ def test_the_spark_application_loses_an_executor_and_has_the_bits_of_one_process
     master, script, arguments = spark_application()
     submit = str(Path(sys.executable).with_name("spark-submit"))
     words = [*smaller(arguments, tmp_path), *waiting(tmp_path)]
-    command = (submit, "--master", master, script)
+    memory = ("--conf", "spark.executor.memory=512m")
+    command = (submit, "--master", master, *memory, script)
     environment = ACTIVATED | {"PYSPARK_PYTHON": sys.executable}
     with program(*words, cwd=tmp_path, command=command, environment=environment) as running:
-        wait_until((tmp_path / "reached").exists)
+        wait_for_the_first_block(running, tmp_path)
         os.kill(running.find("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
         (tmp_path / "go").touch()
-        ended = running.wait(240)
+        ended = running.wait(STARTED_S)
     assert ended.code == 0, ended
     result = result_of(tmp_path / "runs" / "cifar10")
     assert result["state_sha256"] == result_of(uninterrupted)["state_sha256"]
@@ -172,6 +181,7 @@ def test_a_preempted_spot_machine_loses_nothing_and_new_machines_continue_from_t
         new = [machine(stack, i, tmp_path / f"new-{i}", s3) for i in range(2)]
         again = [each.wait() for each in new]
     assert [each.code for each in again] == [0, 0], again
-    assert f"resuming at step {reached}" in again[0].out + again[0].err
+    (resumed,) = re.findall(r"resuming at step (\d+)", again[0].out)
+    assert int(resumed) >= reached
     digest = result_of(uninterrupted)["state_sha256"]
     assert again[0].last_line["state_sha256"] == digest

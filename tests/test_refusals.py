@@ -18,6 +18,7 @@ from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place
 from paceline.config.plugins import code_digest
 from paceline.data.sources import example, index
+from paceline.data.sources.digests import files_digest, records_digest
 from paceline.data.sources.plain_pickle import BadPickle, read_plain_pickle
 from paceline.data.sources.records import framed
 from paceline.data.sources.shards import read_labels, train_and_test
@@ -227,6 +228,24 @@ def test_code_that_a_run_names_is_not_run_without_consent(
     assert "evil.py:build" in line
     assert "--trust-code" in line
     assert not Path("it ran").exists()
+
+
+def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Path) -> None:
+    """Sizes, names and labels stay the same."""
+
+    def write(pixel: int) -> tuple[str, str]:
+        (tmp_path / "one.png").write_bytes(bytes([pixel]))
+        record = framed(example.encode({"image/encoded": bytes([pixel]), "image/class/label": 1}))
+        for name in ("train-00000-of-00001", "validation-00000-of-00001"):
+            (tmp_path / name).write_bytes(record)
+        shards = train_and_test(str(tmp_path))["train"]
+        parts = index.load_index(str(tmp_path), shards, ("image/encoded", "image/class/label"))
+        return records_digest(parts), files_digest(tmp_path, [("one.png", 1)])
+
+    first, again, other = write(1), write(1), write(2)
+    assert first == again
+    assert first[0] != other[0]
+    assert first[1] != other[1]
 
 
 def test_the_digest_of_code_changes_with_the_code_and_not_with_comments(tmp_path: Path) -> None:

@@ -1,27 +1,15 @@
-"""Slurm: the cluster from its variables, and trainings as tasks of a real cluster."""
+"""Slurm and pods of Kubernetes: the cluster from their variables. No Slurm is needed."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from benchmarks.slurm_cluster import WHY_NOT, SlurmCluster, slurm_cluster
 
-from helpers import metrics_of, paceline, program, result_of, wait_until, write_own_code
+from helpers import paceline
+from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.places import kubernetes, slurm
-
-SRUN = ("srun", "--nodes", "2", "--export", "ALL")
-EXAMPLE = Path(__file__).parents[1] / "examples" / "slurm.sbatch"
-
-
-# ---- the variables
 
 
 def step(**changes: str) -> dict[str, str]:
@@ -67,6 +55,21 @@ def test_every_task_has_the_address_of_its_node_and_a_port_of_its_own() -> None:
 def test_tasks_may_be_distributed_in_turn() -> None:
     cluster = slurm.find_cluster(step(SLURM_DISTRIBUTION="cyclic"), 0)
     assert [each.split(":")[0][-1] for each in cluster.addresses] == ["1", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"SLURM_PROCID": "0"}, "SLURM_PROCID is 0, but .* this is task 1; two tasks would have"),
+        ({"SLURM_NODEID": "1"}, "this is task not in this step"),
+        ({"SLURM_PROCID": "3"}, "SLURM_PROCID is 3, but .* this is task 1"),
+    ],
+)
+def test_a_task_with_the_number_of_another_is_one_line(changes: dict[str, str], words: str) -> None:
+    slurm.check_identity(step())
+    slurm.check_identity(step(SLURM_DISTRIBUTION="cyclic", SLURM_PROCID="2"))
+    with pytest.raises(UserError, match=words):
+        slurm.check_identity(step(**changes))
 
 
 @pytest.mark.usefixtures("scontrol")
@@ -144,124 +147,12 @@ def test_wrong_variables_of_a_pod_are_one_line(
         kubernetes.find_cluster(pod(**changes), hostname, 0)
 
 
-# ---- a real cluster
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    if WHY_NOT:
-        pytest.skip(WHY_NOT)
-    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "cluster") as running:
-        yield running
-
-
-def srun(cluster: SlurmCluster, tasks: int, *flags: str, cwd: Path) -> Any:
-    command = (*SRUN, "-n", str(tasks), sys.executable, "-m", "paceline")
-    arguments = ("train", "smoke", "--run-dir", "run", *flags)
-    return program(*arguments, cwd=cwd, environment=cluster.environment, command=command)
-
-
-def test_two_tasks_of_srun_give_the_bits_of_one_process_and_one_shows_progress(
-    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
+def test_a_manifest_whose_count_and_workers_differ_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with srun(cluster, 2, cwd=tmp_path) as running:
-        ended = running.wait()
-    assert ended.code == 0, ended
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-    assert ended.out.count("step=24") == 1
-
-
-@pytest.mark.long
-def test_a_chief_two_workers_and_a_parameter_server_give_the_same_bits(
-    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
-) -> None:
-    with srun(cluster, 4, "--ps", "1", cwd=tmp_path) as running:
-        ended = running.wait()
-    assert ended.code == 0, ended
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("tasks", "flags", "words"),
-    [
-        (5, (), "replicas"),
-        (2, ("--workers", "4"), "leave out --workers"),
-        (2, ("--ps", "1"), "or more"),
-    ],
-)
-def test_what_cannot_work_is_one_line(
-    tasks: int, flags: tuple[str, ...], words: str, cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    with srun(cluster, tasks, *flags, cwd=tmp_path) as running:
-        ended = running.wait()
+    monkeypatch.setattr(kubernetes.socket, "gethostname", lambda: "cifar-1")
+    flags = ("train", "smoke", "--workers", "4", "--run-dir", "run")
+    ended = paceline_here(*flags, cwd=tmp_path, environment=pod())
     assert ended.code == 2
-    assert words in ended.err
-    assert "Traceback" not in ended.err
-
-
-@pytest.mark.long
-def test_a_run_folder_that_only_the_chief_sees_is_one_line(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    own_folder = "mkdir -p $SLURM_PROCID && cd $SLURM_PROCID"
-    script = f"{own_folder} && {sys.executable} -m paceline train smoke --run-dir run"
-    with program(
-        cwd=tmp_path,
-        environment=cluster.environment,
-        command=(*SRUN, "-n", "2", "bash", "-c", script),
-    ) as running:
-        ended = running.wait()
-    assert ended.code != 0
-    assert "this node does not see the run folder" in ended.err
-
-
-@pytest.mark.long
-def test_a_killed_task_ends_the_step_and_the_same_command_continues(
-    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
-) -> None:
-    own = write_own_code(tmp_path)
-    with srun(cluster, 2, "--actions", f"{own}:wait_for_a_signal", cwd=tmp_path) as running:
-        wait_until((tmp_path / "reached").exists)
-        os.kill(running.workers()[-1], signal.SIGKILL)
-        assert running.wait().code != 0
-    with srun(cluster, 2, cwd=tmp_path) as running:
-        assert running.wait().code == 0
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-def test_a_batch_job_near_its_time_limit_saves_and_the_requeued_job_finishes(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    """Slurm starts a requeued job two minutes later."""
-    own = write_own_code(tmp_path)
-    flags = ["smoke", "--run-dir", str(tmp_path / "run")]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    job = subprocess.run(
-        [
-            "sbatch",
-            "--parsable",
-            "--cpus-per-task=1",
-            "--time=5",
-            "--export=ALL",
-            f"--output={tmp_path}/out.txt",
-            str(EXAMPLE),
-            *flags,
-            "--actions",
-            f"{own}:wait_for_a_signal",
-        ],
-        env=os.environ | cluster.environment | {"PATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    wait_until((tmp_path / "reached").exists)
-    cluster.run("scancel", "--batch", "--signal=USR1", job)
-    wait_until(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job))
-    saved = metrics_of(tmp_path / "run")[-1]["step"]
-    assert 0 < saved < 24
-    wait_until(lambda: "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", job), 280)
-    assert result_of(tmp_path / "run")["finished"]
-    assert f"resuming at step {saved}" in (tmp_path / "out.txt").read_text()
+    (line,) = ended.err.splitlines()
+    assert "workers is 4, but the cluster of PACELINE_PODS has 3; leave out --workers" in line

@@ -16,6 +16,7 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,7 +37,9 @@ from helpers import (
 )
 from paceline.errors import UserError
 from paceline.messages import Log
+from paceline.places.spark import slots
 from paceline.places.spark.session import check_java
+from paceline.run_folder.folder import RunFolder
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 try:
@@ -204,6 +207,22 @@ def test_a_killed_worker_is_named_and_the_run_goes_on_from_the_memory_of_the_oth
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
+@pytest.mark.long
+def test_tasks_that_were_given_up_take_part_again_after_the_next_checkpoint(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    flags = ("--workers", "2", "--max-restarts", "0", "--min-workers", "1")
+    with waiting_training(tmp_path, *flags, *on_spark(master, *TWO_SLOTS)) as running:
+        (victim,) = [pid for pid in running.workers() if not holds(pid, tmp_path / "run/lock")]
+        os.kill(victim, signal.SIGKILL)
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert "starting 1 again from the last checkpoint" in ended.out
+    assert "continuing with 2 workers again, no longer 1" in ended.out
+    assert [each["workers"] for each in RunFolder(tmp_path / "run").starts.read()] == [2, 1, 2]
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
 def test_a_python_error_in_a_worker_reaches_the_person_as_that_error(tmp_path: Path) -> None:
     write_own_code(tmp_path)
     flags = ("--actions", "own.py:forget", *on_spark("local[1]"))
@@ -363,6 +382,23 @@ def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master:
     )
     assert ended.code == 0, ended
     assert (tmp_path / "gpus.txt").read_text() == "3,5"
+
+
+def test_a_command_that_was_stopped_gives_executors_their_time_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour passes between two looks: Ctrl-Z, and fg."""
+    now, seen = [0.0], iter([(0, 0), (0, 0), (2, 2)])
+
+    def pause(seconds: float) -> None:
+        now[0] += 3600.0 if now[0] == 0 else seconds
+
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    monkeypatch.setattr(slots, "count_slots", lambda context: next(seen))
+    monkeypatch.setattr(slots, "_expected_executors", lambda context: 2)
+    monkeypatch.setattr(slots, "_is_local", lambda context: False)
+    slots.wait_for_slots(None, "--workers 2", 2, 120.0, lambda text: None)
+    assert now[0] >= 3600
 
 
 def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from helpers import (
 from in_process import paceline_here
 from paceline import api
 from paceline.api import Result
+from paceline.cli.commands import main
 from paceline.config.experiment import Experiment
 from paceline.data import remote
 from paceline.errors import UserError
@@ -515,7 +516,7 @@ def test_an_upload_is_tried_again_while_storage_is_away(
 
 
 def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
-    stopped_at_5: Path, folder: str
+    stopped_at_5: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match="no run in s3://"):
         existing_run(f"{folder}/run")
@@ -531,6 +532,8 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     (row,) = api.runs(folder)
     assert (row.name, row.state, row.step) == ("run", "unfinished", 5)
     assert f"--run-dir {folder}/run" in row.note
+    assert main(["runs", folder]) == 0
+    assert f"--run-dir {folder}/run" in capsys.readouterr().out.replace("\n", "")
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"

@@ -26,6 +26,7 @@ from paceline.errors import AddressTaken
 from paceline.messages import Advanced, Held, Kept, Message, Piece
 from paceline.places import survivors
 from paceline.run_folder.checkpoint import Checkpoints
+from paceline.run_folder.lock import FileLock
 
 LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})
 
@@ -91,6 +92,22 @@ def test_the_newest_whole_state_is_saved_once(
     assert asked == ([] if saver is None else [saver])
     written = {path.name: path.read_bytes() for path in (tmp_path / "checkpoints").iterdir()}
     assert written == ({} if saver is None else {"step-00000009.safetensors": b"whole file"})
+
+
+def test_the_state_of_a_survivor_is_not_written_into_a_folder_that_was_taken_over(
+    tmp_path: Path,
+) -> None:
+    jobs = jobs_of(tmp_path)
+    for epoch in (1, 2):  # the lost chief, and another command after it
+        holder = FileLock(tmp_path / "lock", "training")
+        holder.acquire()
+        assert holder.epoch == epoch
+        holder.release()
+    for lease, kept in ((1, -1), (2, 9)):
+        inbox: survivors.Inbox = queue.Queue()
+        workers = {1: Worker(1, 9, inbox, False)}
+        assert survivors.keep_newest(jobs, workers, inbox, lease) == kept
+        assert len(list((tmp_path / "checkpoints").iterdir())) == (kept > 0)
 
 
 def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_shapes_are_known_while_tracing_where_the_batch_size_is(tmp_path):
 
 
 def test_labels_from_0_and_classes_from_the_records_where_no_file_names_them(tmp_path):
-    source = build(write_imagenet(tmp_path / "data", labels_file=False), first_label=-1)
+    source = build(write_imagenet(tmp_path / "data", labels_file=False), first_label=0)
     assert source.classes == tuple("012345")
     assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [1, 5]
     assert len(build(tmp_path / "data", first_label=1).classes) == 5

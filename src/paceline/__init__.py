@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.api import Result, evaluate, export, predict, report, runs, train
-from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.api import Result, evaluate, export, predict, recipes, report, runs, train
+from paceline.config.experiment import (
+    Data,
+    EarlyStopping,
+    Experiment,
+    Model,
+    Optimizer,
+    Schedule,
+    Sync,
+)
 from paceline.config.job import Place, Run
 from paceline.config.recipes import get_recipe
 from paceline.errors import UserError
@@ -17,12 +25,15 @@ from paceline.errors import UserError
 if TYPE_CHECKING:
     from paceline.core.weights import Weights
     from paceline.data.source import Source, Split
+    from paceline.library.keras_callbacks import KerasCallbacks
     from paceline.results.predictor import load_predictor
     from paceline.results.trained_model import load
 
 __all__ = [
     "Data",
+    "EarlyStopping",
     "Experiment",
+    "KerasCallbacks",
     "Model",
     "Optimizer",
     "Place",
@@ -40,12 +51,14 @@ __all__ = [
     "load",
     "load_predictor",
     "predict",
+    "recipes",
     "report",
     "runs",
     "train",
 ]
 
 _LATE = {
+    "KerasCallbacks": "paceline.library.keras_callbacks",
     "Source": "paceline.data.source",
     "Split": "paceline.data.source",
     "Weights": "paceline.core.weights",

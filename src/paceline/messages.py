@@ -14,6 +14,9 @@ from typing import Any
 
 MESSAGES = "PACELINE_MESSAGES"
 """Environment variable with the file descriptor to which a worker writes its messages."""
+NEIGHBOURS = "PACELINE_NEIGHBOURS"
+"""Environment variable with the file descriptors by which workers of one machine exchange vectors:
+the memory that they share, and a socket to each other worker, in their order."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Start:
     line: str = ""
     """Every derived number on one line."""
     run_dir: str = ""
+    lease: int = 0
+    """The number of the chief's lease of the run folder."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Block:
 
     step: int
     metrics: dict[str, Any] = field(default_factory=dict)
+    evaluation_follows: bool = False
+    """Whether the next message is the evaluation after this block."""
 
 
 @dataclass(frozen=True)

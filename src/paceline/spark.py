@@ -82,7 +82,9 @@ def predict(
 def _write_run(run: RunFolder, file: Path) -> Path:
     """Write what a prediction needs of a run folder, uncompressed: weights hardly get smaller."""
     with explained("read", run.path), zipfile.ZipFile(file, "w") as archive:
-        for path in (run.path / "config.json", *sorted(run.checkpoints.glob("step-*.safetensors"))):
+        code = sorted((run.path / "code").rglob("*.py"))
+        checkpoints = sorted(run.checkpoints.glob("step-*.safetensors"))
+        for path in (run.path / "config.json", *code, *checkpoints):
             archive.write(path, path.relative_to(run.path))
     return file
 

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-IN_A_ROUND = ("before-exchange", "in-exchange", "in-update", "torn")
+IN_A_ROUND = ("before-exchange", "in-exchange", "between-pairs", "in-update", "torn")
 
 
 def fail(kind: str, note: str) -> None:
@@ -120,7 +120,7 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
     """Within step 10 of the recipe smoke, which is inside a block that begins with step 8."""
     import tensorflow as tf
 
-    from paceline.engines import memory
+    from paceline.engines import memory, shared_memory
     from paceline.engines.collective import CollectiveEngine
     from paceline.engines.collectives import Collectives
 
@@ -149,6 +149,10 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
             own = tripped(own) if now["swaps"] == 2 else own
         return swap(self, other, own, turn)
 
+    def between_meetings(tree, sums, add):
+        total = add_subtrees(tree, sums, add)
+        return tripped(total) if "step" in now else total
+
     def write_some(vectors, new):
         (first, variable), *rest = vectors.items()
         written = [variable.assign(new[first], read_value=False)]
@@ -159,9 +163,12 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
 
     in_the_graph(lambda step: now.update(step=step, swaps=0))
     add, swap = CollectiveEngine._sum, Collectives.swap
+    add_subtrees = shared_memory.add_subtrees
     if phase == "before-exchange":
         CollectiveEngine._sum = before_the_sum
     elif phase == "in-exchange":
+        shared_memory.add_subtrees = between_meetings
+    elif phase == "between-pairs":
         Collectives.swap = between_swaps
     else:
         memory.write_all = write_some
@@ -196,6 +203,8 @@ def on_start() -> None:
         for number, fault in enumerate(filter(None, os.environ.get("FAULT", "").split(","))):
             worker, phase, kind = fault.split()
             note = f"failed-{number}" if number else "failed"
+            if phase == "between-pairs":  # over the network, as workers of several machines
+                os.environ.pop("PACELINE_NEIGHBOURS", None)
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
             if phase in IN_A_ROUND and (is_victim or phase == "torn"):
                 after_the_import(partial(break_in_a_round, phase, kind, note, is_victim))

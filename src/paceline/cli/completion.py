@@ -34,6 +34,11 @@ compdef _paceline paceline
     "(commandline -opc)[2..] (commandline -ct) 2>/dev/null)'\n",
 }
 
+TAKE_RUNS = ("--model.init-from", "--run-dir")
+"""Flags whose value is a run."""
+TAKE_ONE_RUN = ("predict", "export")
+"""Commands that take names of files after the run."""
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -72,15 +77,18 @@ def _all_candidates(before: list[str], word: str) -> Sequence[str]:
     command = load_command(name)
     flags = flags_of(command)
     if before[-1].startswith("--") and (values := flags.get(before[-1].lstrip("-"))):
-        return [value for value in values if value]
+        named = [value for value in values if value]
+        return named or _known("RUN" if before[-1] in TAKE_RUNS else "", word)
     if word.startswith("-"):
         return [f"--{flag}" for flag in ["help", *flags]]
     metavar, values = first_word(command)
-    return values or _known(metavar)
+    if metavar == "RUN" and name in TAKE_ONE_RUN and before[len(name.split()) :]:
+        return ()  # the run is there already: now the names of files
+    return values or _known(metavar, word)
 
 
-def _known(metavar: str) -> Sequence[str]:
-    """Return the names that exist of what `metavar` stands for."""
+def _known(metavar: str, word: str) -> Sequence[str]:
+    """Return the names that exist of what `metavar` stands for; of runs also their paths."""
     if metavar == "RECIPE":
         from paceline.config.recipes import RECIPES
 
@@ -88,5 +96,7 @@ def _known(metavar: str) -> Sequence[str]:
     if metavar == "RUN":
         from paceline.run_folder.finding import all_runs
 
-        return [str(run.path) for run in all_runs()]
+        paths = [run.path for run in all_runs()]
+        names = [path.name for path in paths]
+        return [*names, *map(str, paths)] if word else names
     return ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
@@ -35,6 +36,26 @@ class Fetch:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the folder is read. `paceline train` has the same flags."""
+
+    split: float = 0.0
+    """Share of the images that becomes the test split, if there is no folder for it."""
+    image_key: str = ""
+    """Feature that holds the image in TFRecords."""
+    label_key: str = ""
+    """Feature that holds the label in TFRecords."""
+    first_label: int = -1
+    """Label of the first class in TFRecords, 0 or 1. -1 means as noted by the conversion, or 0."""
+    raw_shape: tuple[int, ...] = ()
+    """Height, width and channels of images that are plain bytes in TFRecords."""
+    raw_order: Literal["", "channels_last", "channels_first"] = ""
+    """Order of those bytes."""
+    skip_bad: bool = False
+    """Leave out damaged TFRecords."""
+
+
+@dataclass(frozen=True)
 class Info:
     """Count the examples in a folder, by split and class: paceline data info DIR
 
@@ -45,7 +66,7 @@ class Info:
 
     dir: DataFolder
     """Folder of the data set."""
-    data: Data = field(default_factory=Data)
+    data: Reading = field(default_factory=Reading)
 
     def __call__(self) -> int:
         from paceline.data.remote import local_folder
@@ -53,12 +74,14 @@ class Info:
 
         folder = local_folder(self.dir)
         source = detect(folder)  # before TensorFlow is loaded: it finds most mistakes
-        # It only reads labels, so messages of TensorFlow about devices and kernels are noise.
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        # It only reads labels, so messages of TensorFlow about devices and kernels are noise; what
+        # really fails is an exception.
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
         os.environ |= quiet | {"CUDA_VISIBLE_DEVICES": "-1"}
         from paceline.data import build_source
 
-        built = build_source(replace(self.data, source=source, dir=folder))
+        built = build_source(Data(**vars(self.data), source=source, dir=folder))
         print("\n".join(description_lines(describe_source(built))))
         return 0
 
@@ -126,12 +149,12 @@ class Check:
 
     dir: DataFolder
     """Folder of the data set."""
-    data: Data = field(default_factory=Data)
+    data: Reading = field(default_factory=Reading)
 
     def __call__(self) -> int:
         from paceline.data.remote import local_folder
         from paceline.data.tools.check import check
 
-        report = check(local_folder(self.dir), self.data)
+        report = check(local_folder(self.dir), Data(**vars(self.data)))
         print("\n".join(report.lines()))
         return 1 if report.problems else 0

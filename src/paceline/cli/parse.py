@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -14,6 +12,7 @@ import tyro
 import tyro._docstrings as docstrings
 import tyro._errors as refused
 
+from paceline.config.overrides import nearest_name
 from paceline.errors import UserError
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -88,18 +87,13 @@ def _name(argument: Any) -> str:
 
 
 def _unknown(word: str, kind: Any) -> str:
-    """Return the nearest flag by its last part, by its whole name, or by its last word."""
+    """Return what is wrong with a word, and the nearest flag."""
     if not word.startswith("-"):
         recipe_first = "the recipe comes first, " * hasattr(kind, "of_recipe")
         return f"cannot understand {word!r}; {recipe_first}a value follows its flag"
     name, known = word.lstrip("-").split("=")[0], list(flags_of(kind))
-    last = re.split(r"[.-]", name)[-1]
-    near = [
-        *(flag for flag in known if flag.endswith(f".{name}")),
-        *difflib.get_close_matches(name, known, n=1),
-        *(flag for flag in known if re.split(r"[.-]", flag)[-1] == last),
-    ]
-    return f"unknown flag --{name}" + (f"; did you mean --{near[0]}?" if near else "")
+    near = nearest_name(name, known)
+    return f"unknown flag --{name}" + (f"; did you mean --{near}?" if near else "")
 
 
 def flags_of(kind: Any, prefix: str = "") -> dict[str, tuple[str, ...]]:

@@ -34,7 +34,8 @@ class Eval:
     """Evaluate a checkpoint of a run on all test images: paceline eval RUN
 
     It prints accuracy, top-5 accuracy and loss, with the same bits as the evaluation during
-    training, and the accuracy and precision of each class.
+    training; then the expected calibration error, and precision, recall and F1 of each class and
+    their means over the classes (macro).
 
     Example: paceline eval runs/shapes-6d2c1f04 --checkpoint last --json
     """
@@ -50,6 +51,9 @@ class Eval:
     views: Views = "none"
     """Versions of each image whose outputs are averaged. none: the image; mirror: also its mirror
     image; shifts: also both, shifted by one pixel in two directions."""
+    top_k: tuple[int, ...] = ()
+    """Further numbers k, such as 2 3: print the share of images whose class is among the k most
+    probable ones."""
     json: bool = False
     """Print one line of JSON instead of tables."""
     trust_code: bool = False
@@ -62,10 +66,10 @@ class Eval:
         from paceline.results.in_worker import in_a_worker
         from paceline.run_folder.finding import existing_run
 
-        request = {"checkpoint": self.checkpoint, "data_dir": self.data.dir, "split": self.split}
-        request["views"] = self.views
+        request: dict[str, Any] = {"checkpoint": self.checkpoint, "data_dir": self.data.dir}
+        request["split"] = self.split
+        request |= {"views": self.views, "examples": "", "top_k": list(self.top_k)}
         with _listening("evaluating") as listen:
-            request["examples"] = ""
             found = in_a_worker(
                 "evaluate", existing_run(self.run), request, listen, self.trust_code
             )
@@ -75,29 +79,31 @@ class Eval:
         count = f"{found['count']:,} {found['split']} images"
         views = "" if self.views == "none" else f", views {self.views}"
         print(f"{found['run_dir']}, step {found['step']:,}, {count}{views}")
-        print(
-            f"accuracy {found['accuracy']:.4f}  top-5 {found['top5']:.4f}  loss {found['loss']:.4f}"
-        )
-        Console().print(_class_table(found["classes"]))
+        tops = [f"top-{k} {share:.4f}" for k, share in found.get("top_k", {}).items()]
+        tops = [f"accuracy {found['accuracy']:.4f}", f"top-5 {found['top5']:.4f}", *tops]
+        error = f"calibration error {found['calibration_error']:.4f}"
+        print("  ".join([*tops, f"loss {found['loss']:.4f}", error]))
+        Console().print(_class_table(found["classes"], found["macro"], found["count"]))
         return 0
 
 
-def _class_table(scores: list[dict[str, Any]]) -> Table:
+SHARES = ("precision", "recall", "f1")
+
+
+def _class_table(scores: list[dict[str, Any]], macro: dict[str, Any], count: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table("class", box=None, padding=(0, 2, 0, 0))
-    for heading in ("images", "accuracy", "precision"):
+    for heading in ("images", "precision", "recall", "F1"):
         table.add_column(heading, justify="right")
     table.add_column("most often predicted instead")
-    for score in scores:
-        shares = (
-            "-" if score[name] is None else f"{score[name]:.4f}"
-            for name in ("accuracy", "precision")
-        )
+    rows = [*scores, macro | {"name": "macro", "count": count, "mistaken_for": ""}]
+    for row in rows:
+        shares = ("-" if row[name] is None else f"{row[name]:.4f}" for name in SHARES)
         # Text, because the name of a class can look like rich's markup: [red]
-        name, mistaken_for = Text(score["name"]), Text(score["mistaken_for"])
-        table.add_row(name, f"{score['count']:,}", *shares, mistaken_for)
+        name, mistaken_for = Text(row["name"]), Text(row["mistaken_for"])
+        table.add_row(name, f"{row['count']:,}", *shares, mistaken_for)
     return table
 
 
@@ -215,8 +221,9 @@ class Export:
     """Export the model of a run, with its class names: paceline export RUN OUT --to FORMAT
 
     keras, savedmodel and onnx are used without Paceline. safetensors contains only the weights.
+    Every export describes its preprocessing.
 
-    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx --serving
+    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx
     """
 
     run: RunName
@@ -225,9 +232,10 @@ class Export:
     """File to write, or folder for a SavedModel."""
     to: Literal["keras", "savedmodel", "onnx", "safetensors"]
     """Format to write."""
-    serving: bool = False
-    """Include the preprocessing, and return probabilities.
-    A SavedModel then takes JPEG or PNG files; keras and onnx take pixels."""
+    serving: bool = True
+    """Include the preprocessing, and return probabilities: a SavedModel takes JPEG or PNG files,
+    keras and onnx take pixels. --no-serving: all take scaled images and return the model's own
+    outputs."""
     checkpoint: str = "best"
     """Checkpoint to use: best, last or a step.
     The best is chosen on the validation split. Without a validation split it is the last."""
@@ -243,6 +251,7 @@ class Export:
         from paceline.results.export import run_export
 
         with _listening("exporting") as listen:
-            done = run_export(**vars(self), listen=listen)
+            serving = None if self.serving else False
+            done = run_export(**vars(self) | {"serving": serving}, listen=listen)
         print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
         return 0

@@ -11,12 +11,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from paceline.cli.parse import DataFolder, RunNames
 from paceline.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,27 @@ class ListRuns:
                 _shown(row.speed, ",.0f"),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed)),
             )
-        Console().print(table)
+        _print_whole(Console(), table)
         for row in rows:
             if row.note:
                 label = "resume" if row.state == "unfinished" else row.state
                 print(f"{label} {row.name}: {row.note}")
         return 0
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table with whole names. On a narrow terminal, leave out columns from the right end
+    but one; if that is not enough, or in a file, lines are longer than the width."""
+    from rich.measure import Measurement
+
+    def needed() -> int:
+        wide = console.options.update(width=10_000)
+        return Measurement.get(console, wide, table).maximum
+
+    while console.is_terminal and needed() > console.width and len(table.columns) > 4:
+        del table.columns[-2]
+    console.width = max(console.width, needed())
+    console.print(table, soft_wrap=True)
 
 
 def _shown(value: float | None, form: str) -> str:

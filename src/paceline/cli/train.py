@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -16,7 +16,8 @@ import tyro
 
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Run
-from paceline.config.recipes import RECIPES, get_recipe
+from paceline.config.overrides import changed_flags
+from paceline.config.recipes import describe_recipes, get_recipe
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Train:
         return cls(name, get_recipe(name), Place(), Run())
 
     def __call__(self) -> int:
-        from paceline.api import run_job
+        from paceline.library.training import run_job
         from paceline.places.failures import Interrupted
         from paceline.run_folder.finding import default_path
 
@@ -55,9 +56,18 @@ class Train:
         except Interrupted as signal:
             print(f"{signal}; the same command continues from here", file=sys.stderr)
             return signal.exit_code
+        if self.run.stop_at and not self.dry_run and not result["finished"]:
+            stopped = f"stopped after step {result['step']:,}; this continues: {self._resume()}"
+            print(stopped, file=sys.stderr)
         if self.json:
             print(json.dumps(result))
         return 0
+
+    def _resume(self) -> str:
+        """Return this command without --stop-at."""
+        words = changed_flags(self.of_recipe(self.recipe), self)
+        place = words.index("--stop-at")
+        return shlex.join(["paceline", "train", self.recipe, *words[:place], *words[place + 2 :]])
 
 
 def _describe(job: Job) -> dict[str, object]:
@@ -76,7 +86,7 @@ def _describe(job: Job) -> dict[str, object]:
         raise
     shutil.rmtree(folder)
     print(result["description"])
-    return {}
+    return {"run_dir": job.run.run_dir, **result["numbers"]}
 
 
 @dataclass(frozen=True)
@@ -91,9 +101,8 @@ class Recipes:
         from rich.table import Table
 
         table = Table("recipe", "what it is", box=None, padding=(0, 2, 0, 0))
-        for name, recipe in RECIPES.items():
-            paragraph = inspect.cleandoc(recipe.__doc__ or "").split("\n\n")[0]
-            table.add_row(name, paragraph.replace("\n", " "))
+        for name, what in describe_recipes().items():
+            table.add_row(name, what)
         Console().print(table)
         return 0
 

@@ -114,7 +114,7 @@ class Model:
 
     build: str = ""
     """Your own Keras model, as package.module:function or file.py:function. The function is called
-    with image_shape and num_classes."""
+    with image_shape and num_classes. A .keras file is a model with the weights to start from."""
     layout: Literal["cifar", "imagenet", "speedrun"] = "cifar"
     """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
     stride 2, max-pooling and four stages. speedrun: no ResNet, but six 3x3 convolutions with

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from paceline.config.cluster import Cluster
 from paceline.config.dataclass_json import from_json
@@ -16,6 +16,8 @@ from paceline.config.experiment import Experiment
 from paceline.config.places import PLACES, PlaceKind, PlaceName
 from paceline.errors import UserError
 
+TrackerName = Literal["mlflow", "wandb"]
+"""What `paceline.tracking` has clients for."""
 MOST_SECONDS = 366 * 24 * 3600.0
 
 
@@ -98,7 +100,14 @@ class Run:
     """Number of newest checkpoints to keep, beside the best one."""
     actions: tuple[str, ...] = ()
     """Functions of your own, as package.module:function or file.py:function.
-    Each is called with (step, metrics) after every block."""
+    Each is called with (step, metrics) after every block. After a crash, it can be called again for
+    steps that it has seen before."""
+    track: tuple[TrackerName, ...] = ()
+    """Experiment trackers that get settings, metrics, result and files of the run: mlflow, wandb.
+    Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
+    trust_code: bool = False
+    """If the code of model.build, data.build or actions is not here, run the copy of it in the run
+    folder. Give it only for runs whose code you know."""
     histograms: bool = False
     """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
     profile: str = ""
@@ -199,4 +208,8 @@ def _check_run(run: Run) -> None:
             f"keep is {run.keep} and stop-at {run.stop_at}; keep must be 1 or more, "
             "stop-at 0 or more"
         )
+    for name in run.track:
+        if name not in get_args(TrackerName):
+            known = ", ".join(get_args(TrackerName))
+            raise UserError(f"track is {name!r}; it must be one or several of {known}")
     _ = run.profiled  # raises if it is malformed

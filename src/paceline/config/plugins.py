@@ -1,6 +1,7 @@
 """Users' own functions, named as package.module:function or file.py:function: find and import them.
 
-What they take and return is checked where they are used: data, models, actions.
+What they take and return is checked where they are used: data, models, actions. A name may begin
+with FOLDER::, which is then where it is looked for (a run folder's copy of the code).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,14 +21,43 @@ from typing import Any, cast
 
 from paceline.errors import UserError, did_you_mean
 
+HOME = "::"
+"""Between the folder to look in and the name."""
+SAVED_MODEL = ".keras"
+"""How the name of a saved Keras model ends. `model.build` can name one instead of a function."""
 
-def load_function(spec: str) -> Callable[..., Any]:
-    """Return the function that `spec` names. The working directory is importable."""
-    place, colon, name = spec.rpartition(":")
+
+def spec_parts(spec: str) -> tuple[str, str, str]:
+    """Return the folder to look in, which is often empty; the module or file; the function."""
+    before, colon, name = spec.rpartition(":")
+    home, _, place = before.rpartition(HOME)
     if not (colon and place and name):
         raise UserError(
             f"{spec!r} does not name a function; write package.module:function or file.py:function"
         )
+    return home, place, name
+
+
+def is_found(spec: str) -> bool:
+    """Return whether there is a file or a module of that name; nothing of it is run."""
+    if spec.endswith(SAVED_MODEL):
+        return Path(spec).expanduser().is_file()
+    home, place, _ = spec_parts(spec)
+    if place.endswith(".py"):
+        return Path(home, place).expanduser().is_file()
+    _make_importable(Path(home) if home else Path.cwd())
+    try:
+        return importlib.util.find_spec(place.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """Return the function that `spec` names. The working directory is importable."""
+    home, place, name = spec_parts(spec)
+    if home:
+        _prefer(Path(home), place)
+        place = str(Path(home, place)) if place.endswith(".py") else place
     _make_importable(Path.cwd())
     module = _import_file(place, spec) if place.endswith(".py") else _import_module(place, spec)
     if not hasattr(module, name):
@@ -43,8 +74,10 @@ def load_function(spec: str) -> Callable[..., Any]:
 def code_digest(spec: str) -> str:
     """Return the digest of the file with the function; comments and layout do not count.
 
-    Empty if the function has no source in Python.
+    Empty if the function has no source in Python. Of a .keras file, its layers and weights count.
     """
+    if spec.endswith(SAVED_MODEL):
+        return saved_model_digest(Path(spec).expanduser())[:16]
     function = inspect.unwrap(load_function(spec))
     try:
         file = inspect.getsourcefile(function)
@@ -53,6 +86,18 @@ def code_digest(spec: str) -> str:
     except (TypeError, OSError, SyntaxError):
         return ""
     return hashlib.sha256(tree.encode()).hexdigest()[:16]
+
+
+def saved_model_digest(file: Path) -> str:
+    """Return the digest of the layers and weights in a .keras file, not of when it was written."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in ("config.json", "model.weights.h5"):
+                digest.update(archive.read(name))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file} is not a .keras file that can be read: {error}") from error
+    return digest.hexdigest()
 
 
 def _import_module(name: str, spec: str) -> ModuleType:
@@ -97,6 +142,18 @@ def _failed(spec: str, error: Exception) -> UserError:
     reason = (str(error).splitlines() or [""])[0]
     where = f"{place.filename}:{place.lineno}"
     return UserError(f"{spec}: importing it failed: {type(error).__name__}: {reason} ({where})")
+
+
+def _prefer(home: Path, place: str) -> None:
+    """Import from this folder first; forget a module of another folder with the same name."""
+    sys.path[:] = [str(home), *(folder for folder in sys.path if folder != str(home))]
+    top = place.partition(".")[0]
+    if place.endswith(".py") or not is_found(f"{home}{HOME}{place}:_"):
+        return
+    known = sys.modules.get(top)
+    if known is not None and not (getattr(known, "__file__", None) or "").startswith(str(home)):
+        for name in [name for name in sys.modules if name.partition(".")[0] == top]:
+            del sys.modules[name]
 
 
 def _make_importable(folder: Path) -> None:

@@ -3,6 +3,7 @@ measured."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -277,3 +278,9 @@ def get_recipe(name: str) -> Experiment:
     if name not in RECIPES:
         raise UserError(f"unknown recipe {name!r}; {did_you_mean(name, list(RECIPES))}")
     return RECIPES[name]()
+
+
+def describe_recipes() -> dict[str, str]:
+    """Return each recipe's name and the first paragraph of its docstring, on one line."""
+    texts = {name: inspect.cleandoc(recipe.__doc__ or "") for name, recipe in RECIPES.items()}
+    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}

@@ -26,6 +26,7 @@ from paceline.engines.collectives import Collectives
 from paceline.engines.exchange import ExactSum
 from paceline.engines.meeting import meet
 from paceline.engines.memory import Memory
+from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
 from paceline.worker import devices
 from paceline.worker.fingerprint import compare_workers
 
@@ -38,7 +39,8 @@ def open_engine(
         meet(job.cluster)
     strategy = devices.build_strategy(job)
     core = build_core()
-    engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop)
+    neighbours = find_neighbours(job.cluster.index)
+    engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop, neighbours)
     compare_workers(job, core, engine)
     engine.check_exchange()
     return core, engine
@@ -53,6 +55,7 @@ class CollectiveEngine:
         strategy: tf.distribute.Strategy,
         side_by_side: int,
         wants_stop: WantsStop = lambda: False,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._core = core
         self._strategy = strategy
@@ -61,6 +64,9 @@ class CollectiveEngine:
         self._alone = not strategy.extended._in_multi_worker_mode()
         self._rounds = build_rounds(core, side_by_side)
         self._on_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
+        # several devices and GPUs exchange vectors by TensorFlow's collectives
+        one_cpu = len(strategy.extended.worker_devices) == 1 and not self._on_gpus
+        self._neighbours = neighbours if one_cpu else None
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
         self._began = time.monotonic()
@@ -194,6 +200,8 @@ class CollectiveEngine:
         replicas, members = self._core.experiment.replicas, self._strategy.num_replicas_in_sync
         own, per_worker = _own_index(), len(self._strategy.extended.worker_devices)
         sums = subtree_sums(results, divided_tree(replicas, members)[own])
+        if self._neighbours:
+            return SharedSum(replicas, members, own, self._neighbours).total(sums)
         wire = Collectives(own, per_worker, ordered=self._on_gpus)
         return ExactSum(replicas, members, own, wire, add).total(sums)
 

@@ -11,6 +11,21 @@ import tensorflow as tf
 from paceline.kernels import ops
 
 
+def is_fast_conv(layer: Any) -> bool:
+    """Return whether own kernels can compute a layer: a plain convolution in float32."""
+    if type(layer) is not keras.layers.Conv2D or layer.compute_dtype != "float32":
+        return False
+    strides, dilation = tuple(layer.strides), tuple(layer.dilation_rate)
+    return (
+        layer.padding in ("same", "valid")
+        and layer.data_format == "channels_last"
+        and layer.groups == 1
+        and dilation == (1, 1)
+        and strides[0] == strides[1]
+        and layer.filters % 8 == 0
+    )
+
+
 class FastConv2D(keras.layers.Layer):
     """A `keras.layers.Conv2D` by own kernels."""
 
@@ -20,7 +35,8 @@ class FastConv2D(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         conv = self.conv
-        outputs = ops.conv(inputs, tf.convert_to_tensor(conv.kernel), conv.strides[0])
+        kernel, padding = tf.convert_to_tensor(conv.kernel), conv.padding.upper()
+        outputs = ops.conv(inputs, kernel, conv.strides[0], padding)
         if conv.use_bias:
             outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(conv.bias))
         return conv.activation(outputs)
@@ -115,16 +131,16 @@ class FastConvNorm(FastBatchNorm):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         x, *residual = inputs if isinstance(inputs, list | tuple) else [inputs]
-        norm, stride = self.norm, self.conv.strides[0]
+        norm, stride, padding = self.norm, self.conv.strides[0], self.conv.padding.upper()
         kernel, through = tf.convert_to_tensor(self.conv.kernel), x
         if training and norm.trainable:
             outputs, moments, through = ops.conv_moments(
-                x, kernel, stride, norm.epsilon, self._fork
+                x, kernel, stride, norm.epsilon, self._fork, padding
             )
             y = self._train(outputs, residual, moments)
         else:
             y = ops.conv_norm_inference(
-                x, kernel, stride, self._tensors(), residual, norm.epsilon, self._slope
+                x, kernel, stride, self._tensors(), residual, norm.epsilon, self._slope, padding
             )
         return (y, through) if self._fork else y
 

@@ -36,31 +36,34 @@ def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return load().paceline_conv3x3(x, kernel, num_moments=0, forks=0, epsilon=0.0).y
 
 
-def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
-    """Return a convolution of any kernel size and stride with SAME padding; output channels are a
-    multiple of 8."""
-    if is_winograd(kernel.shape, stride):
+def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME") -> tf.Tensor:
+    """Return a convolution of any kernel size and stride; output channels are a multiple of 8.
+    `padding` is SAME or VALID."""
+    if is_winograd(kernel.shape, stride, padding):
         return conv3x3(x, kernel)
-    return load().paceline_conv(x, kernel, num_moments=0, epsilon=0.0, stride=stride).y
+    given = {"stride": stride, "padding": padding}
+    return load().paceline_conv(x, kernel, num_moments=0, forks=0, epsilon=0.0, **given).y
 
 
 def conv_moments(
-    x: tf.Tensor, kernel: tf.Tensor, stride: int, epsilon: float, fork: bool
+    x: tf.Tensor, kernel: tf.Tensor, stride: int, epsilon: float, fork: bool, padding: str = "SAME"
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """Return a convolution, its moments for `batch_norm`, and x itself.
 
     With `fork`, what else uses x should take it from here: then one kernel adds the gradients.
     """
-    if is_winograd(kernel.shape, stride):
-        found = load().paceline_conv3x3(x, kernel, num_moments=3, forks=int(fork), epsilon=epsilon)
-        return found.y, found.moments, found.through[0] if fork else x
-    found = load().paceline_conv(x, kernel, num_moments=3, epsilon=epsilon, stride=stride)
-    return found.y, found.moments, x
+    extras = {"num_moments": 3, "forks": int(fork), "epsilon": epsilon}
+    if is_winograd(kernel.shape, stride, padding):
+        found = load().paceline_conv3x3(x, kernel, **extras)
+    else:
+        found = load().paceline_conv(x, kernel, stride=stride, padding=padding, **extras)
+    return found.y, found.moments, found.through[0] if fork else x
 
 
-def is_winograd(kernel_shape: Any, stride: int) -> bool:
-    """Return whether a convolution with SAME padding is one for `conv3x3`."""
-    return stride == 1 and tuple(kernel_shape[:2]) == (3, 3) and kernel_shape[2] % 8 == 0
+def is_winograd(kernel_shape: Any, stride: int, padding: str) -> bool:
+    """Return whether a convolution is one for `conv3x3`."""
+    is_3x3 = tuple(kernel_shape[:2]) == (3, 3) and padding == "SAME"
+    return is_3x3 and stride == 1 and kernel_shape[2] % 8 == 0
 
 
 def batch_norm(
@@ -107,10 +110,11 @@ def conv_norm_inference(
     residual: list[tf.Tensor],
     epsilon: float,
     slope: float,
+    padding: str = "SAME",
 ) -> tf.Tensor:
     """Return act(norm(conv(x)) [+ residual]); `norm` is gamma, beta, mean and variance."""
     return load().paceline_conv_norm_inference(
-        x, kernel, *norm, residual, stride=stride, epsilon=epsilon, slope=slope
+        x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
     )
 
 
@@ -126,14 +130,16 @@ def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> li
 
 
 @tf.RegisterGradient("PacelineConv")
-def _conv_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+def _conv_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
-    stride = op.get_attr("stride")
+    stride, padding = op.get_attr("stride"), op.get_attr("padding").decode()
+    other, given = others[op.get_attr("num_moments") :], {"stride": stride, "padding": padding}
     if x.shape[-1] % 8 == 0:
-        dx = load().paceline_conv_input_gradient(dy, kernel, x, stride=stride)
+        dx = load().paceline_conv_input_gradient(dy, kernel, x, list(other), **given)
     else:  # images themselves: their gradient is rarely asked for, and then TensorFlow removes this
-        dx = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, "SAME")
-    return [dx, load().paceline_conv_filter_gradient(x, dy, kernel, stride=stride)]
+        dx = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, padding)
+        dx = tf.add_n([dx, *other])
+    return [dx, load().paceline_conv_filter_gradient(x, dy, kernel, **given)]
 
 
 @tf.RegisterGradient("PacelineBatchNorm")
@@ -169,7 +175,7 @@ def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
     with tf.GradientTape() as tape:
         tape.watch(list(op.inputs))
         y = batch_norm_inference(
-            conv(x, kernel, op.get_attr("stride")),
+            conv(x, kernel, op.get_attr("stride"), op.get_attr("padding").decode()),
             gamma,
             beta,
             mean,

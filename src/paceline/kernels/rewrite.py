@@ -12,8 +12,7 @@ from keras import layers
 from paceline.config.experiment import Experiment
 from paceline.kernels import ops
 from paceline.kernels.choice import choose_kernels
-from paceline.kernels.layers import FastBatchNorm, FastConv2D, FastConvNorm
-from paceline.kernels.ops import is_winograd
+from paceline.kernels.layers import FastBatchNorm, FastConv2D, FastConvNorm, is_fast_conv
 from paceline.kernels.swish_layers import (
     FastConvSwish,
     FastMaxPool2D,
@@ -24,16 +23,12 @@ from paceline.kernels.swish_layers import (
 )
 from paceline.models.batch_norm import FusedBatchNormalization
 
-IM2COL_LIMIT = 32 * 64
-"""Largest product of input and output channels for which im2col is faster than TensorFlow's
-convolution."""
-
 
 def accelerate(model: keras.Model) -> keras.Model:
     """Return a model that computes the same on own kernels and shares the weights of `model`.
 
-    Functional and Sequential models of float32 are rewritten layer by layer: convolutions with SAME
-    padding, batch normalisation together with a sum and a (leaky) ReLU that follow it, SiLU and the
+    Functional and Sequential models of float32 are rewritten layer by layer: convolutions, batch
+    normalisation together with a sum and a (leaky) ReLU that follow it, SiLU and the
     sigmoid form of GELU after a norm or a bias, and 2x2 max-pooling. Any other model is returned
     unchanged.
 
@@ -101,7 +96,7 @@ class _Rewrite:
         if hasattr(operation, "_nodes_by_depth"):  # a model within the model
             return accelerate(operation)(*args, **kwargs)
         once = self._calls.get(id(operation)) == 1
-        if once and _is_fast_conv(operation):
+        if once and is_fast_conv(operation):
             return self._conv(operation, args[0])
         if once and _is_fast_norm(operation):
             conv, images = self._convs.get(id(args[0]), (None, args[0]))
@@ -111,7 +106,7 @@ class _Rewrite:
         if is_fast_pool(operation):
             return FastMaxPool2D(operation)(*args)
         if once and is_biased_conv(operation):
-            return self._remember_biased(operation, args[0])
+            return self._remember_biased(operation, args[0], operation(args[0]))
         if (alpha := swish_alpha(operation)) is not None:
             return self._swish(operation, args[0], alpha)
         slope = _slope(operation)
@@ -124,6 +119,7 @@ class _Rewrite:
         linear = not conv.use_bias and conv.activation is keras.activations.linear
         if linear and len(self._users[id(conv)]) == 1:
             self._convs[id(output)] = conv, images
+        self._remember_biased(conv, images, output)
         return output
 
     def _add(self, operation: Any, left: Any, right: Any) -> Any:
@@ -136,9 +132,8 @@ class _Rewrite:
                 return self._remember(replace(known, inputs=[images, shortcut]), operation)
         return operation([self._through.get(id(each), each) for each in (left, right)])
 
-    def _remember_biased(self, conv: Any, images: Any) -> Any:
-        output = conv(images)
-        if len(self._users[id(conv)]) == 1:
+    def _remember_biased(self, conv: Any, images: Any, output: Any) -> Any:
+        if is_biased_conv(conv) and len(self._users[id(conv)]) == 1:
             self._biased[id(output)] = conv, images
         return output
 
@@ -187,23 +182,7 @@ class _Rewrite:
         following = self._users[id(conv)]
         while len(following) == 1 and following[0] is not None and following[0] is not others[0]:
             following = self._users[id(following[0])]
-        return following == others and is_winograd(conv.kernel.shape, conv.strides[0])
-
-
-def _is_fast_conv(layer: Any) -> bool:
-    if type(layer) is not layers.Conv2D or layer.compute_dtype != "float32":
-        return False
-    channels, size, strides = layer.kernel.shape[2], layer.kernel_size, layer.strides
-    plain = layer.padding == "same" and layer.data_format == "channels_last" and layer.groups == 1
-    if not plain or tuple(layer.dilation_rate) != (1, 1) or layer.filters % 8:
-        return False
-    if tuple(strides) == (1, 1) and is_winograd(layer.kernel.shape, 1):
-        return True
-    return (
-        size[0] * size[1] > 1
-        and strides[0] == strides[1]
-        and channels * layer.filters <= IM2COL_LIMIT
-    )
+        return following == others and conv.kernel.shape[2] % 8 == 0
 
 
 def _is_fast_norm(layer: Any) -> bool:

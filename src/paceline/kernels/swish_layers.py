@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from paceline.kernels import swish_ops
-from paceline.kernels.layers import FastBatchNorm
+from paceline.kernels import ops, swish_ops
+from paceline.kernels.layers import FastBatchNorm, is_fast_conv
 from paceline.models.activations import SigmoidGelu
 
 
@@ -62,8 +62,7 @@ class FastMaxPool2D(keras.layers.Layer):
 
 
 class FastConvSwish(keras.layers.Layer):
-    """A `keras.layers.Conv2D` with a bias, then z sigmoid(alpha z). The convolution itself is
-    TensorFlow's."""
+    """A `keras.layers.Conv2D` with a bias, then z sigmoid(alpha z)."""
 
     def __init__(self, conv: layers.Conv2D, alpha: float, name: str) -> None:
         super().__init__(name=name, dtype=conv.dtype_policy)
@@ -72,7 +71,11 @@ class FastConvSwish(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         kernel, bias = (tf.convert_to_tensor(each) for each in (self.conv.kernel, self.conv.bias))
-        y = tf.nn.conv2d(inputs, kernel, self.conv.strides, self.conv.padding.upper())
+        padding, strides = self.conv.padding.upper(), self.conv.strides
+        if is_fast_conv(self.conv):
+            y = ops.conv(inputs, kernel, strides[0], padding)
+        else:
+            y = tf.nn.conv2d(inputs, kernel, strides, padding)
         return swish_ops.swish(y, tf.ones_like(bias), bias, self._alpha)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

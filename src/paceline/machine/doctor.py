@@ -26,6 +26,7 @@ SLOW_MB_PER_S = 30
 LITTLE_MEMORY_GB = 2.0
 LITTLE_DISK_GB = 1.0
 TIMEOUT_S = 60
+NO_ANSWER = f"no answer within {TIMEOUT_S} s: end programs that are busy, then try again"
 TEST_FILE_MB = 32
 
 
@@ -101,6 +102,9 @@ print(json.dumps({
 
 def _tensorflow() -> Iterator[Finding]:
     found = _probe("1")
+    if found is None:
+        yield slow("TensorFlow", NO_ANSWER)
+        return
     if isinstance(found, str):
         install = "pip install 'paceline[cpu]' or 'paceline[gpu]'"
         yield broken("TensorFlow", f"{found}; install it with {install}")
@@ -117,8 +121,8 @@ def _tensorflow() -> Iterator[Finding]:
     yield _onednn(found["step_s"])
 
 
-def _probe(onednn: str) -> dict[str, Any] | str:
-    """Return the version and speed of TensorFlow, or a line that says why it does not run."""
+def _probe(onednn: str) -> dict[str, Any] | str | None:
+    """Return version and speed of TensorFlow, why it does not run, or None if it is too slow."""
     environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": onednn, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", _PROBE]
     try:
@@ -126,7 +130,7 @@ def _probe(onednn: str) -> dict[str, Any] | str:
             command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return f"it did not answer within {TIMEOUT_S} s"
+        return None
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
     return json.loads(done.stdout.splitlines()[-1])
@@ -146,6 +150,8 @@ def _devices(gpus: int) -> Finding:
 def _onednn(with_s: float) -> Finding:
     """Compare the speed with and without oneDNN, which workers always switch on."""
     without = _probe("0")
+    if without is None:
+        return slow("oneDNN", NO_ANSWER)
     if isinstance(without, str):
         return broken("oneDNN", without)
     ratio = without["step_s"] / with_s

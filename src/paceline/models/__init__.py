@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import keras
 
 from paceline.config.experiment import Experiment
-from paceline.config.plugins import load_function
+from paceline.config.plugins import SAVED_MODEL, load_function
 from paceline.errors import UserError
 from paceline.models.resnet import build_resnet
 from paceline.models.speedrun import build_speedrun
@@ -22,7 +24,11 @@ def build_model(
     if not experiment.model.build:
         build = build_speedrun if experiment.model.layout == "speedrun" else build_resnet
         return build(experiment.model, image_shape, num_classes, experiment.seed)
-    model = load_function(experiment.model.build)(image_shape=image_shape, num_classes=num_classes)
+    if experiment.model.build.endswith(SAVED_MODEL):
+        model = _load_saved(experiment.model.build)
+    else:
+        build_own = load_function(experiment.model.build)
+        model = build_own(image_shape=image_shape, num_classes=num_classes)
     if not isinstance(model, keras.Model):
         raise UserError(
             f"model.build {experiment.model.build} returned {type(model).__name__}; "
@@ -37,3 +43,15 @@ def build_model(
             f"it must give (None, {num_classes})"
         )
     return model
+
+
+def _load_saved(file: str) -> keras.Model:
+    """Load a .keras file with its weights. It runs no code of the file."""
+    try:
+        return keras.saving.load_model(Path(file).expanduser(), compile=False, safe_mode=True)
+    except (ValueError, TypeError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UserError(
+            f"model.build {file} cannot be loaded: {reason}; for layers of your own, give a "
+            "function that builds the model"
+        ) from error

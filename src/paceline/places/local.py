@@ -11,6 +11,7 @@ from typing import Any
 from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.messages import Send
+from paceline.places.neighbours import MOST_WORKERS, Neighbours
 from paceline.places.process_group import Group
 from paceline.places.restarts import run_with_restarts
 from paceline.places.signals import forwarded_signals
@@ -30,12 +31,20 @@ def run_processes(
 
     def attempt(workers: int, listen: Send) -> dict[str, Any]:
         jobs = build_jobs(job, workers)
-        group = Group(jobs, [run.log(each.cluster.name) for each in jobs])
-        with forwarded_signals(group), group:
-            return group.run(listen)
+        logs = [run.log(each.cluster.name) for each in jobs]
+        with ExitStack() as stack:
+            start = stack.enter_context(Neighbours(workers)).start if _shares_memory(jobs) else None
+            group = Group(jobs, logs, start)
+            stack.enter_context(forwarded_signals(group))
+            return stack.enter_context(group).run(listen)
 
     with run.begun():
         return run_with_restarts(job.place, attempt, listen)
+
+
+def _shares_memory(jobs: list[Job]) -> bool:
+    """Return whether these workers exchange vectors through memory, not over the network."""
+    return 1 < len(jobs) <= MOST_WORKERS and not jobs[0].cluster.ps
 
 
 def _jobs(job: Job, workers: int) -> list[Job]:

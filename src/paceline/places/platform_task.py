@@ -28,9 +28,7 @@ def run_task(
 
     `given_by` names what told the platform's task of its cluster, for errors.
     """
-    _check_given(job.place, cluster, given_by)
-    place = replace(job.place, on=on, workers=cluster.num_workers, ps=len(cluster.ps))
-    group = Group([replace(job, place=place, cluster=cluster)], [None])
+    group = Group([build_task(job, cluster, on, given_by)], [None])
     others, names = [each for each in cluster.everyone if each != cluster.address], _names(cluster)
 
     def while_waiting() -> None:
@@ -45,6 +43,16 @@ def run_task(
         gone = find_silent(others)
         reason = failure.reason + (f"; no answer from {', '.join(gone)}" if gone else "")
         raise WorkerFailed(cluster.name, reason, None) from failure
+
+
+def build_task(job: Job, cluster: Cluster, on: PlaceName, given_by: str) -> Job:
+    """Return the job of this task; raise UserError if it does not fit the cluster.
+
+    All tasks of a cluster find the same error.
+    """
+    _check_given(job.place, cluster, given_by)
+    place = replace(job.place, on=on, workers=cluster.num_workers, ps=len(cluster.ps))
+    return replace(job, place=place, cluster=cluster)
 
 
 def build_cluster(addresses: Sequence[str], index: int, num_servers: int) -> Cluster:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Protocol
@@ -52,10 +52,11 @@ def start_worker(
     log: Path | int | None,
     folder: str | None = None,
     environment: Mapping[str, str] = os.environ,
+    passed: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a worker in its own session, so that a Ctrl-C reaches only this process.
 
-    A file descriptor that is given as log is closed here.
+    A file descriptor that is given as log is closed here. Those of `passed` stay open in both.
     """
     reader, writer = os.pipe()
     with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
@@ -64,7 +65,7 @@ def start_worker(
             stdin=subprocess.PIPE,
             stdout=log_file,
             stderr=log_file,
-            pass_fds=[writer],
+            pass_fds=[writer, *passed],
             cwd=folder,
             env={**environment, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,

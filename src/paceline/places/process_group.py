@@ -68,6 +68,7 @@ class Group:
         self._signals: list[int] = []
         self._started = False
         self._saved = False
+        self._lease = 0
         self._result: Result | None = None
         self._listener_error: Exception | None = None
 
@@ -126,7 +127,7 @@ class Group:
         """Let a worker that survived, and is not silent, save its state."""
         silent = self._watchdog.silent(self._running(), EXPLAIN_S)
         workers = {i: self._processes[i] for i in self._running() if i not in silent}
-        keep_newest(self._jobs, workers, self._inbox)
+        keep_newest(self._jobs, workers, self._inbox, self._lease)
 
     def _launch(self, index: int) -> Process:
         process, reader = self._start(self._jobs[index], self._logs[index])
@@ -178,6 +179,7 @@ class Group:
         match message:
             case Start():
                 self._started = True
+                self._lease = max(self._lease, message.lease)
             case Block() | Advanced():
                 self._watchdog.training_began()
             case Saved():

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from paceline.config.cluster import Cluster
 from paceline.config.job import Job
 from paceline.errors import UserError
 from paceline.messages import Message, Send, Start, Warn
-from paceline.places.platform_task import build_cluster, number, run_task
+from paceline.places.platform_task import build_cluster, build_task, number, run_task
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
 
@@ -29,6 +30,7 @@ NUM_STEPS = 1_000
 """So many steps have ports of their own."""
 STEPS_PER_JOB = 7
 """Steps of a job that run at the same time; jobs are so far apart."""
+STEP = "this job step"
 
 
 def in_a_step(environment: Mapping[str, str] = os.environ) -> bool:
@@ -47,16 +49,40 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
             "--on slurm is for the tasks of a job step, and SLURM_STEP_ID is not set; "
             "start the tasks with srun -n N paceline train ..., or use --workers N on one machine"
         )
-    cluster = find_cluster(environment, job.place.ps)
+    check_identity(environment)
+    addresses = _addresses(environment)
     cores = job.place.cores or int(environment.get("SLURM_CPUS_PER_TASK", "1"))
     _share_gpus(environment)
     own = replace(job, place=replace(job.place, cores=cores))
+    with _reported_by_the_first_task(environment):
+        cluster = _build_cluster(environment, addresses, job.place.ps)
+        build_task(own, cluster, "slurm", STEP)
     heard = listen if cluster.is_chief else _quiet(job, listen)
-    return run_task(own, cluster, "slurm", "this job step", heard)
+    return run_task(own, cluster, "slurm", STEP, heard)
 
 
 def find_cluster(environment: Mapping[str, str], num_servers: int) -> Cluster:
     """Return the cluster of a step, and which of its processes this task is."""
+    return _build_cluster(environment, _addresses(environment), num_servers)
+
+
+def _build_cluster(environment: Mapping[str, str], addresses: list[str], servers: int) -> Cluster:
+    return build_cluster(addresses, number(environment, "SLURM_PROCID"), servers)
+
+
+@contextmanager
+def _reported_by_the_first_task(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let the other tasks end in silence after an error that all tasks of the step find."""
+    try:
+        yield
+    except UserError:
+        if environment.get("SLURM_PROCID") == "0":
+            raise
+        raise SystemExit(2) from None
+
+
+def _addresses(environment: Mapping[str, str]) -> list[str]:
+    """Return the address of each task, in the order of their numbers."""
     hosts = _hosts_of_tasks(environment)
     first = _first_port(environment)
     used: dict[str, int] = {}
@@ -69,7 +95,7 @@ def find_cluster(environment: Mapping[str, str], num_servers: int) -> Cluster:
             f"this step has {max(used.values())} tasks on one host; it may have {PORTS_PER_STEP}: "
             "give each task more cores (srun --cpus-per-task), or use more nodes"
         )
-    return build_cluster(addresses, number(environment, "SLURM_PROCID"), num_servers)
+    return addresses
 
 
 def _first_port(environment: Mapping[str, str]) -> int:
@@ -81,13 +107,30 @@ def _first_port(environment: Mapping[str, str]) -> int:
 def _hosts_of_tasks(environment: Mapping[str, str]) -> list[str]:
     """Return the host of each task, in the order of their numbers."""
     names = _show("hostnames", environment["SLURM_STEP_NODELIST"]).split()
-    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
     addresses = _node_addresses(environment["SLURM_STEP_NODELIST"])
-    hosts = [addresses.get(name, name) for name in names]
+    return [addresses.get(names[node], names[node]) for node, _ in _seats(environment)]
+
+
+def _seats(environment: Mapping[str, str]) -> list[tuple[int, int]]:
+    """Return the node of each task and its number on that node, in the order of the tasks."""
+    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+    seats = [(node, local) for node, count in enumerate(per_node) for local in range(count)]
     if environment.get("SLURM_DISTRIBUTION", "block").startswith("cyclic"):
-        turns = range(max(per_node))
-        return [host for turn in turns for host, n in zip(hosts, per_node, strict=True) if turn < n]
-    return [host for host, n in zip(hosts, per_node, strict=True) for _ in range(n)]
+        seats.sort(key=lambda seat: seat[::-1])
+    return seats
+
+
+def check_identity(environment: Mapping[str, str]) -> None:
+    """Raise UserError if this task has the number of another one."""
+    seats, task = _seats(environment), number(environment, "SLURM_PROCID")
+    own = number(environment, "SLURM_NODEID"), number(environment, "SLURM_LOCALID")
+    if task >= len(seats) or seats[task] != own:
+        right = seats.index(own) if own in seats else "not in this step"
+        raise UserError(
+            f"SLURM_PROCID is {task}, but by SLURM_NODEID and SLURM_LOCALID this is task {right}; "
+            "two tasks would have one identity. Leave these variables as srun sets them, and use "
+            "its --distribution block or cyclic"
+        )
 
 
 def tasks_per_node(text: str) -> list[int]:

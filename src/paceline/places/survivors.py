@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.config.job import Job
+from paceline.errors import UserError
 from paceline.messages import Held, Kept, Message, Piece
 from paceline.places.process import Process
 
@@ -26,11 +27,14 @@ SAVE_S = 60.0
 Inbox = queue.Queue[tuple[int, Message | None]]
 
 
-def keep_newest(jobs: Sequence[Job], workers: Mapping[int, Process], inbox: Inbox) -> int:
+def keep_newest(
+    jobs: Sequence[Job], workers: Mapping[int, Process], inbox: Inbox, lease: int = 0
+) -> int:
     """Let the worker with the newest state save it; return its step, or -1.
 
-    `jobs` are those of the whole group, `workers` those that can answer. A task that is alone in
-    its group sees the run folder only if it is the chief.
+    `jobs` are those of the whole group, `workers` those that can answer, `lease` is the number of
+    the chief's lease: if the chief is lost, another command may have taken over the run folder. A
+    task that is alone in its group sees the run folder only if it is the chief.
     """
     cluster = jobs[0].cluster
     if cluster.ps or not (cluster.is_chief or len(jobs) > 1):
@@ -41,16 +45,16 @@ def keep_newest(jobs: Sequence[Job], workers: Mapping[int, Process], inbox: Inbo
     newest = max(steps, key=lambda index: (steps[index], -index), default=-1)
     if newest < 0 or steps[newest] < 0:
         return -1
-    _ask(workers[newest], "keep")
-    with suppress(OSError):  # the last checkpoint remains
-        return _receive(newest, inbox, jobs[0].run.run_dir)
+    _ask(workers[newest], "keep", lease=lease)
+    with suppress(OSError, UserError):  # the last checkpoint remains
+        return _receive(newest, inbox, jobs[0].run.run_dir, lease)
     return -1
 
 
-def _ask(process: Process, request: str) -> None:
+def _ask(process: Process, request: str, **facts: int) -> None:
     assert process.stdin
     with suppress(OSError, ValueError):  # it has ended meanwhile
-        process.stdin.write(json.dumps({"request": request}).encode() + b"\n")
+        process.stdin.write(json.dumps({"request": request} | facts).encode() + b"\n")
         process.stdin.flush()
 
 
@@ -67,7 +71,7 @@ def _collect_steps(waiting: set[int], inbox: Inbox) -> dict[int, int]:
     return steps
 
 
-def _receive(worker: int, inbox: Inbox, run_dir: str) -> int:
+def _receive(worker: int, inbox: Inbox, run_dir: str, lease: int) -> int:
     """Wait until the worker has saved its state, or write the file whose pieces it sends."""
     # here, because the import of a group must not need more than Python itself
     from paceline.run_folder.files import replacing
@@ -86,9 +90,9 @@ def _receive(worker: int, inbox: Inbox, run_dir: str) -> int:
                     pieces.append(base64.b64decode(message.content))
                     deadline = time.monotonic() + SAVE_S
                 case Kept() if message.name:
-                    with replacing(
-                        RunFolder(run_dir).checkpoints / Path(message.name).name
-                    ) as file:
+                    run = RunFolder(run_dir)
+                    run.check_number(lease)
+                    with replacing(run.checkpoints / Path(message.name).name) as file:
                         file.writelines(pieces)
                     return message.step
                 case Kept():

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,18 +17,31 @@ from paceline.config.experiment import Experiment
 from paceline.config.job import Job
 from paceline.config.views import Views
 from paceline.core.evaluation import Examples, num_batches, summarise
+from paceline.core.scores import (
+    Scores,
+    calibration_error,
+    class_scores,
+    macro_scores,
+    top_k_accuracy,
+)
 from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
 from paceline.messages import Progress, Send, Warn
 from paceline.results.trained_model import output_names, to_probabilities
+from paceline.run_folder.code_copies import with_copies
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.storage import is_remote
 from paceline.run_folder.versions import library_versions
 from paceline.worker import build, devices
 
 if TYPE_CHECKING:
     from paceline.core.replica import Core
+
+
+NUMBERS = ("run_dir", "step", "split", "accuracy", "top5", "loss", "count")
+"""Fields of an Evaluation that are in its JSON as they are."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,10 @@ class ClassScore:
     """Of the examples of this class, the share that are predicted as it; None without examples."""
     precision: float | None
     """Of the examples predicted as this class, the share that are of it; None if none are."""
+    recall: float | None
+    """The same as the accuracy, under its usual name."""
+    f1: float | None
+    """The harmonic mean of precision and recall; None if the class is never seen or predicted."""
     mistaken_for: str
     """The most frequent wrong prediction; empty if there is none."""
 
@@ -73,25 +92,42 @@ class Evaluation:
     def per_class(self) -> list[ClassScore]:
         """Return the metrics of each class."""
         confusion = self.confusion()
-        correct = confusion.diagonal().tolist()
-        wrong = confusion - np.diag(correct)
+        wrong = confusion - np.diag(confusion.diagonal())
         counts = confusion.sum(axis=1).tolist()
-        predicted = confusion.sum(axis=0).tolist()
         return [
             ClassScore(
                 name=name,
                 count=counts[i],
-                accuracy=correct[i] / counts[i] if counts[i] else None,
-                precision=correct[i] / predicted[i] if predicted[i] else None,
+                accuracy=score.recall,
+                **score._asdict(),
                 mistaken_for=self.classes[wrong[i].argmax()] if wrong[i].any() else "",
             )
-            for i, name in enumerate(self.classes)
+            for i, (name, score) in enumerate(zip(self.classes, self._scores(), strict=True))
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the single examples."""
-        names = ("run_dir", "step", "split", "accuracy", "top5", "loss", "count")
-        values = {name: getattr(self, name) for name in names}
+    def _scores(self) -> list[Scores]:
+        return class_scores(self.confusion())
+
+    def macro(self) -> Scores:
+        """Return precision, recall and F1 as means over the classes, each class counted once."""
+        return macro_scores(self._scores())
+
+    def calibration_error(self) -> float:
+        """Return the expected calibration error of the predictions, in 15 bins."""
+        correct = self.probabilities.argmax(axis=1) == self.labels
+        return calibration_error(correct, self.probabilities.max(axis=1))
+
+    def top_k(self, k: int) -> float:
+        """Return the share of examples whose label is among the k most probable classes."""
+        if not 1 <= k <= len(self.classes):
+            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}, the classes")
+        return top_k_accuracy(self.labels, self.probabilities, k)
+
+    def to_json(self, top_k: Sequence[int] = ()) -> dict[str, Any]:
+        """Return everything but the single examples; with the top-k accuracy for each k."""
+        values = {name: getattr(self, name) for name in NUMBERS}
+        values |= {"calibration_error": self.calibration_error(), "macro": self.macro()._asdict()}
+        values |= {"top_k": {str(k): self.top_k(k) for k in top_k}} if top_k else {}
         return values | {"classes": [asdict(score) for score in self.per_class()]}
 
 
@@ -100,8 +136,13 @@ def _experiment_of(run: RunFolder, data_dir: str, send: Send) -> Experiment:
     if run.kernels() == "own" and (reason := why_unavailable()):
         text = "was trained with own kernels, and last digits may differ without them"
         send(Warn(f"{run.path} {text}: {reason}"))
-    experiment = run.experiment()
-    data = replace(experiment.data, dir=data_dir or experiment.data.dir)
+    experiment = with_copies(run.experiment(), run.path)
+    data = replace(experiment.data, dir=data_dir or run.data_dir())
+    if not (data_dir or data.build or is_remote(data.dir) or os.path.exists(data.dir or ".")):
+        raise UserError(
+            f"the data of {run.path} was in {data.dir}, which is not there; give --data.dir with "
+            "where it is now"
+        )
     return replace(experiment, kernels=usable_kernels(run.kernels()), data=data)
 
 
@@ -147,11 +188,11 @@ def evaluate_run(
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Evaluate in a worker; write each example's label and probabilities to a file if asked."""
     request = dict(job.request)
-    file = request.pop("examples")
+    file, top_k = request.pop("examples"), request.pop("top_k", ())
     evaluation = evaluate_run(RunFolder(job.run.run_dir), **request, send=send)
     if file:
         np.savez(file, labels=evaluation.labels, probabilities=evaluation.probabilities)
-    return evaluation.to_json()
+    return evaluation.to_json(top_k)
 
 
 def _evaluate_batches(

@@ -20,6 +20,7 @@ from paceline.errors import UserError
 from paceline.messages import Send, Warn
 from paceline.results.export_formats import FORMATS, Format
 from paceline.results.in_worker import in_a_worker
+from paceline.results.preprocessing import describe_preprocessing
 from paceline.run_folder.files import explained
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
@@ -42,8 +43,6 @@ def check_target(out: str, to: str, force: bool) -> None:
             f"OUT is {out}; Keras opens only files that end in {form.suffix}: "
             f"use {path.with_suffix(form.suffix)}"
         )
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} for {path.name}; make it first")
     if not path.exists():
         return
     if not force:
@@ -57,19 +56,23 @@ def run_export(
     run: str | Path,
     out: str | Path,
     to: str,
-    serving: bool,
+    serving: bool | None,
     checkpoint: str,
     views: Views,
     force: bool,
     trust_code: bool = False,
     listen: Send = lambda message: None,
 ) -> dict[str, Any]:
-    """Export in a worker process, whose messages go to `listen`; return what was written."""
+    """Export in a worker process, whose messages go to `listen`; return what was written.
+
+    With `serving` None, every format contains as much of the preprocessing as it can.
+    """
     if to == "safetensors" and (serving or views != "none"):
         what = "serving is" if serving else "views are"
         raise UserError(f"safetensors contains only weights; {what} for keras, savedmodel and onnx")
     folder = existing_run(run)
     check_target(str(out), to, force)
+    serving = to != "safetensors" if serving is None else serving
     request = {"to": to, "out": str(out), "serving": serving, "checkpoint": checkpoint}
     request["views"] = views
     return in_a_worker("export", folder, request, listen, trust_code)
@@ -89,7 +92,10 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     trained = replace(trained, views=job.request.get("views", "none"))
     facts = describe(run, trained, form, serving)
     if serving and not form.decodes_files:
-        send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}"))
+        advice = "docs/preprocessing.md shows how a file becomes that"
+        send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
+    with explained("make", out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
     with (
         explained("write", out),
         tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder,
@@ -125,12 +131,15 @@ def _check_packages(to: str, form: Format) -> None:
 
 
 def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> dict[str, Any]:
-    """Return what is stored with an export: classes, input, output, scaling and its origin."""
+    """Return what is stored with an export: classes, input, output, preprocessing and origin."""
     data, shape = trained.experiment.data, list(trained.image_shape)
     images = f"float32 [n, {', '.join(map(str, shape))}]"
     takes = f"pixels from 0 to 255, {images}" if serving else f"scaled images, {images}"
     if serving and form.decodes_files:
         takes = "JPEG or PNG images, strings [n]"
+    inside = "nothing"
+    if serving and not form.weights_only:
+        inside = "all steps" if form.decodes_files else "scale"
     kind = "logits" if trained.gives_logits and not serving else "probabilities"
     gives = f"{kind}, float32 [n, {len(trained.classes)}]"
     return {
@@ -139,7 +148,8 @@ def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool)
         "output": "" if form.weights_only else gives,
         "image_shape": shape,
         "views": trained.views,
-        "scaling": {"kind": data.scaling, "mean": list(data.mean), "std": list(data.std)},
+        "preprocessing": describe_preprocessing(data, trained.stored_shape),
+        "inside": inside,
         "run": run.path.name,
         "step": trained.state.step,
         "state_sha256": trained.state.sha256(),

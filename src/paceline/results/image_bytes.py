@@ -54,13 +54,16 @@ def _size(data: bytes) -> tuple[int, int]:
 
 
 def to_png(data: bytes) -> bytes:
-    """Return any image that Pillow reads as an upright RGB PNG; raises ValueError otherwise."""
+    """Return any image that Pillow reads as an RGB PNG; raises ValueError otherwise.
+
+    As in training, the EXIF orientation counts for JPEG only.
+    """
     from PIL import Image, ImageOps
 
     file = io.BytesIO()
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            upright = ImageOps.exif_transpose(image)
+            upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
             if upright.mode.startswith("I;16"):  # Pillow would clip values above 255
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             upright.convert("RGB").save(file, "PNG", compress_level=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.job import Job, Run
+from paceline.config.plugins import SAVED_MODEL
 from paceline.errors import UserError
 from paceline.messages import Message, Send, Warn
 
@@ -32,7 +33,8 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
     A run folder can come from anybody. Whoever gives `trust_code` has looked at the code.
     """
     experiment = run.experiment()
-    specs = {"model.build": experiment.model.build}
+    model = experiment.model.build  # a .keras file is loaded without running code
+    specs = {} if model.endswith(SAVED_MODEL) else {"model.build": model}
     if kind == "evaluate":  # prediction and export do not need the data
         specs["data.build"] = experiment.data.build
     if not trust_code and (named := [f"{name} {spec}" for name, spec in specs.items() if spec]):
@@ -95,7 +97,8 @@ def _note_unfinished(run: RunFolder, checkpoint: str | None, listen: Send) -> No
     except UserError as error:  # the checkpoints have digests of their own
         listen(Warn(str(error)))
     if not (result and result.get("finished")) and checkpoint in ("best", "last"):
-        listen(Warn(f"{run.path} is not finished; this is its {checkpoint} checkpoint so far"))
+        chosen = checkpoint if run.experiment().data.validation else "last"
+        listen(Warn(f"{run.path} is not finished; this is its {chosen} checkpoint so far"))
 
 
 def use_run(job: Job, send: Send) -> dict[str, Any]:

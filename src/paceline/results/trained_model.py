@@ -19,6 +19,7 @@ from paceline.core.state import State, evaluated_vector
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
 from paceline.results.in_worker import check_trust
+from paceline.run_folder.code_copies import with_copies
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.worker import devices
@@ -64,7 +65,7 @@ def load_trained_model(
     run: RunFolder, checkpoint: str = "best", precision: Literal["", "float32"] = ""
 ) -> TrainedModel:
     """Load a run's model and a checkpoint, in the precision of the training or another."""
-    experiment, facts = run.experiment(), run.data_facts()
+    experiment, facts = with_copies(run.experiment(), run.path), run.data_facts()
     experiment = replace(
         experiment,
         precision=precision or experiment.precision,
@@ -94,13 +95,24 @@ def load_trained_model(
 
 
 def load(run: str | Path, checkpoint: str = "best", trust_code: bool = False) -> keras.Model:
-    """Load the Keras model of a run, or of zoo:NAME, with its weights into this process.
+    """Load the Keras model of a run with its weights into this process.
 
-    `checkpoint` is best, last or a step. The model takes scaled images. A run with a model of its
-    own needs `trust_code`, because its config.json names the code.
+    The model takes scaled images. `paceline.load_predictor` also prepares images.
+
+    Args:
+        run: Folder of the run, its name in runs/, zoo:NAME, or the Result of `train`.
+        checkpoint: "best", "last" or a step.
+        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+
+    Returns:
+        The Keras model.
+
+    Example:
+        paceline.load("runs/smoke-1a2b3c4d").summary()
     """
-    folder = existing_run(run)
-    check_trust(folder, "load", trust_code)
+    own = getattr(run, "run_dir", None)  # of a Result: its code is the caller's
+    folder = existing_run(own or run)
+    check_trust(folder, "load", trust_code or own is not None)
     trained = load_trained_model(folder, checkpoint)
     trained.template.assign(trained.params, trained.stats)
     return trained.template.model

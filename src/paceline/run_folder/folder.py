@@ -30,10 +30,11 @@ from paceline.run_folder.comparison import (
     wrong_fact,
     wrong_result,
 )
+from paceline.run_folder.data_place import find_data, whole_path
 from paceline.run_folder.files import explained, plain, read_json, sealed, write_json
 from paceline.run_folder.keeper import Keeper
 from paceline.run_folder.layout import last_event_number
-from paceline.run_folder.lock import FileLock, is_alone, is_file, lock_file
+from paceline.run_folder.lock import FileLock, LeaseLost, epoch_of, is_alone, is_file, lock_file
 from paceline.run_folder.metrics import Predictions, Records
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store, cached, is_remote
@@ -117,6 +118,11 @@ class RunFolder:
         """Return the number of this process's lease: it grows with each holder; 0 if not locked."""
         return self._remote.epoch if self._remote else self._lock.epoch
 
+    def check_number(self, lease: int) -> None:
+        """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
+        if epoch_of(self._lock.holder()) != lease:
+            raise LeaseLost(f"another command has taken over {self.where}")
+
     def is_locked(self) -> bool:
         """Return whether a process of this machine trains here now."""
         return self._lock.is_locked()
@@ -145,6 +151,7 @@ class RunFolder:
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
+            config["data_dir"] = whole_path(experiment.data.dir)
             self.check_lease()
             write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
@@ -208,6 +215,10 @@ class RunFolder:
         if wrong := wrong_fact(facts):
             raise UserError(f"{self._config} is damaged: its data has {wrong}; {RESTORE}")
         return facts
+
+    def data_dir(self) -> str:
+        """Return where the run's data is: where it was, or at the same relative path from here."""
+        return find_data(self.experiment().data.dir, self.config().get("data_dir"))
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""

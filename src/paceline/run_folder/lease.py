@@ -63,8 +63,9 @@ def parse_lease(content: bytes, url: str) -> Lease:
     try:
         lease = Lease(**{each.name: facts[each.name] for each in dataclasses.fields(Lease)})
         pairs = [*lease.files, *lease.files.values()]
-        good = lease.epoch > 0 and lease.beat >= 0 and all(isinstance(each, str) for each in pairs)
-        good = good and isinstance(lease.holder, dict) and not any(map(_escapes, pairs))
+        good = type(lease.epoch) is int and type(lease.beat) is int and type(lease.held) is bool
+        good = good and lease.epoch > 0 <= lease.beat and isinstance(lease.holder, dict)
+        good = good and all(isinstance(each, str) and not _escapes(each) for each in pairs)
     except (KeyError, TypeError, AttributeError):
         good = False
     if not good:

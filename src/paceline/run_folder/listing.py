@@ -6,6 +6,7 @@ It only reads.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.experiment import Experiment
+from paceline.config.overrides import changed_flags
 from paceline.config.recipes import RECIPES
 from paceline.errors import UserError
 from paceline.run_folder.finding import all_runs, default_path
@@ -71,7 +73,7 @@ def _summary(run: RunFolder) -> RunSummary:
     if not result.get("finished"):
         state = "running" if run.is_locked() else "unfinished"
     if state == "unfinished":
-        note = f"paceline {shlex.join(resume_command(run.where, experiment))}"
+        note = f"paceline {shlex.join(resume_command(run.where, with_data(run, experiment)))}"
     return RunSummary(
         name,
         state,
@@ -84,6 +86,14 @@ def _summary(run: RunFolder) -> RunSummary:
     )
 
 
+def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
+    """Return the experiment with the whole path of its data, unless the path is right here."""
+    data, stored = experiment.data, run.data_dir()
+    if not data.dir or os.path.abspath(data.dir) == stored:
+        return experiment
+    return dataclasses.replace(experiment, data=dataclasses.replace(data, dir=stored))
+
+
 def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
     """Return the words of the `train` command that resumes a run, with flags for what differs.
 
@@ -91,28 +101,10 @@ def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
     where the workers ran, so the command runs here.
     """
     named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
-    flags = {name: _flags(recipe(), experiment) for name, recipe in RECIPES.items()}
+    flags = {name: changed_flags(recipe(), experiment) for name, recipe in RECIPES.items()}
     recipe = named[1] if named and named[1] in RECIPES else min(flags, key=lambda n: len(flags[n]))
     command = ["train", recipe, *flags[recipe]]
     default = Path(default_path(recipe, experiment))
     if is_remote(where) or default.resolve() != Path(where).resolve():
         command += ["--run-dir", str(where)]
     return command
-
-
-def _flags(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Return what differs between two experiments, as words of a command line."""
-    words: list[str] = []
-    for item in dataclasses.fields(new):
-        name = item.name.replace("_", "-")
-        before, after = getattr(old, item.name), getattr(new, item.name)
-        if dataclasses.is_dataclass(after):
-            words += _flags(before, after, f"{prefix}{name}.")
-        elif before == after:
-            continue
-        elif isinstance(after, bool):
-            words.append(f"--{prefix}{'' if after else 'no-'}{name}")
-        else:
-            values = after if isinstance(after, tuple) else (after,)
-            words += [f"--{prefix}{name}", *map(str, values)]
-    return words

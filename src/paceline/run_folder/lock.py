@@ -49,7 +49,7 @@ class FileLock:
             if handle is None:
                 raise refusal(self.holder(), self._use)
             earlier = self.holder()
-            self.epoch = max(after, _epoch_of(earlier)) + 1
+            self.epoch = max(after, epoch_of(earlier)) + 1
             content = json.dumps(own_facts() | self._facts | {"epoch": self.epoch}).encode()
             # In one write, over the old content: a crash does not lose the number.
             os.pwrite(handle, content.ljust(os.fstat(handle).st_size), 0)
@@ -72,7 +72,7 @@ class FileLock:
             return
         with explained("read", self.path):
             holder = self.holder()
-        if holder.get("token") == self._facts["token"] and _epoch_of(holder) == self.epoch:
+        if holder.get("token") == self._facts["token"] and epoch_of(holder) == self.epoch:
             return
         who = f"{name_of(holder)} has taken over" if holder else "somebody has removed"
         raise LeaseLost(
@@ -155,7 +155,8 @@ def refusal(holder: dict[str, Any], use: str) -> UserError:
     )
 
 
-def _epoch_of(holder: dict[str, Any]) -> int:
+def epoch_of(holder: dict[str, Any]) -> int:
+    """Return the number of a holder's lease; 0 if it has none."""
     epoch = holder.get("epoch", 0)
     return epoch if isinstance(epoch, int) else 0
 

@@ -144,11 +144,21 @@ class UserAction:
     def __init__(self, spec: str, function: Action) -> None:
         self._spec, self._function = spec, function
 
+    def close(self) -> None:
+        """Call the action's own `close`, if it has one."""
+        if close := getattr(self._function, "close", None):
+            close()
+
     def __call__(self, step: int, metrics: Metrics) -> None:
         try:
             self._function(step, metrics)
         except StopRequested:
             raise
+        except StopIteration as error:  # alone, it would leave the other workers waiting
+            raise TrainingFailed(
+                f"the action {self._spec} wants to stop at step {step}; an action of --actions "
+                "cannot: use --early-stopping.patience, or actions= or callbacks= of paceline.train"
+            ) from error
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             reason = (str(error).splitlines() or [""])[0]
@@ -191,7 +201,7 @@ class SendMetrics:
             self._send(Warn(event))
         measured = measures(metrics)
         block = {name: value for name, value in scalars(metrics).items() if name not in measured}
-        self._send(Block(step, _python_numbers(block)))
+        self._send(Block(step, _python_numbers(block), bool(measured)))
         if measured:
             self._send(Evaluation(step, _python_numbers(measured)))
 

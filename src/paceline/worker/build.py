@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.experiment import Data, Experiment, Model
+from paceline.config.experiment import Data, Model
 from paceline.config.job import Job
 from paceline.config.plan import build_plan
 from paceline.config.plugins import code_digest
 from paceline.config.views import Views
 from paceline.errors import UserError
+from paceline.run_folder.code_copies import here_or_copied, specs_of
+from paceline.run_folder.folder import RunFolder
 from paceline.worker import devices
 
 if TYPE_CHECKING:
@@ -30,9 +33,9 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
     from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
 
-    experiment = job.experiment
+    experiment, code = job.experiment, own_code(job)
     _check_width(experiment.model)
-    source = build_source(experiment.data)
+    source = build_source(replace(experiment.data, build=code.get("data.build", "")))
     train, validation = hold_out(source, experiment.data.validation)
     splits = {"train": train, "test": source.test} | (
         {"validation": validation} if validation else {}
@@ -44,7 +47,11 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
             "give that or more"
         )
-    model = build_model(experiment, image_shape(experiment.data, source), num_classes)
+    model = build_model(
+        replace(experiment, model=replace(experiment.model, build=code.get("model.build", ""))),
+        image_shape(experiment.data, source),
+        num_classes,
+    )
     _check_sizes(experiment.data, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
     return build_core(experiment, plan, source, splits, template, num_classes, views)
@@ -87,10 +94,22 @@ def data_facts(core: Core) -> dict[str, Any]:
     return facts | ({"content": core.source.digest} if core.source.digest else {})
 
 
-def code_digests(experiment: Experiment) -> dict[str, str]:
+def own_code(job: Job) -> dict[str, str]:
+    """Return the user's own functions that decide the numbers, here or copied in the run folder."""
+    specs = dict(specs_of(job.experiment))
+    return {name: locate(job, name, spec) for name, spec in specs.items()}
+
+
+def locate(job: Job, name: str, spec: str) -> str:
+    """Return where the code of a function is: here, or copied in the run folder."""
+    if not job.run.run_dir:
+        return spec
+    return here_or_copied(RunFolder(job.run.run_dir).path, name, spec, job.run.trust_code)
+
+
+def code_digests(job: Job) -> dict[str, str]:
     """Return digests of the code of the user's own functions that decide the numbers."""
-    specs = {"model.build": experiment.model.build, "data.build": experiment.data.build}
-    return {name: code_digest(spec) for name, spec in specs.items() if spec}
+    return {name: code_digest(spec) for name, spec in own_code(job).items()}
 
 
 def summary_line(job: Job, core: Core) -> str:
@@ -109,8 +128,30 @@ def summary_line(job: Job, core: Core) -> str:
     )
 
 
-def describe(job: Job) -> str:
-    """Return every derived number and the table of layers, for --dry-run."""
+def numbers(job: Job, core: Core) -> dict[str, Any]:
+    """Return every derived number by name."""
+    e = job.experiment
+    return {
+        "examples": {"train": core.num_examples}
+        | {name: split.size for name, split in core.splits.items()},
+        "classes": len(core.source.classes),
+        "image_shape": list(core.template.model.input_shape[1:]),
+        "parameters": core.layout.sizes()["params"],
+        "workers": job.place.workers,
+        "ps": len(job.cluster.ps),
+        "replicas": e.replicas,
+        "replica_batch_size": e.replica_batch_size,
+        "global_batch_size": e.global_batch_size,
+        "threads_per_replica": e.threads_per_replica,
+        "side_by_side": devices.side_by_side(job),
+        "kernels": core.template.kernels,
+        "steps_per_epoch": core.plan.steps_per_epoch,
+        "total_steps": core.plan.total_steps,
+    }
+
+
+def describe(job: Job) -> dict[str, Any]:
+    """Return every derived number, and with the table of layers as text, for --dry-run."""
     devices.configure(job)
     core = build_core_for(job)
     rows = [("layer", "kind", "output", "parameters")]
@@ -122,7 +163,8 @@ def describe(job: Job) -> str:
         + f"  {row[3]:>12}"
         for row in rows
     ]
-    return "\n".join([summary_line(job, core), "", *lines])
+    text = "\n".join([summary_line(job, core), "", *lines])
+    return {"description": text, "numbers": numbers(job, core)}
 
 
 def _shape(layer: Any) -> str:

@@ -14,8 +14,11 @@ from paceline.errors import UserError
 from paceline.kernels.choice import why_not_own
 from paceline.messages import Result, Warn
 from paceline.run_folder.checkpoint import Checkpoints
+from paceline.run_folder.code_copies import keep_copies, specs_of
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.tensorboard import HistogramsAtSaves, Profile, TensorBoard
+from paceline.tracking import load_client
+from paceline.tracking.tracker import Tracking
 from paceline.worker import images
 from paceline.worker.actions import (
     Action,
@@ -26,8 +29,9 @@ from paceline.worker.actions import (
     WriteEvaluation,
     WriteMetrics,
 )
-from paceline.worker.build import code_digests, data_facts
+from paceline.worker.build import code_digests, data_facts, locate
 from paceline.worker.early_stopping import read_values
+from paceline.worker.tracking import finish_trackers, open_tracker
 from paceline.worker.training import Speed, Training, first_unreported
 
 if TYPE_CHECKING:
@@ -38,25 +42,32 @@ def lead(training: Training, run: RunFolder) -> bool:
     """Train as the chief; return whether a request stopped it."""
     job, engine = training.job, training.engine
     # first, so that a mistake in them is reported before anything begins
-    user_actions = [UserAction(spec, load_function(spec)) for spec in job.run.actions]
+    actions_here = [(spec, locate(job, "actions", spec)) for spec in job.run.actions]
+    user_actions = [UserAction(spec, load_function(place)) for spec, place in actions_here]
+    clients = {name: load_client(name) for name in job.run.track}
     checkpoints = _open_run(training, run)
     loaded = engine.load(_first_state(training, checkpoints, run))
     first_step = first_unreported(loaded)
     if damaged := run.metrics.truncate(first_step):
         training.send(Warn(f"{damaged} damaged lines of {run.metrics.path} were left out"))
     validation = read_values(run, job.experiment.early_stopping, training.core.plan, first_step)
-    training.send(training.start_message(loaded.step, run_dir=run.where))
+    start = training.start_message(loaded.step, run_dir=run.where)
+    training.send(replace(start, lease=run.epoch))
     run.append_start(loaded.step, job.place.on, job.cluster.num_workers)
     speed = Speed(job.experiment.global_batch_size)
     saves_at = training.core.plan.saves_at
     save = SaveCheckpoint(engine.state, checkpoints, saves_at, training.send, run.publish)
+    trackers = [open_tracker(name, clients[name], run, training.send) for name in clients]
     with ExitStack() as stack:
         actions = _build_actions(training, run, first_step, speed, save, stack)
-        metrics = _train(training, run, [*actions, *user_actions], loaded, validation)
+        for action in user_actions:
+            stack.callback(action.close)
+        actions += [*trackers, *user_actions]
+        metrics = _train(training, run, actions, loaded, validation, trackers)
         state = engine.state()
         if state.step > first_step:
             save.save(state.step, metrics)
-    _finish(training, run, state, metrics, speed)
+    _finish(training, run, state, metrics, speed, trackers)
     return training.was_stopped(metrics)
 
 
@@ -66,9 +77,11 @@ def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     kernels = core.template.kernels
     if reason := why_not_own(job.experiment, kernels):
         send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
-    code = code_digests(job.experiment)
+    code = code_digests(job)
     for line in run.open(job.experiment, data_facts(core), kernels, code):
         send(Warn(f"a library changed since this run began, bits may differ: {line}"))
+    specs = specs_of(job.experiment, job.run.actions)
+    keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
     return Checkpoints(
         run.checkpoints,
         core.layout,
@@ -155,19 +168,28 @@ def _train(
     actions: list[Action],
     state: State,
     validation: list[float],
+    trackers: list[Tracking],
 ) -> Metrics:
     try:
         return training.run(actions, state, validation)
     except Exception as error:
         with suppress(Exception):  # if even this fails, the error itself says why
             step = training.engine.state().step
-            run.write_result({"step": step, "finished": False, "error": str(error)})
+            result = {"step": step, "finished": False, "error": str(error)}
+            run.write_result(result)
+            finish_trackers(trackers, run, result)
         raise
 
 
 def _finish(
-    training: Training, run: RunFolder, state: State, metrics: Metrics, speed: Speed
+    training: Training,
+    run: RunFolder,
+    state: State,
+    metrics: Metrics,
+    speed: Speed,
+    trackers: list[Tracking],
 ) -> None:
     result = training.result(state, metrics, speed)
     run.write_result(result)
+    finish_trackers(trackers, run, result)
     training.send(Result(result | {"run_dir": run.where}))

@@ -19,6 +19,7 @@ from paceline.run_folder.folder import RunFolder
 from paceline.worker import chief, devices, evaluator, follower
 from paceline.worker.build import build_core_for, describe
 from paceline.worker.memory import Survivor
+from paceline.worker.tracking import send_late
 from paceline.worker.training import Training, find_finished
 
 
@@ -32,7 +33,7 @@ def run_job(
     if job.kind in KINDS or job.dry_run:
         if job.dry_run or job.kind == "evaluate":  # the others need no data
             bring_data(job.request.get("data_dir") or job.experiment.data.dir, send)
-        values = {"description": describe(job)} if job.dry_run else use_run(job, send)
+        values = describe(job) if job.dry_run else use_run(job, send)
         send(Result(values))
     elif job.kind == "relay":
         import_module("paceline.places.ray").relay(job, send, stop)
@@ -55,6 +56,7 @@ def _train(job: Job, run: RunFolder, send: Send, stop: threading.Event, survivor
         # a platform restarts all tasks, and the others wait for their chief
         awaited = job.place.kind.platform_restarts and len(job.cluster.everyone) > 1
         if not awaited and (finished := find_finished(run, job.experiment, send)):
+            send_late(job.run.track, run, run.read_result() or {}, send)
             run.unlock()  # the parent may end this process as soon as it gets the message
             send(finished)
             return False

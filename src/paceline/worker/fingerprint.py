@@ -48,7 +48,7 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     return {
         "experiment": job.experiment.digest(),
         "data": data_facts(core),
-        "code": code_digests(job.experiment),
+        "code": code_digests(job),
         "kernels": f"own ({library_name()})" if kernels == "own" else kernels,
         "libraries": library_versions(),
         "cpu": cpu_features(),

@@ -97,9 +97,9 @@ def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
 
     The parent may end this process as soon as it gets the message.
     """
-    user_error = _to_user_error(error)
+    user_error, lost = _to_user_error(error), _lost_another_worker(error)
     # a platform shows its users the log: there, one line is enough
-    if not user_error or not job.place.kind.platform_restarts:
+    if not (user_error or lost) or not job.place.kind.platform_restarts:
         with suppress(OSError):  # the log may be on the disk that is full
             traceback.print_exception(error)
     if user_error:
@@ -107,7 +107,6 @@ def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
         send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
         return 2
     first_line = (str(error).strip().splitlines() or [""])[0]
-    lost = _lost_another_worker(error)
     send(Crash(f"{type(error).__name__}: {first_line}", lost))
     if lost:
         survivor.linger()
@@ -129,7 +128,11 @@ def _lost_another_worker(error: Exception) -> bool:
         return False
     from tensorflow import errors
 
-    return isinstance(
+    from paceline.engines.shared_memory import WorkerGone
+
+    # TensorFlow has no type of its own for exceptions of Python in a graph
+    gone = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
+    return gone or isinstance(
         error,
         errors.UnavailableError
         | errors.AbortedError

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 import traceback
+from functools import partial
 from typing import Any
 
 from paceline.core.state import State
@@ -55,7 +56,7 @@ class Survivor:
         """Answer a request of the parent."""
         asks_for_step = request["request"] == "held"
         try:
-            self._send(self._held() if asks_for_step else self._keep())
+            self._send(self._held() if asks_for_step else self._keep(request["lease"]))
         except Exception:  # whatever it is, the last checkpoint remains
             traceback.print_exc()
             self._send(Held(-1) if asks_for_step else Kept(-1))
@@ -66,8 +67,11 @@ class Survivor:
         self._state = engine.held() if isinstance(engine, HoldsState) else None
         return Held(self._state.step if self._state and self._state.step else -1)
 
-    def _keep(self) -> Kept:
-        """Save the state that was read last; a worker on another host sends it in pieces."""
+    def _keep(self, lease: int) -> Kept:
+        """Save the state that was read last; a worker on another host sends it in pieces.
+
+        A worker that is not the chief writes only while the chief's `lease` is the last one.
+        """
         training, run, state = self._training, self._run, self._state
         if not (training and run and state):
             return Kept(-1)
@@ -77,7 +81,7 @@ class Survivor:
             training.core.layout,
             keep=job.run.keep,
             experiment_digest=job.experiment.digest(),
-            guard=run.check_lease,
+            guard=run.check_lease if job.cluster.is_chief else partial(run.check_number, lease),
         )
         if state.step in checkpoints.steps():
             return Kept(state.step)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -210,6 +210,21 @@ def unpacked_shard(shard: Shard, keep_partial: bool) -> Shard:
             unpack_gzip(file, shard.path, target, keep_partial)
         size = target.stat().st_size
     return Shard(str(target), shard.name, size, f"{shard.size} {shard.stamp}")
+
+
+@contextlib.contextmanager
+def original_names(folder: str) -> Iterator[None]:
+    """In an error about a record of an unpacked copy, name the file that was unpacked."""
+    try:
+        yield
+    except BadRecord as bad:
+        path = Path(bad.file)
+        if path.parent != cache_folder() / "unpacked":
+            raise
+        name = path.name.partition("-")[2]
+        packed = (file for file in (f"{name}.gz", name) if Path(folder, file).exists())
+        file = str(Path(folder, next(packed, name)))
+        raise BadRecord(file, bad.offset, f"(unpacked) {bad.reason}") from bad
 
 
 def _places(folder: str) -> list[Path]:

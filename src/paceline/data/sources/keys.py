@@ -40,7 +40,9 @@ class Keys:
         """Return the text for a label outside the classes."""
         last = self.first_label + num_classes - 1
         classes = f"the {num_classes} classes, {self.first_label} to {last}"
-        return f"label {label} is outside {classes} (--data.first-label)"
+        from_one = self.first_label == 0 and label == num_classes
+        advice = "if labels count from 1, give --data.first-label 1" if from_one else ""
+        return f"label {label} is outside {classes} ({advice or '--data.first-label'})"
 
 
 def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
@@ -94,13 +96,17 @@ def parse_example(data: bytes, image_key: str, label_key: str) -> tuple[bytes, i
         features = example.decode(data)
     except ValueError as error:
         raise ValueError(f"a record is {error}") from None
-    return _single(features, image_key, bytes), _single(features, label_key, int)
+    image = _single(features, image_key, bytes, "image-key")
+    return image, _single(features, label_key, int, "label-key")
 
 
-def _single(features: example.Features, key: str, kind: type) -> Any:
+def _single(features: example.Features, key: str, kind: type, flag: str) -> Any:
     if key not in features:
         names = ", ".join(sorted(features)[:12]) or "nothing"
-        raise ValueError(f"a record has no feature {key!r} (it has {names})")
+        raise ValueError(
+            f"a record has no feature {key!r} (it has {names}); give --data.{flag} with one of "
+            "these if that is the wrong name"
+        )
     values = features[key]
     if len(values) != 1 or not isinstance(values[0], kind):
         found = f"{len(values)} values" if len(values) != 1 else f"a {type(values[0]).__name__}"

@@ -1,8 +1,8 @@
 """Folders of images, one folder per class: list the files, and a source that reads them unchanged.
 
-`train/<class>/*.jpg` with `val/`, `validation/` or `test/` beside it, or one folder of classes of
-which `split` is held out by a hash of each image's path. It decodes nothing. Only `build_pictures`
-needs TensorFlow; `convert` and `check` use the rest.
+`train/<class>/*.jpg` with `val/`, `valid/`, `validation/` or `test/` beside it, or one folder of
+classes of which `split` is held out by a hash of each image's path. It decodes nothing. Only
+`build_pictures` needs TensorFlow; `convert` and `check` use the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.data.source import Source, Split
 
 ENDINGS = (".jpg", ".jpeg", ".png")
-TEST_FOLDERS = ("val", "validation", "test")
+TEST_FOLDERS = ("val", "valid", "validation", "test")
 PARALLEL_READS = 16
 UNREAD = b"\0paceline"
 """In place of the content of files that cannot be read. No image begins like this."""
@@ -69,7 +69,7 @@ def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
     test = test_folder(folder)
     if test is None:
         advice = f"to hold out a share of its images, give {folder}/train and a split"
-        raise UserError(f"{folder} has train/ but no val/, validation/ or test/; {advice}")
+        raise UserError(f"{folder} has train/ but no val/, valid/, validation/ or test/; {advice}")
     if split:
         advice = f"do not give a split, or give {folder}/train"
         raise UserError(f"{folder} has train/ and {test}/ already; {advice}")

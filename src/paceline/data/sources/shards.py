@@ -18,14 +18,14 @@ from paceline.errors import UserError
 from paceline.run_folder.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
-TEST_NAMES = ("test", "eval", "validation", "val")
+TEST_NAMES = ("test", "eval", "validation", "valid", "val")
 """The first of these that a folder has is the test split: the records of cifar10_estimator are
 evaluated on `eval`, and keep `validation` apart."""
 MOST_SHARDS = 100_000
 MOST_UNNAMED_CLASSES = 1_000_000
 TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --data.label-key"
 _NAME = re.compile(
-    r"(?:.+[-_])?(train|test|eval|validation|val)"
+    r"(?:.+[-_])?(train|test|eval|validation|valid|val)"
     r"(\.tfrecords?)?(?:-(\d{1,9})-of-(\d{1,9}))?(\.tfrecords?)?(?:\.gz)?",
     re.ASCII,
 )

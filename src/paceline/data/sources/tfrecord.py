@@ -21,7 +21,7 @@ from rich.console import Console
 from paceline.config.experiment import Data
 from paceline.data.sources.digests import records_digest
 from paceline.data.sources.folder import source_folder
-from paceline.data.sources.index import ShardIndex, load_index
+from paceline.data.sources.index import ShardIndex, load_index, original_names
 from paceline.data.sources.keys import Keys, choose_keys, find_fault, fit_keys
 from paceline.data.sources.records import BadRecord
 from paceline.data.sources.shards import (
@@ -63,15 +63,19 @@ def _open_records(
     advice = "it must have TFRecords: train-00000-of-00008 ..."
     folder = os.path.abspath(source_folder(data.dir, advice))
     splits = train_and_test(folder)
-    keys, classes = choose_keys(data, read_notes(folder)), read_labels(folder)
+    notes, classes = read_notes(folder), read_labels(folder)
+    keys = choose_keys(data, notes)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
-    parts = load_index(folder, shards, scanned, data.skip_bad, console)
+    with original_names(folder):
+        parts = load_index(folder, shards, scanned, data.skip_bad, console)
     first = next((part for part in parts if len(part.offsets)), None)
     if first is None:
         raise UserError(f"{data.dir}: there is no whole record in its {len(parts)} shards")
-    keys = fit_keys(keys, first.shard.path, int(first.offsets[0]), first.shard.size)
-    classes = classes or _number_classes(parts, keys)
+    with original_names(folder):
+        keys = fit_keys(keys, first.shard.path, int(first.offsets[0]), first.shard.size)
+    chosen = data.first_label >= 0 or "first_label" in notes
+    classes = classes or _number_classes(parts, keys, chosen)
     if data.skip_bad:
         parts = _skip_bad(parts, keys, len(classes), console)
     count = len(splits["train"])
@@ -129,10 +133,18 @@ def _explain_files(paths: list[str]) -> UserError:
     )
 
 
-def _number_classes(parts: Sequence[ShardIndex], keys: Keys) -> tuple[str, ...]:
-    """Return numbers as the names of the classes, up to the highest label."""
+def _number_classes(parts: Sequence[ShardIndex], keys: Keys, chosen: bool) -> tuple[str, ...]:
+    """Return numbers as the names of the classes, up to the highest label.
+
+    If nobody has `chosen` the first label and no record has the label 0, labels count from 1.
+    """
     labels = [part.labels for part in parts if part.labels is not None and len(part.labels)]
     highest = max(int(each.max()) for each in labels)
+    if not chosen and min(int(each.min()) for each in labels) == 1:
+        raise UserError(
+            f"the labels are 1 to {highest}, and no record has the label 0; give "
+            "--data.first-label 1, or --data.first-label 0 if that class has no example"
+        )
     if highest < keys.first_label:
         flag = f"--data.first-label {keys.first_label}"
         raise UserError(f"the highest label is {highest}; with {flag} there are no classes")

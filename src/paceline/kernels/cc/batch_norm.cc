@@ -173,18 +173,6 @@ void apply_gradient(const float* dz, const float* x, size_t rows, size_t ld, con
     }
 }
 
-// gamma (x - mean) scale + beta as factor x + offset.
-struct Affine {
-  std::vector<float> factor, offset;
-  Affine(int c, const float* gamma, const float* beta, const float* mean, const float* scale)
-      : factor(c), offset(c) {
-    for (int i = 0; i < c; i++) {
-      factor[i] = gamma[i] * scale[i];
-      offset[i] = beta[i] - mean[i] * factor[i];
-    }
-  }
-};
-
 // Calls body with the kind as a compile-time constant.
 template <typename F>
 inline void with_kind(Activation kind, F body) {
@@ -220,6 +208,14 @@ void Moments::finish(float epsilon, float* mean, float* scale, float* variance) 
     mean[i] = static_cast<float>(shift_[i] + m);
     scale[i] = static_cast<float>(1 / std::sqrt(v + epsilon));
     variance[i] = static_cast<float>(v * n / std::max(1.0, n - 1));
+  }
+}
+
+Affine::Affine(int c, const float* gamma, const float* beta, const float* mean, const float* scale)
+    : factor(c), offset(c) {
+  for (int i = 0; i < c; i++) {
+    factor[i] = gamma[i] * scale[i];
+    offset[i] = beta[i] - mean[i] * factor[i];
   }
 }
 

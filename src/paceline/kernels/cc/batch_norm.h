@@ -31,6 +31,12 @@ class Moments {
   std::vector<double> sum_, square_;
 };
 
+// gamma (x - mean) scale + beta as factor x + offset.
+struct Affine {
+  std::vector<float> factor, offset;
+  Affine(int c, const float* gamma, const float* beta, const float* mean, const float* scale);
+};
+
 // 1 / sqrt(variance + epsilon) of each channel, for inference with moving statistics.
 void scale(int c, const float* variance, float epsilon, float* scale);
 

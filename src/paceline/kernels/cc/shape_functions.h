@@ -1,7 +1,9 @@
 // What TensorFlow knows of an operation's outputs when it builds a graph, and which inputs it refuses then.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
+#include <string>
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -79,16 +81,20 @@ Status conv3x3_filter_shape(InferenceContext* c) {
 
 Status strided_shape(InferenceContext* c, ShapeHandle* y) {
   int stride;
+  std::string padding;
   ShapeHandle x, filter;
   DimensionHandle same;
   TF_RETURN_IF_ERROR(c->GetAttr("stride", &stride));
+  TF_RETURN_IF_ERROR(c->GetAttr("padding", &padding));
   TF_RETURN_IF_ERROR(shape_of(c, 0, 4, &x));
   TF_RETURN_IF_ERROR(shape_of(c, 1, 4, &filter));
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, 3), c->Dim(filter, 2), &same));
   TF_RETURN_IF_ERROR(multiple_of_8(c, c->Dim(filter, 3)));
   const auto strided = [&](int i) {
-    const auto dim = c->Dim(x, i);
-    return c->ValueKnown(dim) ? c->MakeDim((c->Value(dim) + stride - 1) / stride) : c->UnknownDim();
+    const auto size = c->Dim(x, i), kernel = c->Dim(filter, i - 1);
+    if (!c->ValueKnown(size) || (padding != "SAME" && !c->ValueKnown(kernel))) return c->UnknownDim();
+    const int64_t steps = c->Value(size) - (padding == "SAME" ? 1 : c->Value(kernel));
+    return steps < 0 ? c->UnknownDim() : c->MakeDim(steps / stride + 1);  // the kernel reports what does not fit
   };
   *y = c->MakeShape({c->Dim(x, 0), strided(1), strided(2), c->Dim(filter, 3)});
   c->set_output(0, *y);

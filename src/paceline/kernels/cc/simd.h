@@ -20,6 +20,25 @@ inline V8 load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, V8 v) { _mm256_storeu_ps(p, v); }
 inline V8 zero() { return _mm256_setzero_ps(); }
 
+// Eight rows of eight floats to eight columns.
+inline void transpose8(V8 (&r)[8]) {
+  V8 t[8], v[8];
+  for (int i = 0; i < 4; i++) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 2; i++) {
+    v[4 * i + 0] = _mm256_shuffle_ps(t[4 * i + 0], t[4 * i + 2], 0x44);
+    v[4 * i + 1] = _mm256_shuffle_ps(t[4 * i + 0], t[4 * i + 2], 0xEE);
+    v[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    v[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; i++) {
+    r[i] = _mm256_permute2f128_ps(v[i], v[4 + i], 0x20);
+    r[4 + i] = _mm256_permute2f128_ps(v[i], v[4 + i], 0x31);
+  }
+}
+
 // Memory of one thread, used by one call at a time. It is kept between calls, but never more than 32 MiB.
 class Scratch {
  public:
@@ -48,15 +67,15 @@ class Scratch {
 };
 
 // ROWS rows of a product with a panel of 8 VECTORS columns:
-//   m[ROWS][8 VECTORS] = v[ROWS][depth] panel[depth][8 VECTORS];  depth is a multiple of 8.
-template <int ROWS, int VECTORS>
+//   m[ROWS][8 VECTORS] (+)= v[ROWS][depth] panel[depth][8 VECTORS];  depth is a multiple of 8.
+template <int ROWS, int VECTORS, bool ADD>
 inline __attribute__((always_inline)) void multiply(const float* v, size_t ldv, const float* panel,
                                                     int depth, float* m, size_t ldm) {
   V8 sums[ROWS][VECTORS];
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
-    for (int q = 0; q < VECTORS; q++) sums[r][q] = zero();
+    for (int q = 0; q < VECTORS; q++) sums[r][q] = ADD ? load(m + r * ldm + q * 8) : zero();
   for (int c = 0; c < depth; c += 8) {
 #pragma GCC unroll 8
     for (int e = 0; e < 8; e++) {
@@ -79,27 +98,27 @@ inline __attribute__((always_inline)) void multiply(const float* v, size_t ldv, 
     for (int q = 0; q < VECTORS; q++) store(m + r * ldm + q * 8, sums[r][q]);
 }
 
-template <int VECTORS>
+template <int VECTORS, bool ADD>
 __attribute__((noinline)) void multiply_rows(int rows, const float* v, size_t ldv,
                                              const float* panel, int depth, float* m, size_t ldm) {
   switch (rows) {
-    case 1: return multiply<1, VECTORS>(v, ldv, panel, depth, m, ldm);
-    case 2: return multiply<2, VECTORS>(v, ldv, panel, depth, m, ldm);
-    case 3: return multiply<3, VECTORS>(v, ldv, panel, depth, m, ldm);
-    case 4: return multiply<4, VECTORS>(v, ldv, panel, depth, m, ldm);
-    case 5: return multiply<5, VECTORS>(v, ldv, panel, depth, m, ldm);
-    default: return multiply<6, VECTORS>(v, ldv, panel, depth, m, ldm);
+    case 1: return multiply<1, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
+    case 2: return multiply<2, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
+    case 3: return multiply<3, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
+    case 4: return multiply<4, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
+    case 5: return multiply<5, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
+    default: return multiply<6, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
   }
 }
 
 // All rows with one panel, six at a time: 6 x 16 sums fill the sixteen registers of AVX2.
 // `meanwhile` is called before each product and may fetch memory.
-template <int VECTORS, typename F>
+template <int VECTORS, bool ADD = false, typename F>
 inline void multiply_all(int rows, const float* v, size_t ldv, const float* panel, int depth,
                          float* m, size_t ldm, F meanwhile) {
   while (rows == 6 || rows >= 12) {
     meanwhile();
-    multiply<6, VECTORS>(v, ldv, panel, depth, m, ldm);
+    multiply<6, VECTORS, ADD>(v, ldv, panel, depth, m, ldm);
     v += 6 * ldv;
     m += 6 * ldm;
     rows -= 6;
@@ -107,7 +126,7 @@ inline void multiply_all(int rows, const float* v, size_t ldv, const float* pane
   while (rows > 0) {
     const int some = rows > 6 ? (rows + 1) / 2 : rows;
     meanwhile();
-    multiply_rows<VECTORS>(some, v, ldv, panel, depth, m, ldm);
+    multiply_rows<VECTORS, ADD>(some, v, ldv, panel, depth, m, ldm);
     v += some * ldv;
     m += some * ldm;
     rows -= some;

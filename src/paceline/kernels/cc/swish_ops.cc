@@ -1,29 +1,20 @@
 // Max-pooling, and z sigmoid(alpha z) after a bias or a batch normalisation, as TensorFlow operations for CPUs.
 // Each runs on the thread that calls it. What a person can get wrong is an InvalidArgument error.
-#include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include "batch_norm.h"
 #include "pooling.h"
 #include "swish.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensors.h"
 
 namespace paceline {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-using Status = absl::Status;
-namespace errors = tensorflow::errors;
 
 // ---- shape functions ---------------------------------------------------------------------------------------------
 
@@ -45,33 +36,6 @@ auto like_inputs(std::vector<int> inputs) {
   };
 }
 
-// ---- checks at run time ------------------------------------------------------------------------------------------
-
-const float* data(const Tensor& t) { return t.flat<float>().data(); }
-float* data(Tensor* t) { return t->flat<float>().data(); }
-
-Status check_channels(const Tensor& x, int64_t most_dims) {
-  if (x.dims() < 2 || x.dims() > most_dims || x.NumElements() == 0)
-    return errors::InvalidArgument("the input must be [..., channels] and not empty, not ", x.shape().DebugString());
-  if (x.dim_size(x.dims() - 1) % 8)
-    return errors::InvalidArgument("channels must be a multiple of 8, not ", x.dim_size(x.dims() - 1));
-  return absl::OkStatus();
-}
-
-// Input `images` is [..., channels], input `gradient` (unless -1) has its shape, `vectors` one number per channel.
-Status check(OpKernelContext* context, int images, int gradient, std::initializer_list<int> vectors) {
-  const Tensor& x = context->input(images);
-  TF_RETURN_IF_ERROR(check_channels(x, 8));
-  if (gradient >= 0 && context->input(gradient).shape() != x.shape())
-    return errors::InvalidArgument("the gradient ", context->input(gradient).shape().DebugString(),
-                                   " does not have the shape of the input ", x.shape().DebugString());
-  for (const int i : vectors)
-    if (context->input(i).shape() != TensorShape({x.dim_size(x.dims() - 1)}))
-      return errors::InvalidArgument("factors, offsets and statistics must be [", x.dim_size(x.dims() - 1),
-                                     "], not ", context->input(i).shape().DebugString());
-  return absl::OkStatus();
-}
-
 swish::Shape rows_of(const Tensor& x) {
   const int64_t c = x.dim_size(x.dims() - 1);
   return {static_cast<size_t>(x.NumElements() / c), static_cast<int>(c)};
@@ -91,7 +55,8 @@ pooling::Shape pool_of(const Tensor& x) {
 Status check_pool(const Tensor& x) {
   if (x.dims() != 4 || x.dim_size(1) < 2 || x.dim_size(2) < 2)
     return errors::InvalidArgument("the input must be images of at least 2 x 2 pixels, not ", x.shape().DebugString());
-  return check_channels(x, 4);
+  TF_RETURN_IF_ERROR(check_images("the input", x, x.dim_size(3)));
+  return check_multiple_of_8({x.dim_size(3)});
 }
 
 class MaxPool : public OpKernel {
@@ -142,7 +107,7 @@ class Swish : public WithAlpha {
   using WithAlpha::WithAlpha;
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check(context, 0, -1, {1, 2}));
+    OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2}, 0, 0));
     const Tensor &x = context->input(0), &factor = context->input(1), &offset = context->input(2);
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
@@ -155,7 +120,7 @@ class SwishGradient : public WithAlpha {
   using WithAlpha::WithAlpha;
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check(context, 1, 0, {2, 3}));
+    OP_REQUIRES_OK(context, check_rows(context, 1, {2, 3}, 0, 1));
     const Tensor &dy = context->input(0), &x = context->input(1), &factor = context->input(2),
                  &offset = context->input(3);
     Tensor *dx = nullptr, *dfactor = nullptr, *doffset = nullptr;
@@ -177,17 +142,7 @@ class SwishGradient : public WithAlpha {
 
 // ---- act(batch_norm(x)) ------------------------------------------------------------------------------------------
 
-// gamma (x - mean) scale + beta as factor x + offset.
-struct Affine {
-  std::vector<float> factor, offset;
-  Affine(int c, const float* gamma, const float* beta, const float* mean, const float* scale)
-      : factor(c), offset(c) {
-    for (int i = 0; i < c; i++) {
-      factor[i] = gamma[i] * scale[i];
-      offset[i] = beta[i] - mean[i] * factor[i];
-    }
-  }
-};
+using batch_norm::Affine;
 
 class NormSwish : public WithAlpha {
  public:
@@ -196,7 +151,7 @@ class NormSwish : public WithAlpha {
   }
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check(context, 0, -1, {1, 2}));
+    OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2}, 0, 0));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2);
     Tensor *y = nullptr, *mean = nullptr, *variance = nullptr, *scale = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
@@ -220,7 +175,7 @@ class NormSwishGradient : public WithAlpha {
   using WithAlpha::WithAlpha;
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, check(context, 1, 0, {2, 3, 4, 5}));
+    OP_REQUIRES_OK(context, check_rows(context, 1, {2, 3, 4, 5}, 0, 1));
     const Tensor &dy = context->input(0), &x = context->input(1), &gamma = context->input(2),
                  &beta = context->input(3), &mean = context->input(4), &scale = context->input(5);
     Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
@@ -295,9 +250,6 @@ REGISTER_OP("PacelineNormSwishGradient")
     .Output("dbeta: float")
     .Attr("alpha: float")
     .SetShapeFn(like_inputs({1, 2, 3}));
-
-#define REGISTER_CPU(name, ...) \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU), __VA_ARGS__)
 
 REGISTER_CPU("PacelineMaxPool", MaxPool);
 REGISTER_CPU("PacelineMaxPoolGradient", MaxPoolGradient);

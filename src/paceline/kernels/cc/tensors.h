@@ -12,6 +12,8 @@
 namespace paceline {
 namespace {
 
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
@@ -69,5 +71,29 @@ Status check_filter(const Tensor& filter, bool is_3x3) {
   return absl::OkStatus();
 }
 
+// Inputs `vectors` have one number for each channel of x, inputs [like, end) the shape of x.
+Status check_rows(OpKernelContext* context, int images, std::initializer_list<int> vectors, int like,
+                  int end) {
+  const Tensor& x = context->input(images);
+  if (x.dims() < 2 || x.NumElements() == 0)
+    return errors::InvalidArgument("the input must be [..., channels] and not empty, not ", x.shape().DebugString());
+  const int64_t channels = x.dim_size(x.dims() - 1);
+  TF_RETURN_IF_ERROR(check_multiple_of_8({channels}));
+  if (channels >= std::numeric_limits<int>::max() / 64)
+    return errors::InvalidArgument("too many channels: ", channels);
+  for (const int i : vectors)
+    if (context->input(i).shape() != TensorShape({channels}))
+      return errors::InvalidArgument("gamma, beta and statistics must be [", channels, "], not ",
+                                     context->input(i).shape().DebugString());
+  for (int i = like; i < end; i++)
+    if (context->input(i).shape() != x.shape())
+      return errors::InvalidArgument("input ", i, " ", context->input(i).shape().DebugString(),
+                                     " does not have the shape of the input ", x.shape().DebugString());
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace paceline
+
+#define REGISTER_CPU(name, ...) \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU), __VA_ARGS__)

@@ -30,10 +30,13 @@ def wait_for_slots(
     Spark itself would wait for ten minutes, or for ever, without a number.
     """
     expected = max(1, _expected_executors(context))
-    began = changed = warned = time.monotonic()
+    began = changed = warned = looked = time.monotonic()
     seen = (-1, -1)
     while True:
         now = time.monotonic()
+        if now - looked > SETTLED_S:  # this process was stopped: executors had no time either
+            began, changed = began + now - looked, changed + now - looked
+        looked = now
         slots, executors = count_slots(context)
         if slots >= wanted:
             return

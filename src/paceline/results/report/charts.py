@@ -15,7 +15,9 @@ from paceline.results.report.run_data import Points
 
 WIDTH, HEIGHT = 440, 250
 LEFT, TOP, BOTTOM = 46, 14, 34
-"""Margins of the plot inside the drawing."""
+"""Margins of the plot inside the drawing; the left one grows with the texts of its axis."""
+CHARACTER = 6.8
+"""Width of a character of an axis; digits are wider than most letters."""
 MAX_POINTS = 240
 """Longer curves are averaged to this many points: a chart has no more pixels on any screen."""
 MAX_MARKS = 24
@@ -48,6 +50,8 @@ class Chart:
     log: bool = False
     """Use a logarithmic scale if the values differ by more than a factor of five."""
     from_zero: bool = False
+    most: float = math.inf
+    """Values are from 0 to this, and so is the axis."""
     events: Sequence[tuple[float, str]] = ()
     """Vertical lines with a text: (x, text)."""
 
@@ -86,10 +90,15 @@ class Drawing:
         self.log = chart.log and 0 < 5 * min(ys) < max(ys)
         bottom = 0.0 if chart.from_zero else min(ys)
         levels = log_ticks(min(ys), max(ys)) if self.log else nice_ticks(bottom, max(ys))
+        if chart.most < math.inf:
+            levels = [tick for tick in levels if 0 <= tick <= chart.most]
         top = TOP + (22 if chart.events else 0)
-        self.right = WIDTH - 14 - 7 * max(len(line.name) for line in lines)
         first, last = min(0.0, *xs), max(xs)
-        self._x = _Axis(first, last, LEFT, self.right)
+        widest = max(len(chart.show(tick)) for tick in levels)
+        self.left = max(LEFT, round(8 + CHARACTER * widest))
+        names = 14 + 7 * max(len(line.name) for line in lines)
+        self.right = WIDTH - max(names, round(4 + CHARACTER / 2 * len(_short(last))))
+        self._x = _Axis(first, last, self.left, self.right)
         self._y = _Axis(levels[0], levels[-1], HEIGHT - BOTTOM, top, self.log)
         columns = [tick for tick in nice_ticks(first, last) if first <= tick <= last]
         self.levels = [(self._y.place(tick), chart.show(tick)) for tick in levels]
@@ -137,7 +146,7 @@ class Drawing:
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._place(line))
 
     def _marks(self, line: Line) -> list[tuple[float, float, str]]:
-        if not line.marked:
+        if not line.marked and len(line.points) > 1:
             return []
         chosen = slice(None, None, -math.ceil(len(line.points) / MAX_MARKS))  # with the last
         pairs = zip(self._place(line)[chosen], line.points[chosen], strict=True)

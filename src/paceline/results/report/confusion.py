@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.core.scores import Scores, calibration_error, class_scores, macro_scores
 from paceline.results.report.run_data import RunData
 
 TABLE_CLASSES = 20
@@ -54,6 +55,16 @@ class Confusion:
             cells = [_cell(*cell) for cell in zip(counts.tolist(), kinds, shades, strict=True)]
             rows.append((self.classes[i], cells, correct))
         return rows
+
+    def scores(self) -> list[tuple[str, Scores]]:
+        """Return precision, recall and F1 of each class, and at the end their means."""
+        scores = class_scores(self.matrix)
+        return [*zip(self.classes, scores, strict=True), ("macro", macro_scores(scores))]
+
+    def calibration_error(self) -> float:
+        """Return the expected calibration error of the predictions."""
+        examples = self.evaluation.examples
+        return calibration_error(examples.labels == examples.predictions, examples.probabilities)
 
     def heat(self) -> Image:
         """Draw a pixel for each pair of classes, darker the larger its share of the row."""

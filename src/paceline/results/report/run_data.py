@@ -6,9 +6,11 @@ templates.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from paceline.config.plan import build_plan
 from paceline.core.evaluation import Examples
 from paceline.errors import UserError
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.listing import resume_command, with_data
 
 Points = list[tuple[float, float]]
 
@@ -78,8 +81,12 @@ class RunData:
     @property
     def description(self) -> str:
         """Return the model and the data in a few words."""
-        model = self.settings["model.build"] or f"ResNet-{self.settings['model.depth']}"
-        return f"{model} on {self.settings['data.build'] or self.settings['data.source']}"
+        layout, source = self.settings["model.layout"], self.settings["data.source"]
+        usual = layout if layout == "speedrun" else f"ResNet-{self.settings['model.depth']}"
+        if source == "auto":
+            source = Path(self.settings["data.dir"]).name or "data"
+        model, data = self.settings["model.build"] or usual, self.settings["data.build"] or source
+        return f"{model} on {data}"
 
     @property
     def classes(self) -> list[str]:
@@ -195,6 +202,11 @@ def read_run(run: RunFolder) -> RunData:
         notes.append(f"{damaged} damaged lines of metrics.jsonl or starts.jsonl are left out")
     if reason := result.get("error"):
         notes.append(f"training ended with an error: {reason}")
+    if run.is_locked():
+        notes.append("It is training now; this page shows how far it was.")
+    elif not result.get("finished"):
+        command = shlex.join(resume_command(run.where, with_data(run, experiment)))
+        notes.append(f"It is not finished; this command continues it: paceline {command}")
     data = run.data_facts()
     total_steps, size = experiment.steps, data.get("train")
     if size:

@@ -20,7 +20,10 @@ from paceline.results.report.run_data import Points, RunData
 
 Rows = dict[str, list[Any]]
 """A name, and its value in each run."""
-MEASURES = (("Loss", "loss", number, True), ("Accuracy", "accuracy", whole_percent, False))
+MEASURES = (
+    ("Loss", "loss", number, {"log": True}),
+    ("Accuracy", "accuracy", whole_percent, {"most": 1.0}),
+)
 
 
 def same_bits(runs: Sequence[RunData]) -> list[str]:
@@ -36,17 +39,17 @@ def same_bits(runs: Sequence[RunData]) -> list[str]:
 def learning_charts(runs: Sequence[RunData]) -> list[Drawing]:
     """Draw one run with its train and test curves together, several runs in charts of each."""
     charts = []
-    for title, name, show, log in MEASURES:
+    for title, name, show, more in MEASURES:
         train = [run.curve(name) for run in runs]
         held_out = [run.curve(f"{run.split}_{name}") for run in runs]
         if len(runs) == 1:
             lines = [Line("train", train[0], 1), Line(runs[0].split, held_out[0], 0, marked=True)]
-            charts.append(Chart(title, lines, "epoch", show, log))
+            charts.append(Chart(title, lines, "epoch", show, **more))
         else:
             splits = "/".join(dict.fromkeys(run.split for run in runs))
             lines = _lines(held_out, marked=True)
-            charts.append(Chart(f"{title}, {splits}", lines, "epoch", show, log))
-            charts.append(Chart(f"{title}, train", _lines(train), "epoch", show, log))
+            charts.append(Chart(f"{title}, {splits}", lines, "epoch", show, **more))
+            charts.append(Chart(f"{title}, train", _lines(train), "epoch", show, **more))
     return [Drawing(chart) for chart in charts]
 
 

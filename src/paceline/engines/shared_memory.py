@@ -1,0 +1,139 @@
+"""The sum over the replicas of workers on one machine, through memory that they share.
+
+The parent gives each worker the memory and a socket to every other one (`places.neighbours`). Each
+worker writes the sums of its subtrees there, adds up one shard of all of them, and reads the shards
+of the others. It costs a few copies in memory, where TensorFlow's collectives send messages. The
+additions are those of `exchange`, in the tree's order, so the bits are the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.core.shares import add_subtrees, divided_tree
+from paceline.core.tree import add
+from paceline.engines.exchange import ALIGNED
+from paceline.messages import NEIGHBOURS
+
+FLOAT_BYTES = 4
+
+
+class WorkerGone(ConnectionError):
+    """Another worker of this machine has ended in the middle of an exchange."""
+
+
+class Neighbours:
+    """The memory that this worker shares with the others, and its sockets to them."""
+
+    def __init__(self, memory: int, sockets: Mapping[int, socket.socket]) -> None:
+        self._memory = memory
+        self._sockets = sockets
+        self._meetings = 0
+        self._regions: dict[int, np.ndarray] = {}
+        self._size = 0
+
+    def floats(self, count: int) -> np.ndarray:
+        """Return so many floats of the shared memory: the same whenever the count is the same.
+
+        Workers ask for the same counts in the same order. Different counts never overlap: a worker
+        may be ahead in an exchange of one size while another still reads a sum of another size.
+        """
+        if count not in self._regions:
+            size = -(-count * FLOAT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+            # unlike ftruncate, it never shrinks, and fails if there is no room
+            os.posix_fallocate(self._memory, 0, self._size + size)
+            region = mmap.mmap(self._memory, size, offset=self._size)
+            self._regions[count] = np.frombuffer(region, np.float32, count)
+            self._size += size
+        return self._regions[count]
+
+    def meet(self) -> None:
+        """Return when every other worker has come here too."""
+        self._meetings += 1
+        number = bytes([self._meetings % 256])
+        try:
+            for each in self._sockets.values():
+                each.sendall(number)
+            for index, each in self._sockets.items():
+                found = each.recv(1)
+                if not found:
+                    raise WorkerGone(f"worker {index} is gone")
+                if found != number:
+                    raise RuntimeError(f"worker {index} is in another exchange than this worker")
+        except OSError as error:
+            raise WorkerGone(str(error)) from error
+
+
+def find_neighbours(index: int) -> Neighbours | None:
+    """Return what the parent of this process gave it, or None if workers must use the network.
+
+    It is found once: a child of this process has not got it.
+    """
+    if not (given := os.environ.pop(NEIGHBOURS, "")):
+        return None
+    memory, *others = map(int, given.split(","))
+    for descriptor in (memory, *others):
+        os.set_inheritable(descriptor, False)  # a child must not keep the connection open
+    numbers = [number for number in range(len(others) + 1) if number != index]
+    sockets = (socket.socket(fileno=descriptor) for descriptor in others)
+    return Neighbours(memory, dict(zip(numbers, sockets, strict=True)))
+
+
+class SharedSum:
+    """The sum over `replicas` replicas for worker `index` of `workers`, as `exchange.ExactSum`."""
+
+    def __init__(self, replicas: int, workers: int, index: int, neighbours: Neighbours) -> None:
+        self._whole = (0, replicas)
+        self._index = index
+        self._workers = workers
+        self._neighbours = neighbours
+        divided = divided_tree(replicas, workers)
+        self._spans = [span for spans in divided for span in spans]
+        self._first_row = sum(map(len, divided[:index]))
+
+    def total(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the sum over all replicas from the sums of this worker's subtrees."""
+        size = int(sums[0].shape[0])
+        width = -(-size // (self._workers * ALIGNED)) * ALIGNED
+        places = self._places(width)
+        own = places[self._first_row : self._first_row + len(sums)]
+        shard = slice(self._index * width, (self._index + 1) * width)
+
+        def show(*sums: np.ndarray) -> list[np.ndarray]:
+            for place, each in zip(own, sums, strict=True):
+                np.copyto(place[:size], each)
+            self._neighbours.meet()
+            # views: nobody but this worker uses this shard until all have met again
+            return [place[shard] for place in places[:-1]]
+
+        def join(summed: np.ndarray) -> np.ndarray:
+            np.copyto(places[-1][shard], summed)
+            self._neighbours.meet()
+            # a copy: TensorFlow may write its next result into the vector that it gets
+            return places[-1][:size].copy()
+
+        shards = _call(show, sums, [width] * len(self._spans))
+        known = dict(zip(self._spans, shards, strict=True))
+        (total,) = _call(join, [add_subtrees(self._whole, known, add)], [size])
+        return total
+
+    def _places(self, width: int) -> list[np.ndarray]:
+        """Return a place in the shared memory for the vector of each subtree, and the sum's."""
+        length, rows = self._workers * width, len(self._spans) + 1
+        return list(self._neighbours.floats(rows * length).reshape(rows, length))
+
+
+def _call(
+    function: Callable[..., Any], inputs: Sequence[tf.Tensor], sizes: Sequence[int]
+) -> list[tf.Tensor]:
+    """Call a function of NumPy arrays in the graph; it returns vectors of these sizes."""
+    found = tf.numpy_function(function, inputs, [tf.float32] * len(sizes))
+    found = found if isinstance(found, list) else [found]
+    return [tf.ensure_shape(each, [size]) for each, size in zip(found, sizes, strict=True)]
