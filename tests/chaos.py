@@ -34,8 +34,8 @@ import fsspec
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
 
-from slurm_cluster import WHY_NOT as NO_SLURM
-from slurm_cluster import slurm_cluster
+from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
+from benchmarks.slurm_cluster import slurm_cluster
 
 from chaos_checks import check_attempt, check_round, ports_of, show
 from chaos_faults import FAULTS, possible, wait

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.link import many_hosts, run, switch_name, why_not
-from slurm_cluster import WHY_NOT as NO_SLURM
+from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
 
 from chaos_proxy import Proxy
 from helpers import MARK, Program, free_addresses, tf_config
