@@ -15,7 +15,7 @@ from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
 from paceline.data.sources.arrays import save_arrays
 
-PYTORCH_TARGET = Target(">=", 1.0)
+PYTORCH_TARGET = Target(">=", 1.5)
 KERNELS_TARGET = Target(">=", 1.5)
 PICTURES = 128
 VARIANTS = ("threads", "ddp")

@@ -18,6 +18,10 @@ constexpr int DEPTH = 256;
 
 size_t num_pixels(const Shape& s) { return static_cast<size_t>(s.n) * s.oh * s.ow; }
 
+// Whether each output belongs to one input, as in a product of matrices: 1x1 without padding, and channels that need
+// no filling up.
+bool is_plain(const Shape& s) { return s.kh * s.kw == 1 && s.stride == 1 && s.c % 8 == 0; }
+
 // Pixels of a block: few enough for the L2 cache, or, where the filter itself is larger than that, as many as it
 // takes to make up for fetching it.
 int block_pixels(size_t pixels, size_t depth, size_t width) {
@@ -50,14 +54,20 @@ void pack_turned_panel(const float* matrix, int depth, int width, int q, int fro
     }
 }
 
+// Rows of a matrix, `ld` floats apart.
+struct Rows {
+  const float* at;
+  size_t ld;
+};
+
 // out[count][16 or 8] (+)= v[count][depth] panel, where `columns` are left.
 template <bool ADD, typename F>
-void multiply_panel(int count, const float* v, int depth, const float* panel, int columns, float* out, int ldo,
+void multiply_panel(int count, const Rows& v, int depth, const float* panel, int columns, float* out, int ldo,
                     F meanwhile) {
   if (columns >= 16)
-    multiply_all<2, ADD>(count, v, depth, panel, depth, out, ldo, meanwhile);
+    multiply_all<2, ADD>(count, v.at, v.ld, panel, depth, out, ldo, meanwhile);
   else
-    multiply_all<1, ADD>(count, v, depth, panel, depth, out, ldo, meanwhile);
+    multiply_all<1, ADD>(count, v.at, v.ld, panel, depth, out, ldo, meanwhile);
 }
 
 // Fetches what the pixels [first, first + count) read, `floats` of which belong to `pixels`, within `turns`.
@@ -73,14 +83,14 @@ size_t read_floats(const Shape& s) {
 
 size_t num_turns(size_t a, size_t b, size_t c) { return ((a + 5) / 6) * ((b + 15) / 16) * ((c + DEPTH - 1) / DEPTH); }
 
-// out[count][width] = v[count][depth] panels, where gather(from, to, v) copies a part of the rows and
-// pack(q, from, to, panel) makes a panel. `memory` has room for both. What the next block reads is fetched meanwhile.
+// out[count][width] = v[count][depth] panels, where gather(from, to, v) returns a part of the rows, which
+// it may copy to v, and pack(q, from, to, panel) makes a panel. `memory` has room for both. What the next block reads is fetched meanwhile.
 template <typename G, typename P>
 void multiply_block(int count, int depth, int width, float* memory, G gather, P pack, float* out, Prefetch& next) {
-  float *panel = memory, *v = memory + DEPTH * 16;
+  float* panel = memory;
   for (int from = 0; from < depth; from += DEPTH) {
     const int to = std::min(from + DEPTH, depth), some = to - from;
-    gather(from, to, v);
+    const Rows v = gather(from, to, memory + DEPTH * 16);
     for (int q = 0; q < width; q += 16) {
       pack(q, from, to, panel);
       const float* soon = out + q + 6 * static_cast<size_t>(width);
@@ -100,9 +110,13 @@ void multiply_block(int count, int depth, int width, float* memory, G gather, P 
 
 size_t block_memory(int pixels) { return static_cast<size_t>(DEPTH) * (16 + pixels); }
 
-// Columns [from, to) of rows [count][ld] at `first` to v.
-void copy_rows(const float* rows, size_t ld, int count, int from, int to, float* v) {
-  for (int i = 0; i < count; i++) copy(rows + i * ld + from, to - from, v + static_cast<size_t>(i) * (to - from));
+// Columns [from, to) of matrix[count][ld]: as they are, or copied to v if more than a few panels use them.
+Rows part_of(const float* matrix, size_t ld, int count, int from, int to, int width, float* v) {
+  constexpr int few = 128;  // columns; with more, the copy paid
+  if (width <= few) return {matrix + from, ld};
+  const int some = to - from;
+  for (int i = 0; i < count; i++) copy(matrix + i * ld + from, some, v + static_cast<size_t>(i) * some);
+  return {v, static_cast<size_t>(some)};
 }
 
 // ---- sums over pixels -----------------------------------------------------------------------------------------------
@@ -160,7 +174,11 @@ void forward(const Shape& s, const float* x, const float* filter, float* y, cons
   const auto pack = [&](int q, int from, int to, float* panel) { pack_panel(filter, used, s.k, q, from, to, panel); };
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
-    const auto rows = [&](int from, int to, float* v) { gather(s, x, first, count, from, to, to - from, v); };
+    const auto rows = [&](int from, int to, float* v) -> Rows {
+      if (is_plain(s)) return part_of(x + first * s.c, s.c, count, from, to, s.k, v);
+      gather(s, x, first, count, from, to, to - from, v);
+      return {v, static_cast<size_t>(to - from)};
+    };
     Prefetch next = ahead(x, read_floats(s), num_pixels(s), first + count, block, num_turns(count, s.k, depth));
     multiply_block(count, depth, s.k, memory, rows, pack, y + first * s.k, next);
     if (done) done(first, count);
@@ -168,25 +186,29 @@ void forward(const Shape& s, const float* x, const float* filter, float* y, cons
 }
 
 void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx, const Done& done) {
+  constexpr size_t cache = 256 << 10;  // floats
   const int line = s.kw * s.c;
-  const int block = block_pixels(num_pixels(s), s.k, line);
-  const bool whole = s.kh * s.kw == 1 && s.stride == 1;  // each input belongs to one output
+  const int block = block_pixels(num_pixels(s), s.k, s.kh * line);
+  const bool whole = is_plain(s);
+  const int at_once = static_cast<size_t>(block) * s.kh * line <= cache ? s.kh : 1;  // rows of the kernel
   const size_t inputs = static_cast<size_t>(s.n) * s.h * s.w;
-  float* memory = scratch.take(block_memory(block) + (whole ? 0 : static_cast<size_t>(block) * line));
+  float* memory = scratch.take(block_memory(block) + (whole ? 0 : static_cast<size_t>(block) * at_once * line));
   float* m = memory + block_memory(block);
   if (!whole) std::fill(dx, dx + inputs * s.c, 0.f);
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
-    const auto rows = [&](int from, int to, float* v) { copy_rows(dy + first * s.k, s.k, count, from, to, v); };
-    const size_t pixels = num_pixels(s), turns = s.kh * num_turns(count, line, s.k);
+    const auto rows = [&](int from, int to, float* v) {
+      return part_of(dy + first * s.k, s.k, count, from, to, at_once * line, v);
+    };
+    const size_t pixels = num_pixels(s), turns = num_turns(count, s.kh * line, s.k);
     Prefetch next = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
-    for (int row = 0; row < s.kh; row++) {
+    for (int row = 0; row < s.kh; row += at_once) {
       const float* matrix = filter + static_cast<size_t>(row) * line * s.k;
       const auto pack = [&](int q, int from, int to, float* panel) {
-        pack_turned_panel(matrix, s.k, line, q, from, to, panel);
+        pack_turned_panel(matrix, s.k, at_once * line, q, from, to, panel);
       };
-      multiply_block(count, s.k, line, memory, rows, pack, whole ? dx + first * s.c : m, next);
-      if (!whole) scatter(s, m, first, count, row, dx);
+      multiply_block(count, s.k, at_once * line, memory, rows, pack, whole ? dx + first * s.c : m, next);
+      if (!whole) scatter(s, m, first, count, row, row + at_once, dx);
     }
     if (whole && done) done(first, count);
   }

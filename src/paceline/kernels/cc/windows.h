@@ -77,15 +77,16 @@ void gather(const Shape& s, const float* x, size_t first, int count, int from, i
     for (int i = 0; i < count; i++) std::fill(out + i * ld + used - from, out + (i + 1) * ld, 0.f);
 }
 
-// The other way, for one row of the kernel: adds rows [kw][c] to the inputs under it.
-void scatter(const Shape& s, const float* in, size_t first, int count, int row, float* dx) {
+// The other way, for rows [from, to) of the kernel: adds rows [to - from][kw][c] to the inputs under them.
+void scatter(const Shape& s, const float* in, size_t first, int count, int from, int to, float* dx) {
   Window window(s, first);
-  for (int i = 0; i < count; i++, in += s.kw * s.c, window.next()) {
-    if (!window.has_row(row)) continue;
-    float* to = const_cast<float*>(window.row(dx, row));
-    for (int j = window.first_column() * s.c; j < window.last_column() * s.c; j += 8)
-      store(to + j, _mm256_add_ps(load(to + j), load(in + j)));
-  }
+  for (int i = 0; i < count; i++, window.next())
+    for (int row = from; row < to; row++, in += s.kw * s.c) {
+      if (!window.has_row(row)) continue;
+      float* out = const_cast<float*>(window.row(dx, row));
+      for (int j = window.first_column() * s.c; j < window.last_column() * s.c; j += 8)
+        store(out + j, _mm256_add_ps(load(out + j), load(in + j)));
+    }
 }
 
 }  // namespace
