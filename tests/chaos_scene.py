@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.link import many_hosts, run, switch_name, why_not
-from slurm_cluster import WHY_NOT as NO_SLURM
+from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
 
 from chaos_proxy import Proxy
 from helpers import MARK, Program, free_addresses, tf_config
@@ -128,7 +128,7 @@ def possible_places() -> tuple[str, ...]:
     return tuple(place for place in PLACES if not missing.get(place))
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
     """What all rounds share."""
 
@@ -141,7 +141,7 @@ class World:
     records: Path
     """A folder of TFRecords."""
     unit_s: float
-    """How long an undisturbed training in one process takes, from its command to its end."""
+    """How long a training in one process takes now, from its command to its end."""
 
 
 @dataclass

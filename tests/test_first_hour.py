@@ -206,7 +206,10 @@ def test_point_5_axis_labels_have_room_for_their_text():
 
 def test_point_5_the_report_names_the_data_and_says_how_to_continue(tmp_path: Path):
     experiment = Experiment(
-        data=Data(source="auto", dir="~/my photos"), model=Model(layout="imagenet", depth=18)
+        data=Data(source="auto", dir="~/my photos"),
+        model=Model(layout="imagenet", depth=18),
+        global_batch_size=1,
+        replicas=1,
     )
     run = make_folder(tmp_path / "runs", "mine", experiment, finished=False)
     data = read_run(run)

@@ -136,6 +136,45 @@ def assert_as_expected(engine: ObjectStoreEngine, method: str, metrics: dict[str
     assert engine.state().sha256() == digest
 
 
+# --- examples, before the actors of other tests have all CPUs
+
+
+@pytest.fixture
+def run_example(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], list[str]]:
+    """Run an example in this process, which is connected already; return the lines it prints."""
+
+    def run(name: str) -> list[str]:
+        monkeypatch.setattr(ray, "init", lambda: None)
+        reset_uids()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_the_example_of_a_keras_actor(run_example: Callable[[str], list[str]]) -> None:
+    first, same, second = run_example("ray_keras_actor.py")
+    assert same == "both predict the same: True"
+    assert float(second.split(":")[1]) < float(first.split(":")[1])
+
+
+@pytest.mark.long  # it waited for cores beside the other tests' actors
+def test_the_example_of_weight_averaging(run_example: Callable[[str], list[str]]) -> None:
+    first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py"))
+    assert last < first / 2
+
+
+def test_the_example_of_gradient_averaging_finds_the_line(
+    run_example: Callable[[str], list[str]],
+) -> None:
+    (line,) = run_example("ray_gradient_averaging.py")
+    _, _, slope, _, _, offset = line.split()
+    assert abs(float(slope) - 0.1) < 0.02
+    assert abs(float(offset) - 0.3) < 0.02
+
+
 # --- the same bits
 
 
@@ -281,29 +320,18 @@ def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
     assert_as_expected(engine, method, metrics)
 
 
-@pytest.mark.parametrize(
-    ("phase", "how"), [("computes", "SIGKILL"), ("already has the mean", "exception")]
-)
-def test_an_actor_that_fails_leaves_the_bits_alone(
-    crews: Callable[..., Crew], phase: str, how: str
-) -> None:
-    crew = crews("gradients")
-    engine = engine_of("gradients", crew, step=2)
-    spoil(crew.ready[1], phase, how)
-    metrics = engine.advance(2, STEPS)
-    workers = 3 if how == "SIGKILL" else 4
-    assert f"continuing with {workers} workers from step" in metrics["events"][0]
-    assert_as_expected(engine, "gradients", metrics)
-
-
-def test_an_actor_killed_between_two_blocks_and_one_in_an_evaluation(
+def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
     crews: Callable[..., Crew],
 ) -> None:
     crew = crews("gradients")
-    engine = engine_of("gradients", crew, step=4)
-    ray.kill(crew.ready[0])
-    metrics = engine.advance(4, STEPS)
-    spoil(engine._team[0], "is asked", "SIGKILL")
+    engine = engine_of("gradients", crew, step=2)
+    spoil(crew.ready[1], "already has the mean", "exception")
+    assert "continuing with 4 workers from step" in engine.advance(2, 4)["events"][0]
+    spoil(crew.ready[1], "computes", "SIGKILL")
+    assert "continuing with 3 workers from step" in engine.advance(4, 6)["events"][0]
+    ray.kill(engine._team[0])  # between two blocks
+    metrics = engine.advance(6, STEPS)
+    spoil(engine._team[0], "is asked", "SIGKILL")  # in an evaluation
     assert_as_expected(engine, "gradients", metrics)
 
 
@@ -424,13 +452,15 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
         crew.close()
 
 
-def test_the_object_store_holds_no_more_after_many_rounds(crews: Callable[..., Crew]) -> None:
+def test_the_object_store_holds_no_more_after_many_rounds(
+    nodes: Nodes, crews: Callable[..., Crew]
+) -> None:
     from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
     engine = engine_of("gradients", crews("gradients"), step=2)
 
     def store() -> Any:
-        return get_memory_info_reply(get_state_from_address()).store_stats
+        return get_memory_info_reply(get_state_from_address(nodes.address)).store_stats
 
     def used() -> int:
         return store().object_store_bytes_used
@@ -517,42 +547,3 @@ def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path
     with pytest.raises(UserError, match=rf"on {os.uname().nodename}: .*nowhere"):
         crew.meet(fingerprint(job, core_of("gradients")))
     crew.close()
-
-
-# --- examples
-
-
-@pytest.fixture
-def run_example(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str], list[str]]:
-    """Run an example in this process, which is connected already; return the lines it prints."""
-
-    def run(name: str) -> list[str]:
-        monkeypatch.setattr(ray, "init", lambda: None)
-        reset_uids()
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        return capsys.readouterr().out.splitlines()
-
-    return run
-
-
-def test_the_example_of_a_keras_actor(run_example: Callable[[str], list[str]]) -> None:
-    first, same, second = run_example("ray_keras_actor.py")
-    assert same == "both predict the same: True"
-    assert float(second.split(":")[1]) < float(first.split(":")[1])
-
-
-@pytest.mark.long  # it waited for cores beside the other tests' actors
-def test_the_example_of_weight_averaging(run_example: Callable[[str], list[str]]) -> None:
-    first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py"))
-    assert last < first / 2
-
-
-def test_the_example_of_gradient_averaging_finds_the_line(
-    run_example: Callable[[str], list[str]],
-) -> None:
-    (line,) = run_example("ray_gradient_averaging.py")
-    _, _, slope, _, _, offset = line.split()
-    assert abs(float(slope) - 0.1) < 0.02
-    assert abs(float(offset) - 0.3) < 0.02

@@ -51,22 +51,20 @@ def with_faults(**more: str) -> dict[str, str]:
     }
 
 
-def test_two_workers_give_the_same_bits_as_one(uninterrupted: Path, tmp_path: Path) -> None:
-    assert digest_of(tmp_path, "run", "--workers", "2") == result_of(uninterrupted)["state_sha256"]
+@pytest.mark.parametrize(
+    "workers", ["3", *(pytest.param(count, marks=pytest.mark.long) for count in ("2", "4"))]
+)
+def test_several_workers_give_the_same_bits_as_one(
+    workers: str, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """Two are also compared below: of several devices each, of a TF_CONFIG, and resumed by one."""
+    digest = digest_of(tmp_path, "run", "--workers", workers)
+    assert digest == result_of(uninterrupted)["state_sha256"]
     assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
     assert [each["test_count"] for each in evaluations(tmp_path / "run")] == [131.0] * 3, (
         "every example is counted once"
     )
     assert (tmp_path / "run" / "worker-1.log").exists()
-
-
-@pytest.mark.parametrize("workers", ["3", pytest.param("4", marks=pytest.mark.long)])
-def test_more_workers_give_the_same_bits_as_one(
-    workers: str, uninterrupted: Path, tmp_path: Path
-) -> None:
-    digest = digest_of(tmp_path, "run", "--workers", workers)
-    assert digest == result_of(uninterrupted)["state_sha256"]
-    assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
 
 
 def test_a_run_of_two_workers_resumes_with_one(

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import venv
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from helpers import (
     write_own_code,
 )
 from paceline.errors import UserError
+from paceline.messages import Log
 from paceline.places.spark import slots
 from paceline.places.spark.session import check_java
 from paceline.run_folder.folder import RunFolder
@@ -431,6 +433,41 @@ def test_a_host_that_does_not_share_the_run_folder_is_named(tmp_path: Path) -> N
     )
     (tmp_path / ".proof").touch()
     assert not proof_problem(str(tmp_path / ".proof"), "h7")
+
+
+class Listener:
+    """Notes what a task sends to its driver."""
+
+    def __init__(self) -> None:
+        self.heard = list[str]()
+
+    def send(self, message: Log) -> None:
+        self.heard.append(message.text)
+
+    def send_line(self, line: bytes) -> None:
+        self.heard.append(line.decode())
+
+
+def test_what_a_worker_logs_before_a_message_is_sent_before_it() -> None:
+    from paceline.places.spark.task import _pass_on
+
+    for _ in range(50):
+        (messages, message), (log, text), driver = os.pipe(), os.pipe(), Listener()
+        passing = threading.Thread(target=_pass_on, args=(messages, log, driver))
+        passing.start()
+        os.write(message, b"one\ntw")
+        os.write(text, b"Traceback")
+        os.write(message, b"o\n")
+        os.close(message)
+        os.write(text, b"the end")
+        os.close(text)
+        passing.join(SOON_S)
+        assert not passing.is_alive()
+        assert [each for each in driver.heard if "\n" in each] == ["one\n", "two\n"]
+        logged = "".join(each for each in driver.heard if "\n" not in each)
+        assert logged == "Tracebackthe end"
+        before = "".join(driver.heard[: driver.heard.index("two\n")])
+        assert "Traceback" in before
 
 
 def test_a_finished_run_says_so_without_starting_spark(uninterrupted: Path, tmp_path: Path) -> None:

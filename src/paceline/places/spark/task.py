@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -130,16 +131,10 @@ def _run_worker(
     process, messages = start_worker(job, log_writer, folder, _environment(context))
     assert process.stdin
     threading.Thread(target=_forward_commands, args=(driver, process), daemon=True).start()
-    readers = ((_pass_messages, messages), (_pass_log, log))
-    passing = [
-        threading.Thread(target=target, args=(reader, driver), daemon=True)
-        for target, reader in readers
-    ]
-    for thread in passing:
-        thread.start()
+    passing = threading.Thread(target=_pass_on, args=(messages, log, driver), daemon=True)
+    passing.start()
     code = process.wait()
-    for thread in passing:
-        thread.join(LAST_MESSAGES_S)
+    passing.join(LAST_MESSAGES_S)
     process.stdin.close()
     return code
 
@@ -157,16 +152,35 @@ def _forward_commands(driver: DriverConnection, process: subprocess.Popen[bytes]
     process.send_signal(signal.SIGKILL)
 
 
-def _pass_messages(reader: int, driver: DriverConnection) -> None:
-    with os.fdopen(reader, "rb") as messages:
-        for message in messages:
-            driver.send_line(message)
+def _pass_on(messages: int, log: int, driver: DriverConnection) -> None:
+    """Pass messages and log on until both have ended, the log before messages that came after it.
+
+    A driver that gets an error ends its tasks; the traceback in the log must be there by then.
+    """
+    os.set_blocking(log, False)
+    opened, begun = {messages, log}, b""
+    while opened:
+        ready, _, _ = select.select(opened, [], [])
+        content = os.read(messages, 65536) if messages in ready else b""
+        if log in opened and not _pass_log(log, driver):
+            opened.discard(log)
+        *lines, begun = (begun + content).split(b"\n")
+        for line in lines:
+            driver.send_line(line + b"\n")
+        if messages in ready and not content:
+            opened.discard(messages)
+    os.close(messages)
+    os.close(log)
 
 
-def _pass_log(reader: int, driver: DriverConnection) -> None:
-    with os.fdopen(reader, "rb", buffering=0) as log:
-        while text := log.read(65536):
+def _pass_log(log: int, driver: DriverConnection) -> bool:
+    """Pass on what the log has now; return whether more may come."""
+    try:
+        while text := os.read(log, 65536):
             driver.send(Log(text.decode(errors="replace")))
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _environment(context: BarrierTaskContext) -> dict[str, str]:
