@@ -84,7 +84,7 @@ def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(
     assert second.startswith("accuracy 0.")
     assert len(table) == 1 + 10 + 1
     assert table[-1].split()[:2] == ["macro", "131"]
-    assert ended.err == "note: runs/mine is not finished; this is its best checkpoint so far\n"
+    assert ended.err == "note: runs/mine is not finished; this is its last checkpoint so far\n"
 
 
 def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_moving_average(
@@ -133,7 +133,7 @@ def test_data_that_moved_are_found_by_the_flag_and_other_classes_are_refused(tmp
     run, _, _ = make_grey_run(tmp_path)
     before = evaluate_run(run)
     (tmp_path / "arrays").rename(tmp_path / "moved")
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="which is not there; give"):
         evaluate_run(run)
     assert evaluate_run(run, data_dir=str(tmp_path / "moved")).loss == before.loss
     (tmp_path / "moved" / "classes.json").write_text('["x", "y", "z"]')

@@ -22,7 +22,7 @@ def run_inputs(seed: int, count: int, *targets: str, timeout_s: float) -> int:
         command, capture_output=True, text=True, timeout=timeout_s, cwd=HERE, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    found = re.search(r"(\d+) inputs, 0 failures", done.stdout)
+    found = re.search(r"^(\d+) inputs, 0 failures", done.stdout, re.MULTILINE)
     assert found, done.stdout
     return int(found[1])
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from importlib import import_module
 from typing import Any, get_args
+from unittest import mock
 
 import pytest
 
@@ -180,7 +182,7 @@ def test_ports_are_chosen_again_only_a_few_times() -> None:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between attempts, which take no time here."""
     found: list[float] = []
-    monkeypatch.setattr(restarts.time, "sleep", found.append)
+    monkeypatch.setattr(restarts, "time", mock.Mock(wraps=time, sleep=found.append))
     return found
 
 
