@@ -406,7 +406,8 @@ MODELS = {
     "v2": (Model(depth=8, version="v2"), 16, 4, 3, 3),
     "leaky": (Model(depth=8, leakiness=0.1), 16, 7, 0, 0),
     "projections": (Model(depth=8, shortcut="B-norm"), 16, 9, 0, 0),
-    # Leaky by 0.99: with a ReLU, an activation on the other side of 0 changed a gradient by 2 %.
+    # Leaky by 0.99: with a ReLU, activations on the other side of 0 change gradients. On four
+    # seeds, own kernels differed from double precision by up to 1.4 %, TensorFlow's by 4.3 %.
     "bottleneck": (
         Model(depth=11, block="bottleneck", shortcut="B-norm", leakiness=0.99),
         16,

@@ -232,6 +232,7 @@ def test_two_replicas_on_two_parameter_servers_with_every_part_of_the_update(
     assert one == digest_of(tmp_path, "two", *flags, "--ps", "2")
 
 
+@pytest.mark.long
 def test_one_replica_that_is_never_stale_gives_the_bits_of_synchronous_training(
     tmp_path: Path,
 ) -> None:

@@ -154,6 +154,7 @@ def run_example(
     return run
 
 
+@pytest.mark.long
 def test_the_example_of_a_keras_actor(run_example: Callable[[str], list[str]]) -> None:
     first, same, second = run_example("ray_keras_actor.py")
     assert same == "both predict the same: True"
@@ -479,6 +480,7 @@ def vector_bytes() -> int:
     return 4 * sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats"))
 
 
+@pytest.mark.long
 def test_with_all_actors_lost_the_engine_gives_up_so_that_the_checkpoint_counts(
     crews: Callable[..., Crew],
 ) -> None:

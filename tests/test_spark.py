@@ -590,6 +590,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.long
 def test_a_conversion_whose_task_is_killed_once_writes_the_same_bytes_as_one_machine(
     pictures: Path, tmp_path: Path, master: str
 ) -> None:
