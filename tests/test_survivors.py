@@ -21,7 +21,7 @@ from paceline.config.job import Job, Place, Run
 from paceline.core.metrics import TAIL
 from paceline.core.state import State, StateLayout
 from paceline.engines import probe
-from paceline.engines.meeting import meet
+from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import AddressTaken
 from paceline.messages import Advanced, Held, Kept, Message, Piece
 from paceline.places import survivors
@@ -135,7 +135,7 @@ def test_tasks_that_come_one_after_another_meet_in_any_order(order: tuple[int, .
     addresses, met = tuple(free_addresses(3)), dict[int, float]()
 
     def arrive(index: int) -> None:
-        meet(Cluster(addresses, index))
+        wait_for_tasks(Cluster(addresses, index))
         with socket.create_server(("127.0.0.1", port_of(addresses[index]))) as server:
             met[index] = time.monotonic()  # now TensorFlow's server answers at the address
             server.settimeout(3.0)
@@ -166,7 +166,7 @@ def test_a_task_whose_port_another_program_has_says_so() -> None:
     with socket.create_server(("0.0.0.0", 0)) as other:
         own = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(AddressTaken, match=f"cannot listen at {own}"):
-            meet(Cluster((own, *free_addresses(1)), 0))
+            wait_for_tasks(Cluster((own, *free_addresses(1)), 0))
 
 
 def test_the_silent_of_several_addresses_are_found() -> None:

@@ -24,9 +24,9 @@ from paceline.core.tree import add, subtree_sums
 from paceline.engines.base import BuildCore, WantsStop
 from paceline.engines.collectives import Collectives
 from paceline.engines.exchange import ExactSum
-from paceline.engines.meeting import meet
 from paceline.engines.memory import Memory
 from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
+from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.worker import devices
 from paceline.worker.fingerprint import compare_workers
 
@@ -36,7 +36,7 @@ def open_engine(
 ) -> tuple[Core, CollectiveEngine]:
     """Connect to the other workers, build the core, and compare it with theirs."""
     if job.place.kind.platform_restarts and job.cluster.num_workers > 1:
-        meet(job.cluster)
+        wait_for_tasks(job.cluster)
     strategy = devices.build_strategy(job)
     core = build_core()
     neighbours = find_neighbours(job.cluster.index)

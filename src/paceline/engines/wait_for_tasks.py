@@ -20,7 +20,7 @@ from paceline.errors import address_taken
 POLL_S = 0.2
 
 
-def meet(cluster: Cluster) -> None:
+def wait_for_tasks(cluster: Cluster) -> None:
     """Return when every other worker has answered. This one answers meanwhile.
 
     Workers that have gone on answer too, by TensorFlow's server at the same address.
