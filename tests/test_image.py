@@ -176,7 +176,7 @@ def test_the_image_trains_with_the_bits_of_outside_and_a_sigterm_saves(
         healthy = container.run("doctor")
         assert healthy.code == 0, healthy
         stopped_and_continued(container, uninterrupted, tmp_path / "output")
-        row_of_the_page(container, tmp_path)
+        row_of_the_page(container, tmp_path / "walk")
 
 
 def stopped_and_continued(container: Container, uninterrupted: Path, output: Path) -> None:
@@ -200,6 +200,8 @@ def stopped_and_continued(container: Container, uninterrupted: Path, output: Pat
 def row_of_the_page(container: Container, folder: Path) -> None:
     """Train as docs/coming-from.md says, on a small ImageNet."""
     (row,) = (command for command in COMMANDS_NOW if command.startswith("docker"))
+    (folder / "output").mkdir(parents=True)
+    os.chown(folder / "output", 1000, 1000)
     write_pictures(folder / "pictures", np.random.default_rng(0))
     convert = ("data", "convert", "pictures", "imagenet", "--first-label", "1")
     assert paceline(*convert, "--processes", "1", cwd=folder).code == 0
@@ -224,7 +226,7 @@ def test_the_first_process_of_a_namespace_saves_at_a_sigterm_and_continues(
     waiting = ("--actions", f"{own}:wait_for_a_signal")
     with program(*words, *waiting, cwd=tmp_path, inside=inside) as running:
         wait_until((tmp_path / "reached").exists)
-        (first,) = (pid for pid in running.find("paceline train smoke") if pid != running.pid)
+        (first,) = (pid for pid in running.find("wait_for_a_signal") if pid != running.pid)
         os.kill(first, signal.SIGTERM)
         assert running.wait().code == 143
     assert paceline(*words, cwd=tmp_path).code == 0
