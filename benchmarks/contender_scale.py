@@ -12,12 +12,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
@@ -25,6 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
+from benchmarks.forked import run_forked
 from paceline.core.shares import divided_tree
 from paceline.core.tree import add, tree_sum
 from paceline.engines.collectives import Collectives
@@ -158,31 +158,10 @@ def run_worker(case: Case, index: int) -> dict[str, list[dict[str, float]]]:
     return measured
 
 
-def fork_worker(case: Case, index: int) -> tuple[int, int]:
-    """Start a worker; return its process and the pipe on which it sends its result."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return pid, reader
-    signal.alarm(_TIMEOUT_S)
-    try:
-        os.write(writer, json.dumps(run_worker(case, index)).encode())
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)  # without the end of TensorFlow, which would wait for the others
-
-
 def run(case: Case) -> list[Any]:
     """Return the results of all workers; None for one that failed."""
-    started = [fork_worker(case, index) for index in range(len(case.addresses))]
-    results = []
-    for pid, reader in started:
-        with os.fdopen(reader) as file:
-            results.append(json.loads(file.read() or "null"))
-        os.waitpid(pid, 0)
-    return results
+    workers = range(len(case.addresses))
+    return run_forked([partial(run_worker, case, index) for index in workers], _TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
 
 # all that workers need, before they are forked
 import numpy as np
 import tensorflow as tf
+from benchmarks.forked import run_forked
 
 from helpers import free_addresses
 from paceline.config.experiment import Sync
@@ -116,30 +118,6 @@ def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -
     return function(strategy, **case)
 
 
-def fork_worker(
-    function: Callable[..., Any], case: dict[str, Any], index: int, all_done: tuple[int, int]
-) -> tuple[int, int]:
-    """Start a worker; return its process and the pipe on which it sends its result.
-
-    It ends when the pipe `all_done` is closed: slower ones may still fetch its last vectors.
-    """
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return pid, reader
-    signal.alarm(TIMEOUT_S)
-    os.close(all_done[1])
-    try:
-        os.write(writer, json.dumps(run_worker(function, case, index)).encode())
-        os.close(writer)
-        os.read(all_done[0], 1)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)  # without TensorFlow's end, which would wait for the others
-
-
 def connect(workers: int) -> list[Neighbours]:
     """What each worker needs to share memory with the others."""
     memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
@@ -152,19 +130,11 @@ def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
     neighbours = connect(case["workers"]) if case.pop("shared", False) else []
     if case["workers"] > 1:
         case |= {"addresses": free_addresses(case["workers"])}
-    all_done, started = os.pipe(), []
+    works = []
     for index in range(case["workers"]):
         own = {"neighbours": neighbours[index]} if neighbours else {}
-        started.append(fork_worker(function, case | own, index, all_done))
-    results = []
-    for _, reader in started:
-        with os.fdopen(reader) as file:
-            results.append(json.loads(file.read() or '"failed"'))
-    for end in all_done:
-        os.close(end)
-    for pid, _ in started:
-        os.waitpid(pid, 0)
-    return results
+        works.append(partial(run_worker, function, case | own, index))
+    return ["failed" if each is None else each for each in run_forked(works, TIMEOUT_S)]
 
 
 if __name__ == "__main__":
