@@ -2,7 +2,8 @@
 
 It runs on one device, on mirrored devices, or in several processes. Each device holds the whole
 state and computes its share of the replicas. The sums of its subtrees meet those of the others in
-exchanges between pairs (`exchange`), and every device applies the same update to its own copy.
+exchanges between pairs (`exchange`), or for workers of one machine in memory that they share
+(`shared_memory`), and every device applies the same update to its own copy.
 """
 
 from __future__ import annotations
