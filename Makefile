@@ -33,6 +33,9 @@ check: setup-all
 	$(BIN)/mypy
 	$(BIN)/mypy --strict $(addprefix src/paceline/,config core places run_folder)
 	$(BIN)/lint-imports
+	@rm -rf build/dist && mkdir -p build
+	@$(BIN)/python -m build --no-isolation --outdir build/dist > build/package.log 2>&1 || { cat build/package.log; exit 1; }
+	$(BIN)/twine check --strict build/dist/*
 
 format: setup-all
 	$(BIN)/ruff check --fix .
