@@ -427,6 +427,40 @@ def test_what_no_trial_can_train_is_one_line_and_a_diverged_trial_is_a_row(tmp_p
     assert "diverged" in trials[1]["note"]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_search_on_a_cluster_of_two_nodes_has_the_same_digests(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    node = {"num_cpus": 1, "object_store_memory": 150_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    try:
+        cluster.add_node(**node)
+        flags = ("search", "smoke", *FLAGS, "--trials", "2", "--scheduler", "none", "--json")
+        there = run_paceline(
+            *(*flags, "--ray.address", cluster.address), cwd=tmp_path, timeout_s=300.0
+        )
+    finally:
+        cluster.shutdown()
+    assert there.code == 0, there.err
+    for trial in json.loads(there.out.splitlines()[-1])["trials"]:
+        alone = run_paceline(*shlex.split(trial["command"])[1:], "--workers", "2", cwd=tmp_path)
+        assert alone.last_line["state_sha256"] == trial["state_sha256"], alone
+
+
+def test_a_node_that_does_not_see_the_folder_says_what_to_do(tmp_path: Path) -> None:
+    from paceline.tuning.trainable import _why_not_here
+
+    assert "does not see /no/such; give a --search-dir that all nodes see" in _why_not_here(
+        "/no/such"
+    )
+    (tmp_path / "search.json").touch()
+    assert _why_not_here(str(tmp_path)) == _why_not_here("s3://bucket/search") == ""
+
+
 def test_an_experiment_without_a_recipe_is_searched_by_the_nearest_recipes_command() -> None:
     space = build_space({"seed": [1, 2]}, SMOKE)
     experiment = Experiment(data=SMOKE.data)

@@ -102,6 +102,7 @@ def _fit(search: Search, left: list[Trial], scheduler: Any, watch: Watch, scratc
             "number": trial.number,
             "name": trial.name,
             "folder": os.getcwd(),
+            "search_dir": absolute(search.where),
             "metric": search.options.metric,
             "job": replace(
                 trial.job, run=replace(trial.job.run, run_dir=absolute(trial.run_dir))

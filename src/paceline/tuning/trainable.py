@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import socket
 import threading
 from collections import deque
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -24,6 +26,8 @@ from paceline.messages import Message
 from paceline.places import launch
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.storage import is_remote
+from paceline.tuning.folder import RECORD
 from paceline.tuning.trials import Evaluation, read_evaluations
 
 BEAT_S = 1.0
@@ -41,6 +45,7 @@ class TrialOnRay(tune.Trainable):
         with contextlib.suppress(OSError):  # relative paths mean the same as for the command
             os.chdir(trial["folder"])
         self._job = Job.from_json(trial["job"])
+        self._refused = _why_not_here(trial["search_dir"])
         self._metric = trial["metric"]
         self._known = deque(_known_evaluations(self._job))
         self._last: Evaluation | None = None
@@ -55,6 +60,8 @@ class TrialOnRay(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Return the next evaluation, how the training ended, or after a moment nothing new."""
+        if self._refused:
+            return {"done": True, "finished": False, "refused": self._refused}
         if self._known:
             return self._report(self._known.popleft()) | {"known": True}
         if self._thread is None:
@@ -133,9 +140,19 @@ class TrialOnRay(tune.Trainable):
             raise StopIteration
 
 
+def _why_not_here(search_dir: str) -> str:
+    """Return why a node cannot train a trial: it does not see the folder of the search."""
+    if is_remote(search_dir) or Path(search_dir, RECORD).exists():
+        return ""
+    return (
+        f"the node {socket.gethostname()} does not see {search_dir}; give a --search-dir that all "
+        "nodes see: on a shared disk, or s3://..."
+    )
+
+
 def _known_evaluations(job: Job) -> list[Evaluation]:
     """Return the evaluations of the run before its end, if it has begun."""
-    if "://" not in job.run.run_dir and not RunFolder(job.run.run_dir).exists():
+    if not is_remote(job.run.run_dir) and not RunFolder(job.run.run_dir).exists():
         return []
     try:
         found = read_evaluations(existing_run(job.run.run_dir, checkpoints=False))
