@@ -23,7 +23,7 @@ from pathlib import Path
 
 from wheels import ROOT, build_wheel, install, uv
 
-EXTRAS = "cpu,onnx"
+EXTRAS = "cpu,onnx,search"
 SHELLS = ("console", "bash", "sh", "shell")
 NOT_HERE = (
     (r"^make ", "it is for a clone of the repository"),

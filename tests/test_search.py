@@ -18,6 +18,7 @@ from unittest import mock
 import pytest
 
 import paceline
+from browser import Browser, needs_browser
 from helpers import Program, metrics_of, program, result_of, wait_until
 from helpers import paceline as run_paceline
 from paceline.cli.commands import main
@@ -239,6 +240,16 @@ def test_the_table_and_the_page_show_every_trial_and_the_command_of_the_best(
     assert "is &lt;nan&gt;: it has diverged" in page  # escaped
     assert "default-src 'none'" in page
     assert page.count("<svg viewBox") >= 4  # a chart for each setting, and two of curves
+
+
+@needs_browser
+def test_the_page_fits_a_phone_and_asks_no_one(made: Search, tmp_path: Path) -> None:
+    page = Path(run_made(made, []).page)
+    with Browser(tmp_path / "chromium") as browser:
+        for width in (390, 1280):
+            shown = browser.open(page, width)
+            assert shown.evaluate("document.documentElement.scrollWidth") == width
+            assert (shown.requests, shown.errors) == ([], [])
 
 
 def test_a_folder_of_another_search_or_of_somebody_else_is_left_alone(

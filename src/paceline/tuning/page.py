@@ -56,7 +56,7 @@ def _setting_charts(search: Search, trials: Sequence[TrialSummary]) -> list[Draw
         title = name.replace("_", "-")
         show, most = (whole_percent, 1.0) if metric == "accuracy" else (number, float("inf"))
         chart = Chart(
-            f"{metric.capitalize()}, validation", lines, title, show, log_x=_log(each), most=most
+            f"{metric.capitalize()} by {title}", lines, title, show, log_x=_log(each), most=most
         )
         if lines:
             charts.append(Drawing(chart))
