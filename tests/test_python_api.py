@@ -183,7 +183,17 @@ def test_data_can_be_a_function(library_here: Path) -> None:
 
 def test_no_module_has_the_name_of_a_verb() -> None:
     modules = {module.name for module in pkgutil.iter_modules(paceline.__path__)}
-    verbs = {"train", "search", "evaluate", "predict", "export", "report", "runs", "recipes", "load"}
+    verbs = {
+        "train",
+        "search",
+        "evaluate",
+        "predict",
+        "export",
+        "report",
+        "runs",
+        "recipes",
+        "load",
+    }
     assert not verbs & modules
     assert all(inspect.isfunction(getattr(paceline, name)) for name in verbs)
     assert "smoke" in paceline.recipes()

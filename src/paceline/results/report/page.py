@@ -46,6 +46,11 @@ def render_fragment(run: RunData) -> str:
     return get_template("fragment.html").render(run=run, learning_charts=drawings)
 
 
+def render_svg(drawing: charts.Drawing) -> str:
+    """Return a chart as an SVG file, with its style inside."""
+    return get_template("chart.svg").render(drawing=drawing)
+
+
 def get_template(name: str) -> Template:
     """Return a template of the pages, with the functions that it uses."""
     environment = Environment(
