@@ -25,6 +25,8 @@ from wheels import ROOT, build_wheel, install, uv
 
 EXTRAS = "cpu,onnx,search"
 SHELLS = ("console", "bash", "sh", "shell")
+PROGRAMS = r"(paceline|make|python|grep|\.) "
+"""A line of a block without a language is a command if it begins with one of these."""
 NOT_HERE = (
     (r"^make ", "it is for a clone of the repository"),
     (r"^git clone", "it is for a clone of the repository"),
@@ -126,11 +128,11 @@ def _blocks(text: str) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def _lines(lines: list[str], language: str) -> Iterator[tuple[int, str]]:
-    """Yield the commands among the lines: those after `$ `, or without a language our own."""
+    """Yield the commands among the lines: those after `$ `, or without a language PROGRAMS."""
     number = 0
     while number < len(lines):
         first, line = number, lines[number]
-        begins = line.startswith("$ ") if language else re.match(r"(paceline|make) ", line)
+        begins = line.startswith("$ ") if language else re.match(PROGRAMS, line)
         number += 1
         if not begins:
             continue
@@ -192,6 +194,9 @@ def walk(pages: list[Path], folder: Path, wheel: Path | None) -> int:
     for command in (each for page in pages for each in commands_of(page)):
         if why := why_not(command):
             print(f"{command.where}: not run, {why}: {command.text.splitlines()[0]}", flush=True)
+            continue
+        if named := re.match(r"# (\w+\.py)\n", command.text):  # a file to save, run later
+            (home / named[1]).write_text(command.text)
             continue
         _run(command, adapted(command, home), home, variables)
         count += 1
