@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from helpers import Program, metrics_of, paceline, program, result_of, wait_until
+from paceline.run_folder.storage import Store
 from paceline.tuning.space import draw, parse_over
 from test_search import OVER, SMOKE
 
@@ -166,3 +167,19 @@ def test_a_search_on_a_cluster_of_two_nodes_has_the_same_digests(
     for trial in json.loads(there.out.splitlines()[-1])["trials"]:
         alone = paceline(*shlex.split(trial["command"])[1:], "--workers", "2", cwd=tmp_path)
         assert alone.last_line["state_sha256"] == trial["state_sha256"], alone
+
+
+def test_a_search_in_remote_storage_has_its_runs_and_its_page_there(
+    folder: str, tmp_path: Path
+) -> None:
+    flags = ("search", "smoke", *FLAGS[:-1], folder, "--trials", "2", "--scheduler", "none")
+    ended = paceline(*flags, "--json", cwd=tmp_path, timeout_s=300.0)
+    assert ended.code == 0, ended.err
+    trials = json.loads(ended.out.splitlines()[-1])["trials"]
+    assert [trial["state"] for trial in trials] == ["finished"] * 2
+    assert {"search.json", "search.html"} <= set(Store(folder).files())
+    again = paceline(*flags, "--json", cwd=tmp_path)
+    assert "2 of 2 trials" in again.out
+    assert json.loads(again.out.splitlines()[-1])["trials"] == trials
+    assert paceline("runs", folder, cwd=tmp_path).out.count("finished") == 2
+    assert not (tmp_path / "s3:").exists()

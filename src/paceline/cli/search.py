@@ -74,8 +74,7 @@ class Search:
 def _print_plan(plan: Plan) -> None:
     print(f"{len(plan.trials)} trials in {plan.where}")
     for trial in plan.trials:
-        settings = (f"{name.replace('_', '-')}={value}" for name, value in trial.settings.items())
-        print(f"trial {trial.number}  {'  '.join(settings)}")
+        print(f"trial {trial.number}  {trial.words}")
 
 
 def print_result(plan: Plan, result: SearchResult) -> None:

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
+from paceline.config.job import Place
 from paceline.errors import UserError
 from paceline.places.failures import Interrupted
 from paceline.tuning.folder import SearchFolder
@@ -129,7 +130,7 @@ def _fit(search: Search, left: list[Trial], scheduler: Any, watch: Watch, scratc
     tuner.fit()
 
 
-def _whole(search: Search) -> Any:
+def _whole(search: Search) -> Place:
     """Return the place with what a whole trial needs as that of one worker."""
     place = search.place
     processes = place.workers + place.ps + bool(place.ps)
@@ -224,8 +225,7 @@ class Watch:
 
     def _say(self, name: str, text: str) -> None:
         trial = self._trials[name]
-        settings = "  ".join(f"{key}={value}" for key, value in trial.settings.items())
-        self._tell(f"trial {trial.number}/{len(self._trials)}  {settings}: {text}")
+        self._tell(f"trial {trial.number}/{len(self._trials)}  {trial.words}: {text}")
 
 
 def _callback(watch: Watch) -> Any:

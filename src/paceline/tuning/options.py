@@ -77,6 +77,11 @@ class Trial:
         return self.job.run.run_dir
 
     @property
+    def words(self) -> str:
+        """Return its settings as people write them."""
+        return "  ".join(f"{n.replace('_', '-')}={value}" for n, value in self.settings.items())
+
+    @property
     def name(self) -> str:
         """Return the name of its run."""
         return self.run_dir.rpartition("/")[2]
