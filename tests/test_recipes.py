@@ -54,8 +54,12 @@ def test_whatever_decides_the_numbers_changes_the_digest(changes):
     ("changes", "message"),
     [
         (
-            {"precision": "float16"},
-            "precision is 'float16'; it must be one of 'float32', 'bfloat16'",
+            {"precision": "float64"},
+            "precision is 'float64'; it must be one of 'float32', 'bfloat16', 'float16'",
+        ),
+        (
+            {"optimizer": Optimizer(class_weights="equal")},
+            "optimizer.class_weights is 'equal'; it must be numbers, or 'balanced'",
         ),
         ({"sync": Sync(method="rarely")}, "sync.method is 'rarely'; it must be one of"),
         ({"replicas": 0}, "replicas is 0; it must be 1 to 65,536"),

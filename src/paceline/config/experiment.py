@@ -86,9 +86,27 @@ class Data:
     contrast: float = 0.0
     """Largest share by which the pixels of a training image are multiplied more or less after
     scaling, random for each image; 0 leaves them."""
+    saturation: float = 0.0
+    """Largest share by which the colours of a training image become more or less vivid, random for
+    each image; 0 leaves them."""
+    hue: float = 0.0
+    """Largest turn of the colours of a training image around the colour circle, as a share of the
+    circle, random for each image; 0.5 gives any colour, 0 turns none."""
+    rand_augment: int = 0
+    """Number of random changes to each training image (RandAugment): rotations, shifts, contrast
+    and so on, each drawn from 14; 0 changes none."""
+    rand_magnitude: float = 9.0
+    """Strength of the changes of rand-augment, 0 to 10."""
+    random_erasing: float = 0.0
+    """Probability with which a random rectangle of a training image is blanked, of 2 to 33 % of its
+    area; 0 blanks none."""
     mixup: float = 0.0
     """Alpha of mixup, which blends pairs of images and their labels within a replica's slice; 0
     blends none."""
+    cutmix: float = 0.0
+    """Alpha of cutmix, which replaces a rectangle of each image by that of another one of the
+    replica's slice, and the same share of its label; 0 replaces none. With mixup too, each image
+    gets one of the two."""
     image_size: int = 0
     """Side in pixels of the square images that the model sees. Required for encoded images of any
     size; enlarges small ones. 0 leaves images of a fixed size as they are."""
@@ -102,8 +120,9 @@ class Data:
     """Scaling of pixels. standardise: each image to mean 0 and standard deviation 1; unit: x/128 -
     1; mean: subtract the channel means below; mean_std: also divide by the channel deviations
     below."""
-    mean: tuple[float, float, float] = (125.3, 123.0, 113.9)
-    """Channel means (0 to 255) for mean and mean_std."""
+    mean: tuple[float, float, float] | Literal["auto"] = (125.3, 123.0, 113.9)
+    """Channel means (0 to 255) for mean and mean_std. auto: these and the deviations are computed
+    from the training images at the start."""
     std: tuple[float, float, float] = (63.0, 62.1, 66.7)
     """Channel standard deviations (0 to 255) for mean_std."""
 
@@ -204,8 +223,9 @@ class Experiment:
     are cores or GPUs is fastest. At least as many as there are workers."""
     threads_per_replica: int = 1
     """Threads inside a TensorFlow operation. Above 1, a process computes one replica at a time."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the layers; the state is always float32."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Arithmetic of the layers; the state is always float32. float16, for GPUs, scales the loss so
+    that small gradients are not lost."""
     kernels: Literal["auto", "own", "tensorflow"] = "auto"
     """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (AVX2, float32),
     about twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice

@@ -154,6 +154,11 @@ class Job:
                 "sync.method weights is not for parameter servers, where replicas have no weights "
                 "of their own; leave out --ps (or the ps tasks of TF_CONFIG)"
             )
+        if self.cluster.ps and self.experiment.precision == "float16":
+            raise UserError(
+                "precision float16 is not for parameter servers, which have no common loss scale; "
+                "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
+            )
         if self.cluster.ps:
             return "parameter_server"
         if method == "async":

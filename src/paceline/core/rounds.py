@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.schedule import rates
+from paceline.core import loss_scale
 from paceline.core.metrics import TAIL, tail_scale
 from paceline.core.replica import Core
 from paceline.core.tree import opaque
@@ -78,8 +79,11 @@ def _build_gradients(core: Core) -> tuple[Any, Any]:
     def one_replica(
         vectors: Vectors, step: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
     ) -> Any:
+        scale = vectors[loss_scale.VECTOR][0] if core.is_scaled else None
+
         def compute(replica: tf.Tensor) -> tf.Tensor:
-            return core.replica_vector(vectors["params"], vectors["stats"], step, replica, signals)
+            params, stats = vectors["params"], vectors["stats"]
+            return core.replica_vector(params, stats, step, replica, signals, scale)
 
         return compute
 

@@ -18,9 +18,8 @@ def build_model(
 ) -> keras.Model:
     """Return a model whose initial weights depend on the experiment alone."""
     keras.utils.set_random_seed(experiment.seed)
-    keras.config.set_dtype_policy(
-        "mixed_bfloat16" if experiment.precision == "bfloat16" else "float32"
-    )
+    precision = experiment.precision
+    keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
     if not experiment.model.build:
         build = build_speedrun if experiment.model.layout == "speedrun" else build_resnet
         return build(experiment.model, image_shape, num_classes, experiment.seed)

@@ -30,6 +30,7 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
     from paceline.core.replica import build_core
     from paceline.data import build_source, hold_out
     from paceline.data.batches import image_shape
+    from paceline.data.statistics import with_numbers
     from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
 
@@ -47,6 +48,7 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
             "give that or more"
         )
+    experiment = with_numbers(experiment, train, num_classes, _stored_facts(job))
     model = build_model(
         replace(experiment, model=replace(experiment.model, build=code.get("model.build", ""))),
         image_shape(experiment.data, source),
@@ -55,6 +57,12 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
     _check_sizes(experiment.data, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
     return build_core(experiment, plan, source, splits, template, num_classes, views)
+
+
+def _stored_facts(job: Job) -> dict[str, Any]:
+    """Return what the run folder knows of the data; nothing if there is no run yet."""
+    run = RunFolder(job.run.run_dir) if job.run.run_dir else None
+    return run.data_facts() if run and run.exists() else {}
 
 
 def _check_sizes(data: Data, model: keras.Model) -> None:
@@ -81,17 +89,20 @@ def _check_width(model: Model) -> None:
         )
 
 
-def data_facts(core: Core) -> dict[str, Any]:
+def data_facts(job: Job, core: Core) -> dict[str, Any]:
     """Return what a resumed run compares with its data, and what prediction needs without it."""
+    from paceline.data.statistics import computed_facts
+
     sizes = {name: split.size for name, split in core.splits.items()}
     shape = list(core.source.image_shape) if core.source.image_shape else None
-    facts = {
+    facts: dict[str, Any] = {
         "train": core.num_examples,
         **sizes,
         "classes": list(core.source.classes),
         "image_shape": shape,
     }
-    return facts | ({"content": core.source.digest} if core.source.digest else {})
+    facts |= {"content": core.source.digest} if core.source.digest else {}
+    return facts | computed_facts(job.experiment, core.experiment)
 
 
 def own_code(job: Job) -> dict[str, str]:

@@ -78,7 +78,7 @@ def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     if reason := why_not_own(job.experiment, kernels):
         send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
     code = code_digests(job)
-    for line in run.open(job.experiment, data_facts(core), kernels, code):
+    for line in run.open(job.experiment, data_facts(job, core), kernels, code):
         send(Warn(f"a library changed since this run began, bits may differ: {line}"))
     specs = specs_of(job.experiment, job.run.actions)
     keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
