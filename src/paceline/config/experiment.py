@@ -116,10 +116,13 @@ class Data:
     the image size. Evaluation takes the central square after resizing the short side to 256/224."""
     crop_area_min: float = 0.08
     """Smallest share of an image's area that a training crop takes (crop area)."""
-    scaling: Literal["standardise", "unit", "mean", "mean_std"] = "mean_std"
+    scaling: Literal["standardise", "unit", "mean", "mean_std", "bgr_mean", "application"] = (
+        "mean_std"
+    )
     """Scaling of pixels. standardise: each image to mean 0 and standard deviation 1; unit: x/128 -
     1; mean: subtract the channel means below; mean_std: also divide by the channel deviations
-    below."""
+    below; bgr_mean: as mean, then exchange red and blue; application: as the model of
+    keras.applications expects it."""
     mean: tuple[float, float, float] | Literal["auto"] = (125.3, 123.0, 113.9)
     """Channel means (0 to 255) for mean and mean_std. auto: these and the deviations are computed
     from the training images at the start."""
@@ -133,7 +136,8 @@ class Model:
 
     build: str = ""
     """Your own Keras model, as package.module:function or file.py:function. The function is called
-    with image_shape and num_classes. A .keras file is a model with the weights to start from."""
+    with image_shape and num_classes. A .keras file is a model with the weights to start from,
+    keras:NAME a model of keras.applications with a new head."""
     layout: Literal["cifar", "imagenet", "speedrun"] = "cifar"
     """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
     stride 2, max-pooling and four stages. speedrun: no ResNet, but six 3x3 convolutions with
@@ -184,7 +188,13 @@ class Model:
     """Whether the model returns logits or probabilities."""
     init_from: str = ""
     """Run folder or .keras file whose weights training starts from. Layers with another shape, such
-    as the head, are initialised anew."""
+    as the head, are initialised anew. keras:NAME starts from the published weights of a model of
+    keras.applications, in Keras's cache or in a file (keras:NAME:FILE), and is that model, if build
+    is empty."""
+    freeze: tuple[str, ...] = ()
+    """Layers whose weights stay as they are: names, their beginnings or patterns, ranges such as
+    stem..stage3, or backbone, which is all but the last layer with weights. Their BatchNorm uses
+    its stored statistics."""
 
 
 @dataclass(frozen=True)

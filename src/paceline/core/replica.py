@@ -173,7 +173,7 @@ def build_core(
         train=train,
         splits=held_out,
         phases=_build_phases(experiment, plan, train, template, num_classes),
-        apply=_build_apply(experiment, layout),
+        apply=_build_apply(experiment, layout, template),
         eval_batch_size=eval_batch_size,
         evaluate_batch={
             name: opaque(lambda *which, each=each: each(*which)[0])
@@ -255,7 +255,7 @@ def _build_replica_step(
 
 
 def _build_apply(
-    experiment: Experiment, layout: StateLayout
+    experiment: Experiment, layout: StateLayout, template: Template
 ) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
     optimizer, sizes = experiment.optimizer, layout.sizes()
     scaled = loss_scale.is_scaled(experiment)
@@ -263,7 +263,8 @@ def _build_apply(
     update = build(optimizer, layout.parts["params"])
 
     def apply(vectors: Vectors, mean: tf.Tensor, rates: tf.Tensor) -> Vectors:
-        gradient, stats, _ = tf.split(mean, [sizes["params"], sizes["stats"], len(TAIL)])
+        gradient, moving, _ = tf.split(mean, [sizes["params"], template.moving_size(), len(TAIL)])
+        stats = template.merge(vectors["stats"], moving)
         new = {**update(vectors, gradient, rates), "stats": stats}
         return loss_scale.finish_step(vectors, new, gradient) if scaled else new
 

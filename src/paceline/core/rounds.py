@@ -97,6 +97,7 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
     """Each replica trains alone, then all vectors are averaged as one."""
     length, scale = core.plan.round_steps, tail_scale(core.experiment.replicas)
     names, sizes = list(core.layout.parts), list(core.layout.sizes().values())
+    template = core.template
 
     def join(vectors: Vectors) -> tf.Tensor:
         return tf.concat([vectors[name] for name in names], 0)
@@ -129,7 +130,10 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
     def finish(vectors: Vectors, mean: tf.Tensor, table: tf.Tensor) -> tuple[Vectors, tf.Tensor]:
         *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
         tails = tf.reshape(tails, [length, len(TAIL)]) * scale
-        return dict(zip(names, pieces, strict=True)), tails
+        new = dict(zip(names, pieces, strict=True))
+        if template.fixed:  # a mean of equal numbers may differ from them in the last bit
+            new["stats"] = template.merge(vectors["stats"], template.moving(new["stats"]))
+        return new, tails
 
     return one_replica, finish
 

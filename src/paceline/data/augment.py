@@ -97,7 +97,8 @@ def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
     )
     if data.scaling == "mean_std":
         rows /= tf.tile(tf.constant(data.std[:channels], tf.float32), [width])
-    return tf.reshape(rows, [-1, height, width, channels])
+    scaled = tf.reshape(rows, [-1, height, width, channels])
+    return tf.reverse(scaled, [-1]) if data.scaling == "bgr_mean" else scaled
 
 
 def resize(images: tf.Tensor, size: int) -> tf.Tensor:

@@ -37,22 +37,18 @@ def rand_augment(data: Data, images: tf.Tensor, draws: Draws) -> tf.Tensor:
     chosen = tf.cast(draws.each(names) % len(CHANGES), tf.int32)
     signs = 1 - 2 * tf.cast(draws.each([f"{name}/sign" for name in names]) % 2, tf.int32)
 
-    @tf.function(autograph=False)  # so that it is built once, not for every change
-    def change(image: tf.Tensor, which: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-        ways = [partial(each, image, sign, strength) for each in CHANGES.values()]
-        return tf.ensure_shape(tf.switch_case(which, ways), images.shape[1:])
-
-    def change_all(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    # no tf.function here, to build the graph of a change once: with several workers, TensorFlow
+    # fails in it ("Haven't set up remote eager worker")
+    def change(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
         image, own, sign = parts
         for k in range(count):
-            image = change(image, own[k], sign[k])
+            ways = [partial(each, image, sign[k], strength) for each in CHANGES.values()]
+            image = tf.ensure_shape(tf.switch_case(own[k], ways), images.shape[1:])
         return image
 
     signature = tf.TensorSpec(images.shape[1:], tf.uint8)
     parts = (images, chosen, signs)
-    return tf.map_fn(
-        change_all, parts, fn_output_signature=signature, parallel_iterations=_PARALLEL
-    )
+    return tf.map_fn(change, parts, fn_output_signature=signature, parallel_iterations=_PARALLEL)
 
 
 def _identity(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:

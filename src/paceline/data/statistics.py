@@ -38,26 +38,27 @@ def with_numbers(
         optimizer = replace(optimizer, class_weights=tuple(known))
     _check_weights(optimizer, num_classes)
     if data.mean == "auto":
-        data = with_stored_means(data, stored)
-    if data.mean == "auto":
         mean, std = channel_statistics(data, train)
         data = replace(data, mean=mean, std=std)
     return replace(experiment, optimizer=optimizer, data=data)
 
 
 def with_stored_means(data: Data, stored: dict[str, Any]) -> Data:
-    """Return the data with the means and deviations that a run has stored, if it is `auto`."""
-    if data.mean != "auto" or "mean" not in stored:
+    """Return the data with the scaling that a run has stored, if it is of the data or the model."""
+    if "mean" not in stored or (data.mean != "auto" and data.scaling != "application"):
         return data
-    return replace(data, mean=tuple(stored["mean"]), std=tuple(stored["std"]))
+    scaling = stored.get("scaling", data.scaling)
+    return replace(data, scaling=scaling, mean=tuple(stored["mean"]), std=tuple(stored["std"]))
 
 
-def computed_facts(asked: Experiment, used: Experiment) -> dict[str, list[float]]:
+def computed_facts(asked: Experiment, used: Experiment) -> dict[str, Any]:
     """Return the numbers that were computed, to be compared between workers and stored."""
-    facts: dict[str, list[float]] = {}
+    facts: dict[str, Any] = {}
     if asked.optimizer.class_weights == "balanced":
         facts["class_weights"] = [float(each) for each in used.optimizer.class_weights]
-    if asked.data.mean == "auto":
+    if asked.data.scaling == "application":
+        facts["scaling"] = used.data.scaling
+    if asked.data.mean == "auto" or asked.data.scaling == "application":
         facts |= {"mean": list(map(float, used.data.mean)), "std": list(used.data.std)}
     return facts
 

@@ -30,11 +30,12 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
     from paceline.core.replica import build_core
     from paceline.data import build_source, hold_out
     from paceline.data.batches import image_shape
-    from paceline.data.statistics import with_numbers
+    from paceline.data.statistics import with_numbers, with_stored_means
     from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
+    from paceline.models.applications import with_own_scaling
 
-    experiment, code = job.experiment, own_code(job)
+    code, stored, experiment = own_code(job), _stored_facts(job), job.experiment
     _check_width(experiment.model)
     source = build_source(replace(experiment.data, build=code.get("data.build", "")))
     train, validation = hold_out(source, experiment.data.validation)
@@ -48,13 +49,12 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
             "give that or more"
         )
-    experiment = with_numbers(experiment, train, num_classes, _stored_facts(job))
-    model = build_model(
-        replace(experiment, model=replace(experiment.model, build=code.get("model.build", ""))),
-        image_shape(experiment.data, source),
-        num_classes,
-    )
-    _check_sizes(experiment.data, model)
+    data = with_stored_means(experiment.data, stored)
+    experiment = with_own_scaling(replace(experiment, data=data))
+    experiment = with_numbers(experiment, train, num_classes, stored)
+    own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
+    model = build_model(replace(experiment, model=own), image_shape(data, source), num_classes)
+    _check_sizes(data, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
     return build_core(experiment, plan, source, splits, template, num_classes, views)
 

@@ -105,8 +105,10 @@ def _first_state(training: Training, checkpoints: Checkpoints, run: RunFolder) -
     state = _initial_state(core)
     if not init_from:
         return state
-    from paceline.models.warm_start import start_from
+    from paceline.models.warm_start import scaled_otherwise, start_from
 
+    if note := scaled_otherwise(core.experiment):
+        training.send(Warn(note))
     state, new = start_from(init_from, core.template, state)
     training.send(Warn(f"started from {init_from}; new are {', '.join(new) or 'none'}"))
     return state
