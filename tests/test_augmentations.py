@@ -11,9 +11,8 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
 from helpers import paceline, result_of
-from paceline.config.experiment import Data, Experiment
-from paceline.core.replica import build_targets
-from paceline.data.batches import build_train_batches, image_shape
+from paceline.config.experiment import Data
+from paceline.data.batches import image_shape
 from paceline.data.draws import Draws
 from paceline.data.rand_augment import CHANGES, rand_augment
 from paceline.data.source import Source
@@ -320,16 +319,6 @@ ALL = Data(
     cutmix=1.0,
     mixup=0.2,
 )
-
-
-def test_an_example_gets_the_same_colours_and_changes_whatever_replica_prepares_it():
-    data = replace(ALL, mixup=0.0, cutmix=0.0)
-    by_two = [train_batch(data, 1, replica)[0].images for replica in (0, 1)]
-    images = np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), np.uint8)
-    alone = Experiment(data=data, global_batch_size=16, replicas=1, seed=5)
-    split = in_memory(images, np.arange(40) % 10)
-    whole = build_train_batches(alone, split, build_targets(alone, 10))(number(1), number(0))
-    np.testing.assert_array_equal(np.concatenate(by_two), whole.images)
 
 
 def test_with_all_augmentations_two_devices_give_the_bits_of_one(mirrored):

@@ -22,7 +22,9 @@ from PIL import Image
 from helpers import paceline, result_of
 from in_process import paceline_here
 from paceline.config.experiment import Data, Experiment, Model, Sync
+from paceline.config.recipes import get_recipe
 from paceline.core.flat import build_template
+from paceline.core.state import State
 from paceline.data import augment
 from paceline.data.encoded import evaluation_images
 from paceline.engines.collective import CollectiveEngine
@@ -31,7 +33,8 @@ from paceline.models import applications, build_model
 from paceline.models.applications import build_application, own_scaling
 from paceline.models.warm_start import scaled_otherwise, start_from
 from paceline.results.export_formats import scaling_layers
-from tiny import EXPERIMENT, build_small_model, build_tiny_core
+from paceline.run_folder.checkpoint import newest_variables
+from tiny import EXPERIMENT, build_tiny_core
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]
 FILE = "mobilenet_1_0_224_tf_no_top.h5"
@@ -127,9 +130,7 @@ def test_another_scaling_than_the_applications_is_noted():
 def test_a_warm_start_takes_all_weights_but_the_head(cached: Path) -> None:
     experiment = replace(EXPERIMENT, model=Model(init_from="keras:MobileNet"))
     template = build_template(build_model(experiment, (32, 32, 3), 7))
-    core = build_tiny_core(EXPERIMENT, build_small_model())
-    first = replace(core.initial_state(), vectors=template.initial())
-    state, new = start_from("keras:MobileNet", template, first)
+    state, new = start_from("keras:MobileNet", template, State(0, template.initial()))
     assert new == ["head_dense/kernel", "head_dense/bias"]
     template.assign(state.vectors["params"], state.vectors["stats"])
     with np.load(cached / "weights.npz") as file:
@@ -259,6 +260,19 @@ def test_a_normalization_layer_of_keras_is_kept_as_it_is(mirrored):
     state = train_on(core, mirrored(1))
     np.testing.assert_array_equal(state.vectors["stats"], core.initial_state().vectors["stats"])
     assert core.template.moving_size() == 0
+
+
+def test_frozen_weights_can_come_from_a_run_that_trained_them(uninterrupted: Path) -> None:
+    smoke = get_recipe("smoke")
+    experiment = replace(smoke, model=replace(smoke.model, freeze=("stem..stage2",)))
+    template = build_template(build_model(experiment, (32, 32, 3), 10))
+    state, new = start_from(str(uninterrupted), template, State(0, template.initial()))
+    assert new == []
+    assert "stem_conv/kernel" in template.fixed
+    template.assign(state.vectors["params"], state.vectors["stats"])
+    known = newest_variables(uninterrupted / "checkpoints", ("params", "stats"))
+    for variable in template.model.weights:
+        np.testing.assert_array_equal(variable.numpy(), known[variable.path])
 
 
 # --- all together

@@ -140,9 +140,8 @@ class Template:
 
     def fixed_mask(self) -> np.ndarray:
         """Return which numbers of `stats` are fixed."""
-        return np.concatenate(
-            [np.full(math.prod(shape), name in self.fixed) for name, shape in self.stats]
-        )
+        each = [np.full(math.prod(shape), name in self.fixed) for name, shape in self.stats]
+        return np.concatenate([*each, np.zeros(0, bool)])
 
     def moving(self, stats: tf.Tensor) -> tf.Tensor:
         """Return the numbers of `stats` that are not fixed."""

@@ -84,6 +84,7 @@ def jitter(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
 
 def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
     """Scale values of 0 to 255 to the float32 range of the experiment."""
+    assert data.scaling != "application", "`models.applications` puts a scaling in its place"
     x = tf.cast(images, tf.float32)
     if data.scaling == "standardise":
         return tf.image.per_image_standardization(x)

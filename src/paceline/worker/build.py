@@ -128,10 +128,12 @@ def summary_line(job: Job, core: Core) -> str:
     e, sizes = job.experiment, core.layout.sizes()
     workers, threads = job.place.workers, e.threads_per_replica
     servers = f" + {len(job.cluster.ps)} ps" if job.cluster.ps else ""
+    frozen = int(core.template.fixed_mask().sum())
+    parameters = f"{sizes['params']:,} parameters" + (f", {frozen:,} more frozen" if frozen else "")
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
         f"{core.num_examples:,} train, {tests} examples of {len(core.source.classes)} classes · "
-        f"{sizes['params']:,} parameters · {workers} worker{'s' * (workers > 1)}{servers} · "
+        f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.side_by_side(job)} side by "
         f"side · kernels {core.template.kernels} · {core.plan.steps_per_epoch:,} steps per epoch, "
