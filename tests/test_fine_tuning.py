@@ -235,7 +235,9 @@ def train_on(core, strategy, steps=2):
     return engine.state()
 
 
-@pytest.mark.parametrize("sync", [Sync(), Sync(method="weights", every=2)])
+@pytest.mark.parametrize(
+    "sync", [Sync(), pytest.param(Sync(method="weights", every=2), marks=pytest.mark.long)]
+)
 def test_frozen_weights_do_not_move_and_devices_agree(sync, mirrored):
     """With three replicas, the mean of equal numbers would differ from them."""
     core = build_tiny_core(replace(FROZEN, sync=sync))
@@ -298,16 +300,25 @@ SMALL = (
 )
 
 
-def test_the_recipe_trains_a_new_head_and_the_run_needs_no_cache(
-    cached: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_recipe_trains_a_new_head_with_the_applications_preprocessing(
+    cached: Path, photos: Path, tmp_path: Path
 ) -> None:
     ended = paceline_here("train", "finetune", "--data.dir", str(photos), *SMALL, cwd=tmp_path)
     assert ended.code == 0, ended.err
     assert "started from keras:MobileNet; new are head_dense/kernel, head_dense/bias" in ended.out
+    assert "2,050 parameters, 3,228,864 more frozen" in ended.out
     assert "another scaling" not in ended.out
     facts = json.loads((tmp_path / "run/config.json").read_text())["data"]
     assert facts["scaling"] == "mean_std"
     assert facts["mean"] == facts["std"] == [127.5] * 3
+
+
+@pytest.mark.long
+def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
+    cached: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("train", "finetune", "--data.dir", str(photos), *SMALL)
+    assert paceline_here(*flags, cwd=tmp_path).code == 0
     monkeypatch.setattr(applications, "keras_home", lambda: "/nowhere")
     target = str(tmp_path / "model.keras")
     export = paceline_here("export", "run", target, "--to", "keras", cwd=tmp_path)
@@ -317,7 +328,6 @@ def test_the_recipe_trains_a_new_head_and_the_run_needs_no_cache(
     assert predicted.code == 0, predicted.err
     seen = evaluation_images(tf.constant([file.read_bytes()]), 32, tf.constant([0], tf.int64))
     exported = keras.saving.load_model(target)(seen).numpy()[0]
-    print(predicted.out)
     (best,) = json.loads(predicted.out)["top"][:1]
     assert exported.max() == pytest.approx(best["probability"], abs=1e-5)
 

@@ -163,7 +163,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(half, mirrored):
 
 
 def test_all_workers_skip_the_same_steps_and_have_the_same_bits(half, mirrored):
-    states = [trained(half, mirrored(count), 2.0**18, steps=6)[1] for count in (1, 2, 3)]
+    states = [trained(half, mirrored(count), 2.0**18, steps=6)[1] for count in (1, 3)]
     assert len({state.sha256() for state in states}) == 1
     scale, finite = states[0].vectors["loss_scale"]
     assert scale < 2.0**18

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import keras
 import numpy as np
@@ -17,7 +16,7 @@ from keras import layers
 from keras.src.backend.config import keras_home
 from keras.src.utils import file_utils
 
-from paceline.config.applications import application_of
+from paceline.config.applications import application_of, is_application, parse_application
 from paceline.config.experiment import Data, Experiment, Model
 from paceline.data.draws import initializer_seed
 from paceline.errors import UserError, near_names
@@ -89,15 +88,21 @@ def _weights_from_cache(name: str) -> Iterator[None]:
                 f"path: keras:{name}:FILE"
             ) from error
 
-    with mock.patch.object(file_utils, "get_file", get_file):
+    file_utils.get_file = get_file
+    try:
         yield
+    finally:
+        file_utils.get_file = download
 
 
 def with_own_scaling(experiment: Experiment) -> Experiment:
     """Return the experiment with the scaling of its application in place of `application`."""
     if experiment.data.scaling != "application":
         return experiment
+    start = experiment.model.init_from
     name = application_of(experiment.model)
+    if not name and is_application(start):
+        name = parse_application(start)[0]
     if not name:
         raise UserError(
             "data.scaling is application, but the model is no keras.applications; give "
