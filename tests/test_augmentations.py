@@ -321,9 +321,9 @@ ALL = Data(
 )
 
 
+@pytest.mark.long  # because of the graph of RandAugment
 def test_with_all_augmentations_two_devices_give_the_bits_of_one(mirrored):
-    data = replace(ALL, rand_augment=1)  # its graph takes long to build
-    experiment = replace(EXPERIMENT, data=data, replicas=2, global_batch_size=8)
+    experiment = replace(EXPERIMENT, data=ALL, replicas=2, global_batch_size=8)
     core, digests = build_tiny_core(experiment, build_small_model()), set()
     for count in (1, 2):
         engine = CollectiveEngine(core, mirrored(count), side_by_side=1)

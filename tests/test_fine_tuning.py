@@ -34,7 +34,7 @@ from paceline.models.applications import build_application, own_scaling
 from paceline.models.warm_start import scaled_otherwise, start_from
 from paceline.results.export_formats import scaling_layers
 from paceline.run_folder.checkpoint import newest_variables
-from tiny import EXPERIMENT, build_tiny_core
+from tiny import EXPERIMENT, build_tiny_core, number
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]
 FILE = "mobilenet_1_0_224_tf_no_top.h5"
@@ -253,6 +253,21 @@ def test_frozen_weights_do_not_move_and_devices_agree(sync, mirrored):
     assert len(first.vectors["momentum"]) == len(first.vectors["params"])
 
 
+def test_own_kernels_compute_the_gradients_through_frozen_norms():
+    frozen = replace(FROZEN, model=replace(FROZEN.model, freeze=("*_norm*",)))
+
+    def gradient(kernels):
+        core = build_tiny_core(replace(frozen, kernels=kernels))
+        vectors = core.initial_state().vectors
+        state = (tf.constant(vectors["params"]), tf.constant(vectors["stats"]))
+        vector = core.replica_vector(*state, number(0), number(0), tf.zeros([2])).numpy()
+        return vector[: len(vectors["params"])]
+
+    own, usual = gradient("own"), gradient("tensorflow")
+    assert np.abs(usual).max() > 1e-3
+    np.testing.assert_allclose(own, usual, rtol=1e-2, atol=1e-4 * np.abs(usual).max())
+
+
 def test_a_normalization_layer_of_keras_is_kept_as_it_is(mirrored):
     """EfficientNet has one, with a count that no step reads."""
     layer = keras.layers.Normalization(mean=None)
@@ -300,8 +315,9 @@ SMALL = (
 )
 
 
-def test_the_recipe_trains_a_new_head_with_the_applications_preprocessing(
-    cached: Path, photos: Path, tmp_path: Path
+@pytest.mark.long
+def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
+    cached: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = paceline_here("train", "finetune", "--data.dir", str(photos), *SMALL, cwd=tmp_path)
     assert ended.code == 0, ended.err
@@ -311,14 +327,6 @@ def test_the_recipe_trains_a_new_head_with_the_applications_preprocessing(
     facts = json.loads((tmp_path / "run/config.json").read_text())["data"]
     assert facts["scaling"] == "mean_std"
     assert facts["mean"] == facts["std"] == [127.5] * 3
-
-
-@pytest.mark.long
-def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
-    cached: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = ("train", "finetune", "--data.dir", str(photos), *SMALL)
-    assert paceline_here(*flags, cwd=tmp_path).code == 0
     monkeypatch.setattr(applications, "keras_home", lambda: "/nowhere")
     target = str(tmp_path / "model.keras")
     export = paceline_here("export", "run", target, "--to", "keras", cwd=tmp_path)
