@@ -302,10 +302,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, count in (("train", 12), ("val", 3)):
         for label, name in enumerate(("dark", "light")):
             (folder / split / name).mkdir(parents=True)
-            for number in range(count):
+            for k in range(count):
                 noise = random.integers(0, 100, (40, 50, 3)) + 150 * label
                 picture = Image.fromarray(noise.astype(np.uint8))
-                picture.save(folder / split / name / f"{number}.png")
+                picture.save(folder / split / name / f"{k}.png")
     return folder
 
 
@@ -350,8 +350,8 @@ def test_fine_tuning_gives_the_same_bits_in_every_place(
 ) -> None:
     flags = ("train", "finetune", "--data.dir", str(photos), *SMALL)
     digests = []
-    for number, where in enumerate(((), place)):
-        folder = tmp_path / str(number)
+    for k, where in enumerate(((), place)):
+        folder = tmp_path / str(k)
         folder.mkdir()
         settings = {"KERAS_HOME": str(home)}
         ended = paceline(*flags, *where, cwd=folder, environment=settings, timeout_s=240)
