@@ -68,7 +68,7 @@ def test_all_ways_to_write_a_setting_are_the_same() -> None:
         ({"optimizer": 1}, "unknown setting 'optimizer'; it has several settings: give a dict"),
         ({"epochs": "two"}, "epochs is 'two'; it must be a number"),
         ({"replicas": 1.5}, "replicas is 1.5; it must be a whole number"),
-        ({"precision": "float16"}, "precision is 'float16'; it must be one of"),
+        ({"precision": "float64"}, "precision is 'float64'; it must be one of"),
         ({"devices": "tpu"}, "devices is 'tpu'; it must be one of"),
         ({"workers": 0}, "workers is 0; it must be 1 or more"),
         ({"schedule": {"rate": -1.0}}, "schedule.rate is -1.0; it must be 0 or more"),

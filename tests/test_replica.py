@@ -79,8 +79,9 @@ def call(core, step=0, replica=0, state=None, stop=0.0):
         number(replica),
         tf.constant([stop, 0.0]),
     ).numpy()
-    sizes = core.layout.sizes()
-    gradient, stats, tail = np.split(vector, [sizes["params"], sizes["params"] + sizes["stats"]])
+    template, size = core.template, core.layout.sizes()["params"]
+    gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
+    stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
     return gradient, stats, dict(zip(TAIL, tail, strict=True))
 
 
