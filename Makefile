@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check sanitize format setup setup-all trackers chaos wheel image bench clean
+.PHONY: train test test-long check docs docs-serve sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -33,10 +33,21 @@ check: setup-all
 	$(BIN)/mypy
 	$(BIN)/mypy --strict $(addprefix src/paceline/,config core places run_folder)
 	$(BIN)/lint-imports
+	$(MKDOCS) build --strict --quiet
 
 format: setup-all
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation site, in build/site; and one that shows changes at once, at http://127.0.0.1:8000.
+# The variable turns off an advertisement of the theme.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+docs: setup-all
+	$(MKDOCS) build --strict --quiet
+	@echo "the site is build/site; make docs-serve shows it"
+
+docs-serve: setup-all
+	$(MKDOCS) serve
 
 # The kernels on random shapes under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize:
@@ -86,7 +97,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,spark,s3,gs,onnx
+ALL := $(EXTRA),dev,docs,ray,spark,s3,gs,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

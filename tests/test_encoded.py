@@ -16,8 +16,8 @@ from paceline.core.replica import build_targets
 from paceline.data.augment import scale
 from paceline.data.batches import build_eval_batches, build_train_batches, image_shape
 from paceline.data.boxes import area_box, short_side, short_side_box
-from paceline.data.draws import Draws
 from paceline.data.decode import decode_any
+from paceline.data.draws import Draws
 from paceline.data.encoded import evaluation_images
 from paceline.data.headers import read_headers
 from paceline.data.source import Source, Split
