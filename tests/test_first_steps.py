@@ -12,39 +12,33 @@ from pathlib import Path
 import pytest
 
 from helpers import Ended, paceline, result_of
+from newcomer import commands_of, why_not
 
 DOCS = Path(__file__).parents[1] / "docs"
-INSTALL = "make setup\n. .venv/bin/activate\n"
-"""Done already where tests run; tests/test_wheel.py installs in an empty environment."""
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Return the language and the text of each block of code; commands have no language."""
-    text = (DOCS / page).read_text()
-    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-
-
-def run_blocks(page: str, folder: Path) -> dict[str, Ended]:
-    """Save the programs of a page, and run its commands one by one; return how they ended."""
+def run_page(page: str, folder: Path) -> dict[str, Ended]:
+    """Save the programs of a page and run its commands in this environment, one by one; return how
+    they ended. `newcomer.py` does the same in an empty environment."""
     own = Path(sys.executable).parent
     path = {"PATH": f"{own}{os.pathsep}{os.environ['PATH']}"}
     ended = {}
-    for language, text in blocks(page):
-        if language == "python" and (named := re.match(r"# (\w+\.py)\n", text)):
+    for command in commands_of(DOCS / page):
+        text = command.text
+        if named := re.match(r"# (\w+\.py)\n", text):
             (folder / named[1]).write_text(text)
-        elif not language and text != INSTALL:
-            for line in text.splitlines():
-                bash = ("bash", "-o", "pipefail", "-c", line)
-                ended[line] = paceline(cwd=folder, command=bash, environment=path, timeout_s=400)
-                assert ended[line].code == 0, (line, ended[line])
+        elif command.language == "bash" and not why_not(command):
+            bash = ("bash", "-c", text)
+            ended[text] = paceline(cwd=folder, command=bash, environment=path, timeout_s=400)
+            assert ended[text].code == 0, (text, ended[text])
     return ended
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_command_of_the_first_steps_does_what_the_page_says(tmp_path: Path) -> None:
-    assert blocks("first-steps.md")[0] == ("", INSTALL)
-    ended = run_blocks("first-steps.md", tmp_path)
+    ended = run_page("first-steps.md", tmp_path)
+    assert len(ended) == 15
     assert result_of(tmp_path / "runs/first")["test_accuracy"] > 0.96
     names = ("stopped", "whole", "two-workers")
     digests = [result_of(tmp_path / "runs" / name)["state_sha256"] for name in names]
@@ -62,16 +56,15 @@ def test_every_command_of_the_first_steps_does_what_the_page_says(tmp_path: Path
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_command_that_checks_the_same_bits_finds_them(tmp_path: Path) -> None:
-    ended = run_blocks("same-bits.md", tmp_path)
+    ended = run_page("same-bits.md", tmp_path)
     (compared,) = (each.out for line, each in ended.items() if line.startswith("grep"))
     assert len(compared.splitlines()) == 4
     assert len({line.rpartition(" ")[2] for line in compared.splitlines()}) == 1
 
 
 def test_the_example_of_sums_prints_what_the_page_says() -> None:
-    found = blocks("same-bits.md")
-    number = [language for language, _ in found].index("python")
-    (_, program), (_, wanted) = found[number : number + 2]
+    text = (DOCS / "same-bits.md").read_text()
+    program, wanted = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)[0]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(program, {})

@@ -13,7 +13,7 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL.ImageFile import ImageFile
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """All that training decodes, see `data.decode`."""
@@ -55,7 +55,7 @@ def inspect_image(data: bytes) -> ImageFacts:
     return ImageFacts(kind, size[1], size[0], channels, colorspace)
 
 
-def _untrainable(kind: str, data: bytes, image: Image.Image) -> str:
+def _untrainable(kind: str, data: bytes, image: ImageFile) -> str:
     """Return why TensorFlow could not decode an image that Pillow reads; nothing if it could."""
     if kind == "WEBP" and data[12:16] == b"VP8X" and data[20] & 2:
         return "an animated WebP cannot be trained on; save one frame of it"
