@@ -24,6 +24,7 @@ AT_ROOT = {
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 """File of the repository -> page."""
 ALONE = ("index.md", "first-steps.md")
