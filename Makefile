@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check sanitize format setup setup-all trackers chaos wheel image bench clean
+.PHONY: train test test-long check docs docs-serve sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -33,6 +33,7 @@ check: setup-all
 	$(BIN)/mypy
 	$(BIN)/mypy --strict $(addprefix src/paceline/,config core places run_folder)
 	$(BIN)/lint-imports
+	$(MKDOCS) build --strict --quiet
 	@rm -rf build/dist && mkdir -p build
 	@$(BIN)/python -m build --no-isolation --outdir build/dist > build/package.log 2>&1 || { cat build/package.log; exit 1; }
 	$(BIN)/twine check --strict build/dist/*
@@ -40,6 +41,16 @@ check: setup-all
 format: setup-all
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation site, in build/site; and one that shows changes at once, at http://127.0.0.1:8000.
+# The variable turns off an advertisement of the theme.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+docs: setup-all
+	$(MKDOCS) build --strict --quiet
+	@echo "the site is build/site; make docs-serve shows it"
+
+docs-serve: setup-all
+	$(MKDOCS) serve
 
 # The kernels on random shapes under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize:
@@ -89,7 +100,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,search,spark,s3,gs,onnx
+ALL := $(EXTRA),dev,docs,ray,search,spark,s3,gs,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

@@ -83,9 +83,9 @@ class Browser:
         os.close(self._answers)
 
     def open(
-        self, file: Path, width: int, height: int = 844, dark: bool = False, scale: float = 1.0
+        self, place: Path | str, width: int, height: int = 844, dark: bool = False, scale: float = 1
     ) -> Page:
-        """Open a file on a screen of this width; a narrow one is a phone."""
+        """Open a file or a URL on a screen of this width; a narrow one is a phone."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -100,7 +100,8 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
-        page.call("Page.navigate", url=file.resolve().as_uri())
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        page.call("Page.navigate", url=url)
         self._wait_for(
             lambda event: (
                 event.get("method") == "Page.loadEventFired" and event.get("sessionId") == session

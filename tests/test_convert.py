@@ -158,13 +158,17 @@ def test_a_image_that_is_gone_is_named(tmp_path):
         ("RGB", "PNG", 3, "RGB"),
         ("RGBA", "PNG", 4, "RGB"),
         ("P", "PNG", 3, "RGB"),
+        ("P", "GIF", 3, "RGB"),
+        ("RGB", "BMP", 3, "RGB"),
+        ("L", "BMP", 1, "Grayscale"),
+        ("RGB", "WEBP", 3, "RGB"),
     ],
 )
 def test_facts_of_a_image(mode, kind, channels, colorspace):
     assert inspect_image(draw(1, mode, kind)) == (kind, 30, 40, channels, colorspace)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.6, 0.9, 0.97])
 def test_a_image_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
     whole = draw(1, kind=kind, size=(200, 160))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import keras
 import numpy as np
+import onnx
 import pytest
 import tensorflow as tf
 from safetensors import safe_open
@@ -66,7 +68,8 @@ def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
     for serving, out in enumerate(outs):
         notes = export(run, out, to, bool(serving))
         assert len(notes) == (serving and to != "savedmodel"), notes
-    assert sorted(tmp_path.iterdir()) == outs
+    beside = [] if to == "savedmodel" else [Path(f"{out}.json") for out in outs]
+    assert sorted(tmp_path.iterdir()) == sorted([*outs, *beside])
     images, _ = draw_shapes(1, 131)
     predicted = use(
         to,
@@ -110,6 +113,61 @@ def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_cl
                 file.get_tensor(name), checkpoint.get_tensor(f"params/{name}")
             )
     assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def described(out: Path) -> dict[str, object]:
+    """Return what an export says of itself, by what its format has for that."""
+    if out.is_dir():
+        return json.loads((out / "assets.extra" / "paceline.json").read_text())
+    if out.suffix == ".keras":
+        return json.loads(zipfile.ZipFile(out).read("paceline.json"))
+    if out.suffix == ".onnx":
+        texts = {each.key: each.value for each in onnx.load(out).metadata_props}
+    else:
+        with safe_open(out, framework="numpy") as file:
+            texts = {name: text for name, text in file.metadata().items() if name != "format"}
+    plain = ("input", "output", "views", "inside", "run", "state_sha256")
+    return {name: text if name in plain else json.loads(text) for name, text in texts.items()}
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "description"),
+    [
+        ("keras", "model.keras", "model.keras.json"),
+        ("savedmodel", "model", "model/preprocessing.json"),
+        ("onnx", "model.onnx", "model.onnx.json"),
+        ("safetensors", "weights.safetensors", "weights.safetensors.json"),
+    ],
+)
+def test_a_json_file_beside_an_export_has_its_whole_description(
+    tmp_path: Path, to: str, name: str, description: str
+):
+    run, _, _ = make_grey_run(tmp_path)
+    out, file = tmp_path / "exports" / name, tmp_path / "exports" / description
+    export(run, out, to, serving=to != "safetensors")
+    facts = json.loads(file.read_text())
+    assert facts == described(out)
+    assert facts["classes"] == ["a", "b", "[red]c"]
+    assert facts["preprocessing"]["grey"] == [0.2989, 0.587, 0.114]
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_no_export_has_the_description_of_another(tmp_path: Path, monkeypatch):
+    run, _, _ = make_grey_run(tmp_path)
+    out, file = tmp_path / "exports" / "model.onnx", tmp_path / "exports" / "model.onnx.json"
+    out.parent.mkdir()
+    file.write_text("a file of the user's own")
+    with pytest.raises(UserError, match=r"model\.onnx\.json exists; give --force"):
+        check_target(str(out), "onnx", force=False)
+    check_target(str(out), "onnx", force=True)
+
+    def fail(new: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("paceline.results.export.put_in_place", fail)
+    with pytest.raises(UserError, match="No space left"):
+        export(run, out, "safetensors", serving=False)
+    assert list(out.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("scaling", ["standardise", "unit", "mean", "mean_std"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -139,3 +141,40 @@ def test_a_model_of_a_notebook_cell_is_trained_with_what_it_uses(tmp_path: Path)
     done = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
     parameters = 4 * 28 + 5 * 10
     assert [cell.outputs[-1].text for cell in done.cells[-2:]] == [f"2 {parameters}\n"] * 2
+
+
+NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
+
+
+def run_notebook(name: str, folder: Path) -> str:
+    """Run a notebook of the examples as it is; return everything that its cells print."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(NOTEBOOKS / name, nbformat.NO_CONVERT)
+    where = {"metadata": {"path": str(folder)}}
+    done = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
+    outputs = [each for cell in done.cells for each in cell.get("outputs", [])]
+    return "".join(each.text for each in outputs if each.output_type == "stream")
+
+
+@needs_notebook
+@pytest.mark.long
+def test_the_notebook_train_look_predict(tmp_path: Path) -> None:
+    """The first training confuses two classes, the second does not."""
+    printed = run_notebook("train-look-predict.ipynb", tmp_path)
+    first, second = (float(number) for number in re.findall(r"accuracy ([0-9.]+),", printed))
+    assert first < 0.9 < second
+    pairs = re.findall(r"is (\w+) - predicted: (\w+)", printed)
+    assert len(pairs) == 4
+    assert all(true == predicted for true, predicted in pairs)
+    assert {"stripes.html", "stripes.keras", "stripes.keras.json"} < set(os.listdir(tmp_path))
+
+
+@needs_notebook
+@pytest.mark.long
+def test_the_notebook_two_places_one_digest(tmp_path: Path, uninterrupted: Path) -> None:
+    printed = run_notebook("two-places-one-digest.ipynb", tmp_path)
+    digests = re.findall(r"^[0-9a-f]{64}$", printed, re.MULTILINE)
+    same = result_of(uninterrupted)["state_sha256"]
+    assert [digest == same for digest in digests] == [True, True, True, True, False]

@@ -118,6 +118,10 @@ def test_point_1_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_pat
         exif = Image.Exif()
         exif[0x0112] = orientation
         files.append(encode(photo(orientation, 70, 51), "JPEG", exif=exif))
+    files += [encode(photo(1, 70, 51).quantize(20), kind) for kind in ("GIF", "BMP")]
+    see_through = photo(2, 70, 51)
+    see_through.putalpha(Image.linear_gradient("L").resize((70, 51)))
+    files += [encode(see_through, "GIF"), encode(see_through, "WEBP", lossless=True, exact=True)]
     for name, run in runs_to_repeat(tmp_path).items():
         predictor, data = load_predictor(run.path), run.experiment().data
         shape = run.data_facts()["image_shape"]
@@ -142,7 +146,7 @@ def test_point_1_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
         for label in ("left", "right"):
             (tmp_path / part / label).mkdir(parents=True)
             for number in range(9 if part == "train" else 4):
-                path = tmp_path / part / label / f"{number}.png"  # the content decides
+                path = tmp_path / part / label / f"{number}.{kind}"
                 exif = Image.Exif()
                 exif[0x0112] = 6
                 more = {"exif": exif} if kind in ("webp", "png") else {}

@@ -32,7 +32,7 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
         raise UserError(f"{_refusal(event, kind)} (see {program} --help)")
 
     if {"-h", "--help"} & set(arguments):
-        _join_lines(kind)
+        join_help_lines(kind)
     with refused.on_parse_error(refuse):
         return tyro.cli(
             kind,
@@ -42,13 +42,13 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
         )
 
 
-def _join_lines(kind: Any) -> None:
+def join_help_lines(kind: Any) -> None:
     """Join the lines of each flag's help, which tyro would show with the breaks of the source."""
     texts = docstrings.parse_docstring_from_object(kind)  # tyro's cache, changed in place
     texts.update({name: " ".join(text.split()) for name, text in texts.items()})
     for _, hint, _ in _fields(kind):
         if dataclasses.is_dataclass(hint):
-            _join_lines(hint)
+            join_help_lines(hint)
 
 
 def _joined(arguments: list[str], flag: str = "--spark.conf") -> list[str]:

@@ -221,7 +221,8 @@ class Export:
     """Export the model of a run, with its class names: paceline export RUN OUT --to FORMAT
 
     keras, savedmodel and onnx are used without Paceline. safetensors contains only the weights.
-    Every export describes its preprocessing.
+    Every export describes its preprocessing, in itself and in a JSON file: OUT.json, or
+    preprocessing.json in the folder of a SavedModel.
 
     Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx
     """

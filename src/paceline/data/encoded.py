@@ -16,11 +16,11 @@ import tensorflow as tf
 from paceline.config.experiment import Data
 from paceline.data import augment
 from paceline.data.boxes import Box, area_box, central_box, short_side_box
+from paceline.data.decode import DCT, decode_any
 from paceline.data.draws import Draws
 from paceline.data.headers import Headers, is_known_format, read_headers
 
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
-_DCT = "INTEGER_ACCURATE"  # as Pillow decodes; TensorFlow's default is off by up to 18 of 255
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
 
 
@@ -73,7 +73,7 @@ def fitted_images(
 
 
 def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
-    image, turn = _decode_any(parts[0]), parts[1]
+    image, turn = decode_any(parts[0]), parts[1]
     lies = turn >= 4
     size = tf.shape(image, tf.int64)[:2]
     target = tf.where(lies, [width, height], [height, width])
@@ -108,9 +108,7 @@ def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
 
     def size_of(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
         string, size, is_unknown = one
-        return tf.cond(
-            is_unknown, lambda: tf.shape(_decode_any(string), tf.int64)[:2], lambda: size
-        )
+        return tf.cond(is_unknown, lambda: tf.shape(decode_any(string), tf.int64)[:2], lambda: size)
 
     sizes = tf.stack([headers.height, headers.width], axis=1)
     signature = tf.TensorSpec([2], tf.int64)
@@ -187,7 +185,7 @@ def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
 
 def _decode_whole(string: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
     image = tf.slice(
-        _decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
+        decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
     )
     return tf.ensure_shape(tf.image.resize(image, [size, size], antialias=True), [size, size, 3])
 
@@ -200,21 +198,11 @@ def _decode_box(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> 
     """
     start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
     image = tf.image.decode_and_crop_jpeg(
-        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=_DCT
+        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=DCT
     )
     return tf.raw_ops.ResizeBilinear(
         images=image[None], size=[size, size], half_pixel_centers=True
     )[0]
-
-
-def _decode_any(string: tf.Tensor) -> tf.Tensor:
-    """Grey and CMYK come out in three channels too."""
-    image = tf.cond(
-        tf.image.is_jpeg(string),
-        lambda: tf.image.decode_jpeg(string, channels=3, dct_method=_DCT),
-        lambda: tf.io.decode_image(string, channels=3, expand_animations=False),
-    )
-    return tf.ensure_shape(image, [None, None, 3])
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:

@@ -28,9 +28,9 @@ class Headers(NamedTuple):
 
 def read_headers(encoded: tf.Tensor) -> Headers:
     """Read the headers of strings [n]. Sizes of formats other than JPEG and PNG need decoding."""
-    start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 24)
-    is_jpeg = _starts_with(start, b"\xff\xd8\xff")
-    is_png = _starts_with(start, b"\x89PNG\r\n\x1a\n")
+    start = bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 24)
+    is_jpeg = starts_with(start, b"\xff\xd8\xff")
+    is_png = starts_with(start, b"\x89PNG\r\n\x1a\n")
     height, width, exif = _walk(encoded, is_jpeg)
     height = tf.where(is_png, _number(start[:, 20:24]), height)
     width = tf.where(is_png, _number(start[:, 16:20]), width)
@@ -47,16 +47,14 @@ def read_headers(encoded: tf.Tensor) -> Headers:
 def is_known_format(encoded: tf.Tensor) -> tf.Tensor:
     """Whether each string begins as an image that TensorFlow can decode: JPEG, PNG, GIF, BMP or
     WebP."""
-    start = _bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
+    start = bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
     magics = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-    webp = _starts_with(start, b"RIFF") & _starts_with(start[:, 8:], b"WEBP")
-    return tf.reduce_any(
-        tf.stack([*(_starts_with(start, magic) for magic in magics), webp]), axis=0
-    )
+    webp = starts_with(start, b"RIFF") & starts_with(start[:, 8:], b"WEBP")
+    return tf.reduce_any(tf.stack([*(starts_with(start, magic) for magic in magics), webp]), axis=0)
 
 
-def _bytes_at(encoded: tf.Tensor, position: tf.Tensor, count: int) -> tf.Tensor:
-    """int64 [n, count]; zeros beyond the end of a string."""
+def bytes_at(encoded: tf.Tensor, position: tf.Tensor, count: int) -> tf.Tensor:
+    """Return bytes of strings [n], int64 [n, count]; zeros beyond the end of a string."""
     position = tf.minimum(position, tf.cast(tf.strings.length(encoded), tf.int64))
     piece = tf.strings.substr(
         encoded, position, tf.fill(tf.shape(position), tf.constant(count, tf.int64))
@@ -64,7 +62,8 @@ def _bytes_at(encoded: tf.Tensor, position: tf.Tensor, count: int) -> tf.Tensor:
     return tf.cast(tf.io.decode_raw(piece, tf.uint8, fixed_length=count), tf.int64)
 
 
-def _starts_with(numbers: tf.Tensor, magic: bytes) -> tf.Tensor:
+def starts_with(numbers: tf.Tensor, magic: bytes) -> tf.Tensor:
+    """Return whether each row of bytes [n, k] begins with `magic`."""
     return tf.reduce_all(numbers[:, : len(magic)] == tf.constant(list(magic), tf.int64), axis=1)
 
 
@@ -80,7 +79,7 @@ def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor,
     def body(
         position: tf.Tensor, active: tf.Tensor, height: tf.Tensor, width: tf.Tensor, exif: tf.Tensor
     ) -> list[tf.Tensor]:
-        head = _bytes_at(encoded, position, 10)
+        head = bytes_at(encoded, position, 10)
         marker, length = head[:, 1], _number(head[:, 2:4])
         # C4, C8 and CC are not frames; FF is filling before a marker
         frame = (
@@ -90,7 +89,7 @@ def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor,
             tf.where(frame, _number(head[:, 5:7]), height),
             tf.where(frame, _number(head[:, 7:9]), width),
         )
-        is_exif = active & (exif == 0) & (marker == 0xE1) & _starts_with(head[:, 4:], b"Exif\0\0")
+        is_exif = active & (exif == 0) & (marker == 0xE1) & starts_with(head[:, 4:], b"Exif\0\0")
         filling = marker == 0xFF
         active &= (
             (head[:, 0] == 0xFF)
@@ -120,16 +119,16 @@ def _orientation(encoded: tf.Tensor, exif: tf.Tensor) -> tf.Tensor:
     """The orientation tag of the TIFF directory in the EXIF segment at `exif`; 1 where there is
     none."""
     tiff = exif + 10  # marker, length, "Exif", two zeros
-    head = _bytes_at(encoded, tiff, 8)
-    little = _starts_with(head, b"II")
+    head = bytes_at(encoded, tiff, 8)
+    little = starts_with(head, b"II")
 
     def number(numbers: tf.Tensor) -> tf.Tensor:
         order = tf.reshape(little, [-1] + [1] * (len(numbers.shape) - 1))
         return _number(tf.where(order, tf.reverse(numbers, [-1]), numbers))
 
     directory = tiff + number(head[:, 4:8])
-    count = number(_bytes_at(encoded, directory, 2))
-    entries = tf.reshape(_bytes_at(encoded, directory + 2, 12 * _MAX_TAGS), [-1, _MAX_TAGS, 12])
+    count = number(bytes_at(encoded, directory, 2))
+    entries = tf.reshape(bytes_at(encoded, directory + 2, 12 * _MAX_TAGS), [-1, _MAX_TAGS, 12])
     wanted = (number(entries[:, :, 0:2]) == _ORIENTATION_TAG) & (
         tf.range(_MAX_TAGS, dtype=tf.int64) < count[:, None]
     )

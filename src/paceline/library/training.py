@@ -95,8 +95,8 @@ def train(
 
     Every flag of `paceline train` is a setting here, under its name with underscores. Settings with
     a prefix are a dict, `optimizer=dict(weight_decay=1e-4)`, or have two underscores,
-    `optimizer__weight_decay=1e-4`. They are checked like flags. `paceline train RECIPE --help` and
-    docs/api.md describe each.
+    `optimizer__weight_decay=1e-4`. They are checked like flags. `paceline train RECIPE --help`
+    describes each.
 
     Args:
         experiment: The name of a recipe (`paceline.recipes()` lists them), or an Experiment.

@@ -7,6 +7,7 @@ complete. The formats belong to `export_formats`. `check_target` needs no Tensor
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import tempfile
 from dataclasses import replace
@@ -21,7 +22,7 @@ from paceline.messages import Send, Warn
 from paceline.results.export_formats import FORMATS, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.results.preprocessing import describe_preprocessing
-from paceline.run_folder.files import explained
+from paceline.run_folder.files import explained, replacing
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 
@@ -43,13 +44,19 @@ def check_target(out: str, to: str, force: bool) -> None:
             f"OUT is {out}; Keras opens only files that end in {form.suffix}: "
             f"use {path.with_suffix(form.suffix)}"
         )
+    for each in (path, description_of(path, form)):
+        if each.exists() and not force:
+            raise UserError(f"{each} exists; give --force to replace it, or another name")
     if not path.exists():
         return
-    if not force:
-        raise UserError(f"{out} exists; give --force to replace it, or another name")
     other_folder = path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").exists()
     if path.is_dir() != form.is_folder or other_folder:
         raise UserError(f"{out} is not an export to {to}; remove it yourself, or give another name")
+
+
+def description_of(out: Path, form: Format) -> Path:
+    """Return the JSON file that describes an export: beside a file, inside a folder."""
+    return out / "preprocessing.json" if form.is_folder else out.with_name(f"{out.name}.json")
 
 
 def run_export(
@@ -102,9 +109,21 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     ):
         new = Path(folder, f"new{out.suffix}")
         form.write(trained, new, serving, facts)
-        put_in_place(new, out)
+        _put_described(new, out, form, json.dumps(facts, indent=2))
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
     return {"out": str(out), "step": trained.state.step, "what": what}
+
+
+def _put_described(new: Path, out: Path, form: Format, description: str) -> None:
+    """Move an export to `out`, with its description. Beside no file is that of another export."""
+    if form.is_folder:
+        description_of(new, form).write_text(description)
+        put_in_place(new, out)
+        return
+    description_of(out, form).unlink(missing_ok=True)
+    put_in_place(new, out)
+    with replacing(description_of(out, form)) as file:
+        file.write(description.encode())
 
 
 def put_in_place(new: Path, out: Path) -> None:

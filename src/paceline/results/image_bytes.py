@@ -56,7 +56,8 @@ def _size(data: bytes) -> tuple[int, int]:
 def to_png(data: bytes) -> bytes:
     """Return any image that Pillow reads as an RGB PNG; raises ValueError otherwise.
 
-    As in training, the EXIF orientation counts for JPEG only.
+    As in training, the EXIF orientation counts for JPEG only, and what is transparent in a GIF is
+    black.
     """
     from PIL import Image, ImageOps
 
@@ -66,6 +67,9 @@ def to_png(data: bytes) -> bytes:
             upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
             if upright.mode.startswith("I;16"):  # Pillow would clip values above 255
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            if image.format == "GIF":
+                black = Image.new("RGBA", image.size, "black")
+                upright = Image.alpha_composite(black, image.convert("RGBA"))
             upright.convert("RGB").save(file, "PNG", compress_level=1)
     except Exception as error:  # damaged data can raise anything
         raise ValueError(f"cannot be decoded: {_first_line(error)}") from None

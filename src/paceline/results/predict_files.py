@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.job import Job
+from paceline.data.sources import pictures
 from paceline.errors import UserError
 from paceline.messages import Predictions, Send
 
 if TYPE_CHECKING:
     from paceline.results.predictor import Predictor
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+ENDINGS = (*pictures.ENDINGS, ".tif", ".tiff", ".ppm", ".pgm")
 """Files in a folder that count as images. A file that is named itself may have any ending."""
 
 

@@ -10,8 +10,8 @@ from paceline.config.experiment import Data
 
 DECODE = (
     "the whole image as 8-bit RGB; JPEG by libjpeg's accurate integer DCT with smooth chroma and "
-    "turned upright by its EXIF orientation; transparency dropped, the upper 8 of 16 bits, the "
-    "first frame of several"
+    "turned upright by its EXIF orientation; transparency dropped (in a GIF: black), the upper 8 "
+    "of 16 bits, the first frame of several"
 )
 
 

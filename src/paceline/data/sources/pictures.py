@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from paceline.data.source import Source, Split
 
-ENDINGS = (".jpg", ".jpeg", ".png")
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TEST_FOLDERS = ("val", "valid", "validation", "test")
 PARALLEL_READS = 16
 UNREAD = b"\0paceline"

@@ -113,6 +113,7 @@ def _explain_image(message: str) -> UserError | None:
         paths = codecs.escape_decode(unread[1].encode())[0].split(b"\x1f")
         return _explain_files([os.fsdecode(path) for path in paths])
     undecodable = r"Invalid JPEG data|Unknown image file format|Invalid PNG|jpeg::Uncompress failed"
+    undecodable += "|DecodeImage|DecodeBmp|DecodeWebP"
     if re.search(undecodable, message):
         return UserError("an image cannot be decoded; `paceline data check DIR` finds its file")
     return None

@@ -1,4 +1,5 @@
-"""Find out whether bytes are a whole JPEG or PNG, and of what size, without TensorFlow.
+"""Find out whether bytes are a whole image that can be trained on, and of what size, without
+TensorFlow.
 
 A JPEG is decoded at an eighth of its size and without its colours. That still reads every coded
 byte, so it finds an image that is cut, in a fraction of the time of decoding it.
@@ -7,9 +8,15 @@ byte, so it finds an image that is cut, in a fraction of the time of decoding it
 from __future__ import annotations
 
 import io
+import struct
 import warnings
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+"""All that training decodes, see `data.decode`."""
 CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "P": 3, "RGB": 3, "RGBA": 4, "CMYK": 4}
 
 
@@ -32,15 +39,33 @@ def inspect_image(data: bytes) -> ImageFacts:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on EXIF and size are not faults
-            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-                kind, mode, size = image.format, image.mode, image.size
-                if kind != "PNG":
-                    image.draft("L", (1, 1))
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                kind, mode, size = image.format or "JPEG", image.mode, image.size
+                kind = kind if kind in FORMATS else "JPEG"  # MPO, several JPEGs in one file
+                if fault := _untrainable(kind, data, image):
+                    raise ValueError(fault)
+                image.draft("L", (1, 1))  # for JPEG only
                 image.load()
     except Image.UnidentifiedImageError:
-        raise ValueError("it is neither JPEG nor PNG") from None
+        raise ValueError("it is not a JPEG, PNG, GIF, BMP or WebP image") from None
     except Exception as error:  # a damaged image can raise anything
         raise ValueError((str(error).splitlines() or [type(error).__name__])[0]) from None
     channels = CHANNELS.get(mode, 3)
     colorspace = "CMYK" if mode == "CMYK" else "Grayscale" if channels < 3 else "RGB"
-    return ImageFacts("PNG" if kind == "PNG" else "JPEG", size[1], size[0], channels, colorspace)
+    return ImageFacts(kind, size[1], size[0], channels, colorspace)
+
+
+def _untrainable(kind: str, data: bytes, image: ImageFile) -> str:
+    """Return why TensorFlow could not decode an image that Pillow reads; nothing if it could."""
+    if kind == "WEBP" and data[12:16] == b"VP8X" and data[20] & 2:
+        return "an animated WebP cannot be trained on; save one frame of it"
+    if kind == "GIF" and image.tile and tuple(image.tile[0][1]) != (0, 0, *image.size):
+        return "the first frame of this GIF does not fill the image; save it as PNG"
+    if kind == "BMP":
+        header, bits, compression = struct.unpack("<14xI10xHI", data[:34])
+        usual = compression == 0 or data[54:66] == struct.pack("<III", 0xFF0000, 0xFF00, 0xFF)
+        if header < 40 or bits not in (8, 24, 32) or not usual:
+            return (
+                "of BMP files, only those of 8, 24 or 32 bits without compression can be trained on"
+            )
+    return ""
