@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,19 @@ def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> No
         )
     assert ended.code == 2
     assert f"cannot listen at {own}" in ended.err.splitlines()[-1]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has SCHED_BATCH")
+@pytest.mark.parametrize(
+    ("before", "after"), [("SCHED_OTHER", "SCHED_BATCH"), ("SCHED_IDLE", "SCHED_IDLE")]
+)
+def test_a_worker_computes_in_long_turns_unless_the_user_chose_otherwise(before, after) -> None:
+    from paceline.worker import devices
+
+    def policy() -> int:  # of this thread only
+        os.sched_setscheduler(0, getattr(os, before), os.sched_param(0))
+        devices._compute_in_long_turns()
+        return os.sched_getscheduler(0)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(policy).result() == getattr(os, after)

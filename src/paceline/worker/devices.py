@@ -87,8 +87,20 @@ def configure(job: Job, check_threads: bool = True) -> list[str]:
             "devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, "
             "or give --devices cpu"
         )
+    _compute_in_long_turns()
     _set_threads_and_memory(threads, side_by_side(job))
     return found
+
+
+def _compute_in_long_turns() -> None:
+    """Tell the system that this process computes (SCHED_BATCH), before TensorFlow starts threads.
+
+    Then a worker that wakes up waits for its turn instead of interrupting another one, whose data
+    is in the caches. Where workers share cores, that makes up to a tenth of the speed.
+    """
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def configure_inference(experiment: Experiment) -> int:

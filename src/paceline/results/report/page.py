@@ -45,6 +45,11 @@ def render_fragment(run: RunData) -> str:
     return _template("fragment.html").render(run=run, learning_charts=drawings)
 
 
+def render_svg(drawing: charts.Drawing) -> str:
+    """Return a chart as an SVG file, with its style inside."""
+    return _template("chart.svg").render(drawing=drawing)
+
+
 def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("paceline.results.report"),
