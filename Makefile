@@ -33,6 +33,9 @@ check: setup-all
 	$(BIN)/mypy
 	$(BIN)/mypy --strict $(addprefix src/paceline/,config core places run_folder)
 	$(BIN)/lint-imports
+	@rm -rf build/dist && mkdir -p build
+	@$(BIN)/python -m build --no-isolation --outdir build/dist > build/package.log 2>&1 || { cat build/package.log; exit 1; }
+	$(BIN)/twine check --strict build/dist/*
 
 format: setup-all
 	$(BIN)/ruff check --fix .
@@ -86,7 +89,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,ray,spark,s3,gs,onnx
+ALL := $(EXTRA),dev,ray,search,spark,s3,gs,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

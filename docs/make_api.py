@@ -14,9 +14,9 @@ from typing import Any
 import paceline
 
 PAGE = Path(__file__).with_name("api.md")
-VERBS = ("train", "evaluate", "predict", "export", "report", "runs", "recipes", "load")
+VERBS = ("train", "search", "evaluate", "predict", "export", "report", "runs", "recipes", "load")
 MORE = ("load_predictor", "get_recipe")
-CLASSES = ("Result", "KerasCallbacks")
+CLASSES = ("Result", "SearchResult", "KerasCallbacks")
 SETTINGS = ("Experiment", "Data", "Model", "Optimizer", "Schedule", "Sync", "EarlyStopping")
 PLACES = ("Place", "Run")
 HEAD = """# The Python API

@@ -219,7 +219,11 @@ class Program:
         )
 
     def wait_until_gone(self, timeout_s: float) -> None:
-        wait_until(lambda: not self.processes(), timeout_s, "processes are left")
+        try:
+            wait_until(lambda: not self.processes(), timeout_s, "processes are left")
+        except AssertionError as error:
+            commands = [_read(f"/proc/{pid}/cmdline")[:120] for pid in self.processes()]
+            raise AssertionError(f"processes are left: {commands}") from error
 
 
 @contextmanager

@@ -26,8 +26,9 @@ def make_run(
     folder: Path, experiment: Experiment, metrics: tuple[float | None, ...] = (None,)
 ) -> tuple[RunFolder, Core]:
     """Make a run with a checkpoint for each of `metrics`, of steps 1, 2 ..., with other weights."""
-    core, run = build.build_core_for(Job(experiment)), RunFolder(folder)
-    run.open(experiment, build.data_facts(core), core.template.kernels)
+    job, run = Job(experiment), RunFolder(folder)
+    core = build.build_core_for(job)
+    run.open(experiment, build.data_facts(job, core), core.template.kernels)
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
     for step, metric in enumerate(metrics, 1):
         checkpoints.save(_state(core, step), metric)

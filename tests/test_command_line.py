@@ -128,11 +128,33 @@ def files_in(folder: Path) -> set[str]:
         ),
         ("train smoke --schedule.rate high", ["--schedule.rate is 'high'; it must be a number"]),
         (
-            "train smoke --precision float16",
-            ["--precision is 'float16'; it must be one of 'float32', 'bfloat16'"],
+            "train smoke --precision float64",
+            ["--precision is 'float64'; it must be one of 'float32', 'bfloat16', 'float16'"],
         ),
         ("train smoke --run-dir", ["--run-dir needs a value"]),
-        ("train smoke --data.mean 1 2", ["--data.mean needs 3 values"]),
+        (
+            "train smoke --data.mean 1 2",
+            ["--data.mean is 1 2; it must be 3 numbers, or auto (see paceline train smoke --help)"],
+        ),
+        (
+            "train smoke --optimizer.class-weights equal",
+            ["--optimizer.class-weights is equal; it must be numbers, or balanced"],
+        ),
+        ("train smoke --optimizer.class-weights 0 0", ["optimizer.class-weights is (0.0, 0.0)"]),
+        ("train smoke --data.hue 0.6", ["data.hue is 0.6; it must be in [0, 0.5]"]),
+        ("train smoke --data.rand-augment -1", ["data.rand-augment is -1; it must be 0"]),
+        (
+            "train smoke --precision float16 --sync.method weights",
+            ["precision float16 is for sync.method gradients, not weights"],
+        ),
+        (
+            "train smoke --precision float16 --workers 1 --ps 1",
+            ["precision float16 is not for parameter servers"],
+        ),
+        (
+            "train smoke --data.mean auto --data.scaling unit",
+            ["data.mean is auto with data.scaling unit, which takes no means"],
+        ),
         (
             "train smoke --schedule.boundaries 1 2",
             ["schedule.boundaries", "schedule.factors", "the same length"],

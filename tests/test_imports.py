@@ -23,6 +23,8 @@ DRIVER_SIDE = [
     "cli.completion",
     "cli.runs",
     "cli.train",
+    "cli.search",
+    "tuning.run",
     "cli.data",
     "cli.parse",
     "results.in_worker",

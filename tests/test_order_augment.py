@@ -209,8 +209,14 @@ def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
             assert (to_pixels(batch.images) != raw).any()
 
 
-def test_an_example_is_augmented_alike_whatever_replica_prepares_it():
-    data = replace(UNIT, padding=2, flip=True, cutout=3)
+@pytest.mark.parametrize(
+    "data",
+    [
+        replace(UNIT, padding=2, flip=True, cutout=3),
+        replace(UNIT, saturation=0.4, hue=0.1, rand_augment=2, random_erasing=0.5),
+    ],
+)
+def test_an_example_is_augmented_alike_whatever_replica_prepares_it(data):
     by_two = [train_batch(data, 1, replica)[0].images for replica in (0, 1)]
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), np.uint8)
     alone = Experiment(data=data, global_batch_size=16, replicas=1, seed=5)

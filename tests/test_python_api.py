@@ -183,14 +183,24 @@ def test_data_can_be_a_function(library_here: Path) -> None:
 
 def test_no_module_has_the_name_of_a_verb() -> None:
     modules = {module.name for module in pkgutil.iter_modules(paceline.__path__)}
-    verbs = {"train", "evaluate", "predict", "export", "report", "runs", "recipes", "load"}
+    verbs = {
+        "train",
+        "search",
+        "evaluate",
+        "predict",
+        "export",
+        "report",
+        "runs",
+        "recipes",
+        "load",
+    }
     assert not verbs & modules
     assert all(inspect.isfunction(getattr(paceline, name)) for name in verbs)
     assert "smoke" in paceline.recipes()
 
 
 def test_help_is_complete() -> None:
-    for name in ("train", "evaluate", "predict", "export", "report", "runs", "load"):
+    for name in ("train", "search", "evaluate", "predict", "export", "report", "runs", "load"):
         verb = getattr(paceline, name)
         for argument in inspect.signature(verb).parameters:
             assert f"        {argument}:" in verb.__doc__.replace("**", ""), (name, argument)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -14,10 +11,7 @@ import pytest
 
 from helpers import Ended, once_per_session, paceline, result_of
 from paceline.kernels import build, library
-
-ROOT = Path(__file__).parents[1]
-UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-FILES = ("pyproject.toml", "wheel_build.py", "MANIFEST.in", "README.md", "LICENSE", "src")
+from wheels import ROOT, UV, build_wheel, install, uv
 
 pytestmark = [
     pytest.mark.long,
@@ -27,35 +21,6 @@ pytestmark = [
 needs_compiler = pytest.mark.skipif(
     not build.find_compiler() or bool(library.missing_instructions()), reason="no C++ compiler"
 )
-
-
-def uv(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [str(UV), *arguments], env=os.environ | environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def build_wheel(folder: Path, **environment: str) -> tuple[Path, str]:
-    """Build a copy of the sources, first the archive of sources, from it the wheel.
-
-    Return the wheel, and what was printed.
-    """
-    source = folder / "source"
-    source.mkdir()
-    for name in FILES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name)
-        else:
-            shutil.copyfile(ROOT / name, source / name)
-    (source / "src" / "paceline" / "kernels" / "lib").mkdir(exist_ok=True)
-    (source / "src" / "paceline" / "kernels" / "lib" / "of-other-sources.so").touch()
-    constraints = ("--build-constraints", str(ROOT / "constraints.txt"))
-    places = ("--out-dir", str(folder / "dist"), "--python", sys.executable)
-    said = uv("build", str(source), *constraints, *places, **environment).stderr
-    (wheel,) = (folder / "dist").glob("*.whl")
-    return wheel, said
 
 
 @pytest.fixture(scope="session")
@@ -69,10 +34,6 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         uv("pip", "uninstall", "--python", str(folder / "venv"), "paceline")
 
     return once_per_session(tmp_path_factory, "empty-venv", make)
-
-
-def install(folder: Path, what: str, *flags: str) -> None:
-    uv("pip", "install", "--python", str(folder / "venv"), what, *flags)
 
 
 def train(venv: Path, folder: Path, *flags: str) -> Ended:

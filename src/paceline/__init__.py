@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.api import Result, evaluate, export, predict, recipes, report, runs, train
+from paceline.api import Result, evaluate, export, predict, recipes, report, runs, search, train
 from paceline.config.experiment import (
     Data,
     EarlyStopping,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from paceline.library.keras_callbacks import KerasCallbacks
     from paceline.results.predictor import load_predictor
     from paceline.results.trained_model import load
+    from paceline.tuning.run import SearchResult
 
 __all__ = [
     "Data",
@@ -40,6 +41,7 @@ __all__ = [
     "Result",
     "Run",
     "Schedule",
+    "SearchResult",
     "Source",
     "Split",
     "Sync",
@@ -54,11 +56,13 @@ __all__ = [
     "recipes",
     "report",
     "runs",
+    "search",
     "train",
 ]
 
 _LATE = {
     "KerasCallbacks": "paceline.library.keras_callbacks",
+    "SearchResult": "paceline.tuning.run",
     "Source": "paceline.data.source",
     "Split": "paceline.data.source",
     "Weights": "paceline.core.weights",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from paceline.config.views import Views
 from paceline.errors import UserError
+from paceline.library.search import search
 from paceline.library.training import Result, run_job, train
 from paceline.messages import Message, Predictions
 from paceline.results.in_worker import in_a_worker
@@ -34,6 +35,7 @@ __all__ = [
     "report",
     "run_job",
     "runs",
+    "search",
     "train",
 ]
 

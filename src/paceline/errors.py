@@ -37,6 +37,16 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
+def near_names(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return a hint with some near names of many, whatever their case, or with the first ones."""
+    import difflib
+
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=4)
+    shown = [by_lower[each] for each in near] or [*known[:6], "..."]
+    return f"{'near it are' if near else 'there are'} {', '.join(shown)}"
+
+
 def address_taken(address: str) -> AddressTaken:
     """Return the error of a worker whose own address another program has."""
     return AddressTaken(

@@ -19,6 +19,7 @@ from paceline.errors import Ended, UserError, did_you_mean
 
 COMMANDS = {
     "train": "train:Train",
+    "search": "search:Search",
     "eval": "results:Eval",
     "predict": "results:Predict",
     "export": "results:Export",
@@ -82,7 +83,7 @@ def _run(arguments: list[str]) -> int:
             return 0
         return _refuse(name, arguments)
     command, program, default = load_command(name), f"paceline {name}", None
-    if name == "train":  # the first word names the recipe, which gives the defaults of the flags
+    if hasattr(command, "of_recipe"):  # the first word is a recipe, with the defaults of flags
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
         program, default = f"{program} {recipe}", command.of_recipe(recipe)
     return parse(command, program, arguments, default)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,6 +18,10 @@ from paceline.errors import UserError
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+_NUMBERS_OR_WORD = re.compile(
+    r"no type matching \{(.*)\}\|\{(\w+)\} could be instantiated from \[(.*)\]\.\n"
+)
+"""tyro's message for a field such as `tuple[float, ...] | Literal["balanced"]`."""
 DataFolder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 
 
@@ -74,6 +79,13 @@ def _refusal(event: refused.ParseErrorEvent, kind: Any) -> str:
         case refused.InvalidChoice():
             choices = ", ".join(map(repr, event.choices))
             return f"{_name(event.argument)} is {event.value!r}; it must be one of {choices}"
+        case refused.InstantiationFailure() if event.argument and (
+            found := _NUMBERS_OR_WORD.match(event.message)
+        ):
+            numbers, word, given = found.groups()
+            how_many = "" if "..." in numbers else f"{len(numbers.split())} "
+            given = given.replace("'", "").replace(",", "")
+            return f"{_name(event.argument)} is {given}; it must be {how_many}numbers, or {word}"
         case refused.InstantiationFailure() if event.argument:
             given = event.message.rpartition(": ")[2]
             number = "whole number" if "int()" in event.message else "number"

@@ -58,7 +58,7 @@ class ListRuns:
                 _shown(row.speed, ",.0f"),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed)),
             )
-        _print_whole(Console(), table)
+        print_whole(Console(), table)
         for row in rows:
             if row.note:
                 label = "resume" if row.state == "unfinished" else row.state
@@ -66,7 +66,7 @@ class ListRuns:
         return 0
 
 
-def _print_whole(console: Console, table: Table) -> None:
+def print_whole(console: Console, table: Table) -> None:
     """Print a table with whole names. On a narrow terminal, leave out columns from the right end
     but one; if that is not enough, or in a file, lines are longer than the width."""
     from rich.measure import Measurement

@@ -6,7 +6,7 @@ It knows dataclasses in general; the fields and the rules of an experiment are i
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import UserError, did_you_mean
 
@@ -23,7 +23,9 @@ def to_json(value: Any) -> Any:
     hints, plain = get_type_hints(type(value)), {}
     for item in dataclasses.fields(value):
         own, hint = to_json(getattr(value, item.name)), hints[item.name]
-        if hint is float or (get_origin(hint) is tuple and float in get_args(hint)):
+        kind = _alternatives(hint)[0]
+        holds_floats = kind is float or (get_origin(kind) is tuple and float in get_args(kind))
+        if holds_floats and not isinstance(own, str):
             own = [float(each) for each in own] if isinstance(own, list) else float(own)
         plain[item.name] = own
     return plain
@@ -53,8 +55,17 @@ def from_json(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a field may have: two for `tuple[float, ...] | Literal["auto"]`."""
+    return get_args(hint) if get_origin(hint) is Union else (hint,)
+
+
 def _misfit(hint: Any, value: Any) -> str:
     """Return what a field must be if the value is not of its type; else nothing."""
+    if get_origin(hint) is Union:
+        numbers, words = get_args(hint)
+        wanted = "" if isinstance(value, str) else _misfit(numbers, value)
+        return wanted and f"{wanted}, or {' or '.join(map(repr, get_args(words)))}"
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
         count = None if kinds[-1] is Ellipsis else len(kinds)
@@ -87,9 +98,12 @@ def check_choices(value: Any, prefix: str = "") -> None:
         own, hint, name = getattr(value, item.name), hints[item.name], prefix + item.name
         if dataclasses.is_dataclass(own):
             check_choices(own, f"{name}.")
-        elif get_origin(hint) is Literal and own not in get_args(hint):
-            choices = ", ".join(map(repr, get_args(hint)))
-            raise UserError(f"{name} is {_short(own)}; it must be one of {choices}")
+        *numbers, words = _alternatives(hint)
+        allowed = get_args(words) if get_origin(words) is Literal else (own,)
+        if own not in allowed and not (numbers and isinstance(own, tuple)):
+            wanted = "numbers, or" if numbers else "one of"
+            choices = ", ".join(map(repr, allowed))
+            raise UserError(f"{name} is {_short(own)}; it must be {wanted} {choices}")
         for each in own if isinstance(own, tuple) else (own,):
             if isinstance(each, int | float) and not abs(each) < LARGEST:
                 given = _short(each) if isinstance(each, float) else f"above {LARGEST:g}"

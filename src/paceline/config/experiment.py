@@ -86,9 +86,27 @@ class Data:
     contrast: float = 0.0
     """Largest share by which the pixels of a training image are multiplied more or less after
     scaling, random for each image; 0 leaves them."""
+    saturation: float = 0.0
+    """Largest share by which the colours of a training image become more or less vivid, random for
+    each image; 0 leaves them."""
+    hue: float = 0.0
+    """Largest turn of the colours of a training image around the colour circle, as a share of the
+    circle, random for each image; 0.5 gives any colour, 0 turns none."""
+    rand_augment: int = 0
+    """Number of random changes to each training image (RandAugment): rotations, shifts, contrast
+    and so on, each drawn from 14; 0 changes none."""
+    rand_magnitude: float = 9.0
+    """Strength of the changes of rand-augment, 0 to 10."""
+    random_erasing: float = 0.0
+    """Probability with which a random rectangle of a training image is blanked, of 2 to 33 % of its
+    area; 0 blanks none."""
     mixup: float = 0.0
     """Alpha of mixup, which blends pairs of images and their labels within a replica's slice; 0
     blends none."""
+    cutmix: float = 0.0
+    """Alpha of cutmix, which replaces a rectangle of each image by that of another one of the
+    replica's slice, and the same share of its label; 0 replaces none. With mixup too, each image
+    gets one of the two."""
     image_size: int = 0
     """Side in pixels of the square images that the model sees. Required for encoded images of any
     size; enlarges small ones. 0 leaves images of a fixed size as they are."""
@@ -98,12 +116,16 @@ class Data:
     the image size. Evaluation takes the central square after resizing the short side to 256/224."""
     crop_area_min: float = 0.08
     """Smallest share of an image's area that a training crop takes (crop area)."""
-    scaling: Literal["standardise", "unit", "mean", "mean_std"] = "mean_std"
+    scaling: Literal["standardise", "unit", "mean", "mean_std", "bgr_mean", "application"] = (
+        "mean_std"
+    )
     """Scaling of pixels. standardise: each image to mean 0 and standard deviation 1; unit: x/128 -
     1; mean: subtract the channel means below; mean_std: also divide by the channel deviations
-    below."""
-    mean: tuple[float, float, float] = (125.3, 123.0, 113.9)
-    """Channel means (0 to 255) for mean and mean_std."""
+    below; bgr_mean: as mean, then exchange red and blue; application: as the model of
+    keras.applications expects it."""
+    mean: tuple[float, float, float] | Literal["auto"] = (125.3, 123.0, 113.9)
+    """Channel means (0 to 255) for mean and mean_std. auto: these and the deviations are computed
+    from the training images at the start."""
     std: tuple[float, float, float] = (63.0, 62.1, 66.7)
     """Channel standard deviations (0 to 255) for mean_std."""
 
@@ -114,7 +136,8 @@ class Model:
 
     build: str = ""
     """Your own Keras model, as package.module:function or file.py:function. The function is called
-    with image_shape and num_classes. A .keras file is a model with the weights to start from."""
+    with image_shape and num_classes. A .keras file is a model with the weights to start from,
+    keras:NAME a model of keras.applications with a new head."""
     layout: Literal["cifar", "imagenet", "speedrun"] = "cifar"
     """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
     stride 2, max-pooling and four stages. speedrun: no ResNet, but six 3x3 convolutions with
@@ -165,7 +188,13 @@ class Model:
     """Whether the model returns logits or probabilities."""
     init_from: str = ""
     """Run folder or .keras file whose weights training starts from. Layers with another shape, such
-    as the head, are initialised anew."""
+    as the head, are initialised anew. keras:NAME starts from the published weights of a model of
+    keras.applications, in Keras's cache or in a file (keras:NAME:FILE), and is that model, if build
+    is empty."""
+    freeze: tuple[str, ...] = ()
+    """Layers whose weights stay as they are: names, their beginnings or patterns, ranges such as
+    stem..stage3, or backbone, which is all but the last layer with weights. Their BatchNorm uses
+    its stored statistics."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +233,9 @@ class Experiment:
     are cores or GPUs is fastest. At least as many as there are workers."""
     threads_per_replica: int = 1
     """Threads inside a TensorFlow operation. Above 1, a process computes one replica at a time."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the layers; the state is always float32."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Arithmetic of the layers; the state is always float32. float16, for GPUs, scales the loss so
+    that small gradients are not lost."""
     kernels: Literal["auto", "own", "tensorflow"] = "auto"
     """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (AVX2, float32),
     about twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice

@@ -144,6 +144,11 @@ class Job:
     def __post_init__(self) -> None:
         _check_place(self.place, self.experiment.replicas)
         _check_run(self.run)
+        if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
+            raise UserError(
+                "precision float16 is not for parameter servers, which have no common loss scale; "
+                "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
+            )
 
     @property
     def engine(self) -> str:
@@ -175,6 +180,8 @@ class Job:
 
 def _check_place(place: Place, replicas: int) -> None:
     workers = place.workers
+    if place.on != "auto" and place.on not in PLACES:
+        raise UserError(f"on is {place.on!r}; it must be one of {', '.join(PLACES)}")
     if workers < 1:
         raise UserError(f"workers is {workers}; it must be 1 or more")
     if workers > replicas:

@@ -28,6 +28,9 @@ class Optimizer:
     """Largest norm of the mean gradient; a longer one is scaled down to it. 0 is no limit."""
     label_smoothing: float = 0.0
     """Share of each training label that is spread over all classes; 0 is none."""
+    class_weights: tuple[float, ...] | Literal["balanced"] = ()
+    """Factor of the loss of each class's training examples, in the order of the classes. balanced:
+    computed from the training data, so that all classes count alike. Empty: all are 1."""
     ema: float = 0.0
     """Decay of a moving average of the weights, which is then evaluated and exported; 0 keeps
     none."""

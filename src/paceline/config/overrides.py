@@ -32,7 +32,7 @@ ALIASES = {
     "patience": "early-stopping.patience",
 }
 """Names that other tools give to what Paceline calls otherwise."""
-UNNAMED = ("experiment", "place", "run")
+UNNAMED = ("experiment", "place", "run", "options")
 """Parts of a training whose settings are flags without a prefix."""
 
 

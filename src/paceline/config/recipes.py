@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 from paceline.config.fast_recipes import cifar10_fast, cifar10_resnet56_fast, cifar10_speedrun
+from paceline.config.finetune_recipe import finetune
 from paceline.errors import UserError, did_you_mean
 
 _CIFAR10 = Data(source="cifar10", padding=4, flip=True)
@@ -271,6 +272,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "imagenet-resnet50": imagenet_resnet50,
     "uai-resnet50": uai_resnet50,
     "my-images": my_images,
+    "finetune": finetune,
 }
 
 

@@ -62,6 +62,12 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("data.contrast", lambda share: 0 <= share <= 1, "in [0, 1]"),
     ("data.cutout", _from(0, 2**14), "0 or more, at most 16,384"),
     ("data.mixup", _from(0), "0 or more"),
+    ("data.cutmix", _from(0), "0 or more"),
+    ("data.saturation", lambda share: 0 <= share <= 1, "in [0, 1]"),
+    ("data.hue", lambda turn: 0 <= turn <= 0.5, "in [0, 0.5]"),
+    ("data.rand_augment", _from(0, 20), "0 (no changes) to 20"),
+    ("data.rand_magnitude", _from(0, 10), "0 to 10"),
+    ("data.random_erasing", lambda share: 0 <= share <= 1, "in [0, 1]"),
     (
         "data.image_size",
         _from(0, 2**14),
@@ -75,6 +81,11 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("optimizer.ema_every", _from(1), "1 step or more"),
     ("optimizer.ema_power", _from(0, 100), "0 (a constant decay) to 100"),
     ("optimizer.label_smoothing", _is_share, "in [0, 1)"),
+    (
+        "optimizer.class_weights",
+        lambda weights: weights in ((), "balanced") or min(weights) >= 0 < max(weights),
+        "balanced, or numbers from 0 of which one is above 0",
+    ),
     ("optimizer.clip_norm", _from(0, math.inf), "0 (no limit) or more"),
     ("schedule.rate", _from(0, math.inf), "0 or more"),
     ("model.whitening", _from(0), "0 (none) or more images"),
@@ -113,6 +124,11 @@ def _check_training(e: Experiment) -> None:
             f"{e.data.validation} and evaluate-every {e.evaluate_every:g}; early stopping needs a "
             "validation split and evaluations: give both above 0"
         )
+    if e.precision == "float16" and e.sync.method != "gradients":
+        raise UserError(
+            f"precision float16 is for sync.method gradients, not {e.sync.method}: all replicas "
+            "share one loss scale; use bfloat16 or float32"
+        )
     staleness, method = e.sync.max_staleness, e.sync.method
     if staleness != -1 and (staleness < 0 or method != "async"):
         raise UserError(
@@ -135,6 +151,11 @@ def _check_data(data: Data) -> None:
         raise UserError(
             f"data.sizes {data.sizes} and data.size-epochs {epochs} must have the same length, and "
             "epochs must rise and be above 0"
+        )
+    if data.mean == "auto" and not data.scaling.startswith("mean"):
+        raise UserError(
+            f"data.mean is auto with data.scaling {data.scaling}, which takes no means; use "
+            "mean_std or mean"
         )
     if data.crop_size and data.image_size:
         raise UserError(

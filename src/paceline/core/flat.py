@@ -79,6 +79,8 @@ class Template:
     params: Part
     stats: Part
     num_seeds: int
+    fixed: frozenset[str] = frozenset()
+    """Names in `stats` of what no step changes: frozen weights, statistics of frozen BatchNorm."""
     fast: keras.Model | None = None
     """The model on own kernels, which shares the variables of `model`; None for TensorFlow's."""
 
@@ -95,8 +97,9 @@ class Template:
         key: tf.Tensor | None = None,
         frozen: Collection[str] = (),
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return outputs, new stats and extra losses. `key`, int64 [2], seeds random layers.
+        """Return outputs, the new stats that are not fixed, and extra losses.
 
+        `key`, int64 [2], seeds random layers.
         Variables with names in `frozen` have no gradient, and what only they need is not computed.
         """
         trainable = [
@@ -104,22 +107,46 @@ class Template:
             for piece, (name, _) in zip(_unflatten(params, self.params), self.params, strict=True)
         ]
         floats, seeds = iter(_unflatten(stats, self.stats)), iter(self._seeds(key))
-        others = [
-            next(floats) if is_float(v) else next(seeds) for v in self.model.non_trainable_variables
-        ]
+        variables = [v for v in self.model.non_trainable_variables if not _is_counter(v)]
+        others = [next(floats) if is_float(v) else next(seeds) for v in variables]
         # As Keras's `stateless_call`, which would expect the variables in the order of `fast`.
-        variables = [*self.model.trainable_variables, *self.model.non_trainable_variables]
+        variables = [*self.model.trainable_variables, *variables]
         values = zip(variables, [*trainable, *others], strict=True)
         with keras.StatelessScope(list(values), collect_losses=True) as scope:
             model = self.fast or self.model
             outputs = model.call(images, training=training)
             losses = model.losses
+        names = (name for name, _ in self.stats)
         new_stats = [
             tf.reshape(scope.get_current_value(v), [-1])
             for v in self.model.non_trainable_variables
-            if is_float(v)
+            if is_float(v) and next(names) not in self.fixed
         ]
-        return tf.cast(outputs, tf.float32), tf.concat(new_stats, 0) if new_stats else stats, losses
+        moving = tf.concat(new_stats, 0) if new_stats else stats[:0]
+        return tf.cast(outputs, tf.float32), moving, losses
+
+    def moving_size(self) -> int:
+        """Return how many numbers of `stats` are not fixed."""
+        return sum(_sizes(tuple(each for each in self.stats if each[0] not in self.fixed)))
+
+    def merge(self, stats: tf.Tensor, moving: tf.Tensor) -> tf.Tensor:
+        """Return `stats` with other numbers in place of those that are not fixed."""
+        if not self.fixed:
+            return moving
+        changing = [each for each in self.stats if each[0] not in self.fixed]
+        new = iter(tf.split(moving, _sizes(tuple(changing))) if changing else [])
+        pieces = zip(tf.split(stats, _sizes(self.stats)), self.stats, strict=True)
+        return tf.concat([old if name in self.fixed else next(new) for old, (name, _) in pieces], 0)
+
+    def fixed_mask(self) -> np.ndarray:
+        """Return which numbers of `stats` are fixed."""
+        each = [np.full(math.prod(shape), name in self.fixed) for name, shape in self.stats]
+        return np.concatenate([*each, np.zeros(0, bool)])
+
+    def moving(self, stats: tf.Tensor) -> tf.Tensor:
+        """Return the numbers of `stats` that are not fixed."""
+        pieces = zip(tf.split(stats, _sizes(self.stats)), self.stats, strict=True)
+        return tf.concat([old for old, (name, _) in pieces if name not in self.fixed] or [[]], 0)
 
     def _seeds(self, key: tf.Tensor | None) -> list[tf.Tensor]:
         if not self.num_seeds:
@@ -157,7 +184,7 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
     names = relative_names(model, [*trainable, *others])
     seeds = {id(generator.state) for generator in _seed_generators(model)}
     for variable, name in zip([*trainable, *others], names, strict=True):
-        if not is_float(variable) and id(variable) not in seeds:
+        if not (is_float(variable) or id(variable) in seeds or _is_counter(variable)):
             raise UserError(
                 f"the model's variable {name} is {variable.dtype}; only float variables and the "
                 "seeds of random layers can be averaged over replicas: make it a float or remove it"
@@ -168,13 +195,36 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
         for name, shape, v in zip(names, shapes, [*trainable, *others], strict=True)
         if is_float(v)
     ]
+    fixed = _fixed_variables(model)
     return Template(
         model,
         tuple(floats[: len(trainable)]),
         tuple(floats[len(trainable) :]),
-        len(others) + len(trainable) - len(floats),
+        sum(id(variable) in seeds for variable in others),
+        frozenset(
+            name
+            for name, variable in zip(names, [*trainable, *others], strict=True)
+            if id(variable) in fixed
+        ),
         fast,
     )
+
+
+def _fixed_variables(model: keras.Model) -> set[int]:
+    """Return the ids of the variables that no step changes, though they are not trainable."""
+    fixed: list[Any] = []
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization):
+            fixed += layer.variables
+        elif not layer.trainable:
+            is_norm = isinstance(layer, keras.layers.BatchNormalization)
+            fixed += layer.variables if is_norm else layer._trainable_variables
+    return {id(variable) for variable in fixed}
+
+
+def _is_counter(variable: Any) -> bool:
+    """Whether it is the count of a `keras.layers.Normalization`, which no call reads."""
+    return "int" in str(variable.dtype) and variable.path.endswith("/count")
 
 
 def _seed_generators(model: keras.Model) -> list[Any]:

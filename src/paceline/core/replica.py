@@ -22,8 +22,10 @@ from paceline.config.phases import Phase, build_phases
 from paceline.config.plan import Plan
 from paceline.config.schedule import has_more
 from paceline.config.views import Views
+from paceline.core import loss_scale
 from paceline.core.flat import Template
 from paceline.core.groups import build_grouped_update
+from paceline.core.losses import build_targets, correct, cross_entropy, training_loss
 from paceline.core.metrics import TAIL
 from paceline.core.state import State, StateLayout
 from paceline.core.tree import opaque
@@ -42,8 +44,8 @@ class CorePhase:
     batch: Callable[[tf.Tensor, tf.Tensor], Batch]
     """(step, replica) -> the replica's slice, prepared"""
     replica_step: Callable[..., tf.Tensor]
-    """(params, stats, images, targets, labels, step, replica, signals) -> [gradients | new stats |
-    tail]"""
+    """(params, stats, images, targets, labels, step, replica, signals, loss scale or None) ->
+    [gradients | new stats | tail]"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,13 @@ class Core:
             name: vectors["params"] if name == "ema" else np.zeros_like(vectors["params"])
             for name in self.layout.parts
         }
-        return State(0, slots | vectors)
+        scale = {loss_scale.VECTOR: loss_scale.INITIAL} if self.is_scaled else {}
+        return State(0, slots | scale | vectors)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Return whether the state has a loss scale."""
+        return loss_scale.is_scaled(self.experiment)
 
     def replica_vector(
         self,
@@ -104,16 +112,19 @@ class Core:
         step: tf.Tensor,
         replica: tf.Tensor,
         signals: tf.Tensor,
+        scale: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Return [gradients | new stats | tail] of a replica on its own slice of a step.
 
-        The graph contains all phases, so that each is compiled before its turn.
+        The graph contains all phases, so that each is compiled before its turn. `scale` is the loss
+        scale of float16.
         """
 
         def compute(phase: CorePhase) -> tf.Tensor:
-            batch = phase.batch(step, replica)
+            images, targets, labels, _ = phase.batch(step, replica)
+            more = [] if scale is None else [scale]
             return phase.replica_step(
-                params, stats, batch.images, batch.targets, batch.labels, step, replica, signals
+                params, stats, images, targets, labels, step, replica, signals, *more
             )
 
         if len(self.phases) == 1:
@@ -162,7 +173,7 @@ def build_core(
         train=train,
         splits=held_out,
         phases=_build_phases(experiment, plan, train, template, num_classes),
-        apply=_build_apply(experiment, layout),
+        apply=_build_apply(experiment, layout, template),
         eval_batch_size=eval_batch_size,
         evaluate_batch={
             name: opaque(lambda *which, each=each: each(*which)[0])
@@ -203,32 +214,13 @@ def build_layout(experiment: Experiment, template: Template) -> StateLayout:
         "params": template.params,
         **dict.fromkeys(slot_names(experiment.optimizer), template.params),
     }
-    return StateLayout({**parts, "stats": template.stats})
+    scale = {loss_scale.VECTOR: loss_scale.PART} if loss_scale.is_scaled(experiment) else {}
+    return StateLayout({**parts, **scale, "stats": template.stats})
 
 
 def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
     """Return a size that depends on the image shape alone: it changes the last bits of a logit."""
     return 250 if shape[0] * shape[1] <= 64 * 64 else 50
-
-
-def build_targets(experiment: Experiment, num_classes: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return the function labels -> training targets: one-hot rows, smoothed."""
-    smoothing = experiment.optimizer.label_smoothing
-
-    def targets_of(labels: tf.Tensor) -> tf.Tensor:
-        return tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
-
-    return targets_of
-
-
-def _cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    if experiment.model.outputs == "logits":
-        return tf.nn.softmax_cross_entropy_with_logits(targets, outputs)
-    return -tf.reduce_sum(targets * tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0)), axis=-1)
-
-
-def _correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32) == labels, tf.float32)
 
 
 def _build_replica_step(
@@ -243,31 +235,38 @@ def _build_replica_step(
         step: tf.Tensor,
         replica: tf.Tensor,
         signals: tf.Tensor,
+        scale: tf.Tensor | None = None,
     ) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(params)
             key = op_key("layers", experiment.seed, step, replica)
             outputs, new_stats, extra = template.call(params, stats, images, True, key, frozen)
-            cross_entropy = tf.reduce_mean(_cross_entropy(experiment, outputs, targets))
-            loss = tf.add_n([cross_entropy, *(tf.cast(loss, tf.float32) for loss in extra)])
-        gradient = tape.gradient(loss, params, unconnected_gradients="zero")
+            own_loss = training_loss(experiment, outputs, targets)
+            loss = tf.add_n([own_loss, *(tf.cast(loss, tf.float32) for loss in extra)])
+            minimised = loss if scale is None else loss * scale
+        gradient = tape.gradient(minimised, params, unconnected_gradients="zero")
+        if scale is not None:
+            gradient /= scale
         count = tf.cast(tf.shape(labels)[0], tf.float32)
-        tail = tf.stack([loss, tf.reduce_sum(_correct(outputs, labels)), count])
+        tail = tf.stack([loss, tf.reduce_sum(correct(outputs, labels)), count])
         return tf.concat([gradient, new_stats, tail, signals], 0)
 
     return opaque(replica_step)
 
 
 def _build_apply(
-    experiment: Experiment, layout: StateLayout
+    experiment: Experiment, layout: StateLayout, template: Template
 ) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
     optimizer, sizes = experiment.optimizer, layout.sizes()
+    scaled = loss_scale.is_scaled(experiment)
     build = build_grouped_update if has_more(optimizer) else build_update
     update = build(optimizer, layout.parts["params"])
 
     def apply(vectors: Vectors, mean: tf.Tensor, rates: tf.Tensor) -> Vectors:
-        gradient, stats, _ = tf.split(mean, [sizes["params"], sizes["stats"], len(TAIL)])
-        return {**update(vectors, gradient, rates), "stats": stats}
+        gradient, moving, _ = tf.split(mean, [sizes["params"], template.moving_size(), len(TAIL)])
+        stats = template.merge(vectors["stats"], moving)
+        new = {**update(vectors, gradient, rates), "stats": stats}
+        return loss_scale.finish_step(vectors, new, gradient) if scaled else new
 
     return opaque(apply)
 
@@ -284,13 +283,13 @@ def _build_examine(
             return template.call(params, stats, images, training=False)[0]
 
         outputs = mean_over_views(call, batch.images, views)
-        loss = _cross_entropy(experiment, outputs, batch.targets)
+        loss = cross_entropy(experiment, outputs, batch.targets)
         among_five = tf.cast(
             tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1])), tf.float32
         )
         sums = [
             tf.reduce_sum(v * batch.weights)
-            for v in (loss, _correct(outputs, batch.labels), among_five, tf.ones_like(loss))
+            for v in (loss, correct(outputs, batch.labels), among_five, tf.ones_like(loss))
         ]
         probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
         single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.schedule import rates
+from paceline.core import loss_scale
 from paceline.core.metrics import TAIL, tail_scale
 from paceline.core.replica import Core
 from paceline.core.tree import opaque
@@ -78,8 +79,11 @@ def _build_gradients(core: Core) -> tuple[Any, Any]:
     def one_replica(
         vectors: Vectors, step: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
     ) -> Any:
+        scale = vectors[loss_scale.VECTOR][0] if core.is_scaled else None
+
         def compute(replica: tf.Tensor) -> tf.Tensor:
-            return core.replica_vector(vectors["params"], vectors["stats"], step, replica, signals)
+            params, stats = vectors["params"], vectors["stats"]
+            return core.replica_vector(params, stats, step, replica, signals, scale)
 
         return compute
 
@@ -93,6 +97,7 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
     """Each replica trains alone, then all vectors are averaged as one."""
     length, scale = core.plan.round_steps, tail_scale(core.experiment.replicas)
     names, sizes = list(core.layout.parts), list(core.layout.sizes().values())
+    template = core.template
 
     def join(vectors: Vectors) -> tf.Tensor:
         return tf.concat([vectors[name] for name in names], 0)
@@ -125,7 +130,10 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
     def finish(vectors: Vectors, mean: tf.Tensor, table: tf.Tensor) -> tuple[Vectors, tf.Tensor]:
         *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
         tails = tf.reshape(tails, [length, len(TAIL)]) * scale
-        return dict(zip(names, pieces, strict=True)), tails
+        new = dict(zip(names, pieces, strict=True))
+        if template.fixed:  # a mean of equal numbers may differ from them in the last bit
+            new["stats"] = template.merge(vectors["stats"], template.moving(new["stats"]))
+        return new, tails
 
     return one_replica, finish
 

@@ -99,15 +99,17 @@ def _part(split: Split, start: int, size: int) -> Split:
 
     from paceline.data.source import Split
 
-    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def original(indices: tf.Tensor) -> tf.Tensor:
         places = tf.cast(indices, tf.int64) + start
-        return split.read(
-            tf.random.experimental.index_shuffle(
-                places, HOLD_OUT_KEY, tf.constant(split.size - 1, tf.int64)
-            )
+        return tf.random.experimental.index_shuffle(
+            places, HOLD_OUT_KEY, tf.constant(split.size - 1, tf.int64)
         )
 
-    return Split(size, read)
+    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return split.read(original(indices))
+
+    labels = split.labels
+    return Split(size, read, labels and (lambda indices: labels(original(indices))))
 
 
 def _check_source(source: Any, spec: str) -> str:

@@ -1,5 +1,5 @@
-"""Images -> what the model sees: random crop, flip, cutout and mixup, then scaling; in TensorFlow
-ops, vectorised over a batch.
+"""Images -> what the model sees: random crop and flip, then scaling; in TensorFlow ops, vectorised
+over a batch. `colour`, `rand_augment`, `rectangles` and `mixing` have the other augmentations.
 
 Every random choice is a function of (seed, epoch, index), so it does not matter who prepares an
 example, or when.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from paceline.config.experiment import Data, Experiment
-from paceline.data.draws import Draws, op_key
+from paceline.config.experiment import Data
+from paceline.data.colour import random_amount
+from paceline.data.draws import Draws
 
 
 def mirrored(data: Data, draws: Draws) -> tf.Tensor:
@@ -74,20 +75,16 @@ def _reflected(places: tf.Tensor, length: int) -> tf.Tensor:
 
 def jitter(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Change the contrast and brightness of each image by random amounts, after scaling."""
-
-    def amount(name: str, most: float) -> tf.Tensor:
-        share = tf.cast(draws.one(name), tf.float32) / 2.0**30 - 1.0  # in [-1, 1]
-        return (most * share)[:, None, None, None]
-
     if data.contrast:
-        x *= 1.0 + amount("contrast", data.contrast)
+        x *= 1.0 + random_amount(draws, "contrast", data.contrast)
     if data.brightness:
-        x += amount("brightness", data.brightness)
+        x += random_amount(draws, "brightness", data.brightness)
     return x
 
 
 def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
     """Scale values of 0 to 255 to the float32 range of the experiment."""
+    assert data.scaling != "application", "`models.applications` puts a scaling in its place"
     x = tf.cast(images, tf.float32)
     if data.scaling == "standardise":
         return tf.image.per_image_standardization(x)
@@ -101,7 +98,8 @@ def scale(data: Data, images: tf.Tensor) -> tf.Tensor:
     )
     if data.scaling == "mean_std":
         rows /= tf.tile(tf.constant(data.std[:channels], tf.float32), [width])
-    return tf.reshape(rows, [-1, height, width, channels])
+    scaled = tf.reshape(rows, [-1, height, width, channels])
+    return tf.reverse(scaled, [-1]) if data.scaling == "bgr_mean" else scaled
 
 
 def resize(images: tf.Tensor, size: int) -> tf.Tensor:
@@ -113,36 +111,3 @@ def resize(images: tf.Tensor, size: int) -> tf.Tensor:
     resized = tf.image.resize(images, [tall, wide], antialias=True)
     top, left = (tall - size) // 2, (wide - size) // 2
     return resized[:, top : top + size, left : left + size]
-
-
-def cutout(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Blank a square around a random pixel; it may stick out over the edge."""
-    if not data.cutout:
-        return x
-
-    def inside(centre: tf.Tensor, length: int) -> tf.Tensor:
-        start = centre[:, None] % length - data.cutout // 2
-        place = tf.range(length, dtype=tf.int64)[None]
-        return (place >= start) & (place < start + data.cutout)
-
-    rows = inside(draws.one("cutout/row"), x.shape[1])
-    columns = inside(draws.one("cutout/column"), x.shape[2])
-    blank = rows[:, :, None] & columns[:, None, :]
-    return tf.where(blank[..., None], 0.0, x)
-
-
-def mixup(
-    experiment: Experiment, x: tf.Tensor, targets: tf.Tensor, step: tf.Tensor, replica: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Blend each example with the one opposite in its slice, by a share that is Beta
-    distributed."""
-    alpha = experiment.data.mixup
-    if not alpha:
-        return x, targets
-    key = op_key("mixup", experiment.seed, step, replica)
-    gammas = tf.random.stateless_gamma([2, tf.shape(x)[0]], seed=key, alpha=alpha)
-    share = tf.maximum(gammas[0], 1e-30) / tf.maximum(gammas[0] + gammas[1], 1e-30)
-    wide = share[:, None, None, None]
-    return wide * x + (1 - wide) * x[::-1], share[:, None] * targets + (
-        1 - share[:, None]
-    ) * targets[::-1]

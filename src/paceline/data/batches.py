@@ -11,7 +11,11 @@ import tensorflow as tf
 
 from paceline.config.experiment import Data, Experiment
 from paceline.data import augment, encoded, order
+from paceline.data.colour import change_colours
 from paceline.data.draws import Draws
+from paceline.data.mixing import mix
+from paceline.data.rand_augment import rand_augment
+from paceline.data.rectangles import cutout, erase
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
 
@@ -41,6 +45,12 @@ def image_shape(data: Data, source: Source) -> Shape:
             raise UserError(
                 f"data.{name} is {pixels}; images of any size are cropped by data.crop "
                 "instead: use 0"
+            )
+    for name, strength in (("saturation", data.saturation), ("hue", data.hue)):
+        if strength and source.image_shape and source.image_shape[2] != 3:
+            raise UserError(
+                f"data.{name} is {strength}, but these images have {source.image_shape[2]} "
+                "channels; it is for colours: use 0"
             )
     if source.image_shape is not None and data.padding_mode == "reflect":
         _check_reflected(data, source.image_shape)
@@ -83,11 +93,11 @@ def build_train_batches(
             epoch, indices = order.slice_indices(experiment, train.size, step, replica)
             raw, labels = train.read(indices)
             draws = Draws(experiment.seed, epoch, indices)
-            images = augment.scale(data, _train_images(data, raw, draws, image_size))
-            images = augment.jitter(data, images, draws)
-            images = augment.cutout(data, images, draws)
-            targets = targets_of(labels)
-            images, targets = augment.mixup(experiment, images, targets, step, replica)
+            images = _train_images(data, raw, draws, image_size)
+            images = change_colours(data, rand_augment(data, images, draws), draws)
+            images = augment.jitter(data, augment.scale(data, images), draws)
+            images = erase(data, cutout(data, images, draws), draws)
+            images, targets = mix(experiment, images, targets_of(labels), draws, step, replica)
             return Batch(images, targets, labels, tf.ones([size]))
 
     return batch

@@ -33,12 +33,11 @@ def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float)
     """
     tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
     share, slant = (
-        _unit(draws.several([f"{name}/{k}" for k in range(TRIES)]))
+        unit(draws.several([f"{name}/{k}" for k in range(TRIES)]))
         for name in ("area/share", "area/aspect")
     )
     area = (area_min + share * (1.0 - area_min)) * tall * wide
-    stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (_WIDEST - 1.0)
-    aspect = tf.where(slant < 0.5, stretch, 1.0 / stretch)  # as often wide as tall
+    aspect = random_aspect(slant, _WIDEST)
     tries = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=-1)))
     fits = tf.reduce_all((tries >= 1) & (tries <= tf.stack([tall, wide], axis=-1)), axis=-1)
     largest = tf.round(
@@ -83,5 +82,15 @@ def _placed(
     return Box(top, draws.one("crop/column") % (width - wide + 1), tall, wide)
 
 
-def _unit(numbers: tf.Tensor) -> tf.Tensor:
+def random_aspect(slant: tf.Tensor, widest: float) -> tf.Tensor:
+    """Return width by height, from the reciprocal of `widest` to it, for numbers of [0, 1).
+
+    It is as often wide as tall.
+    """
+    stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (widest - 1.0)
+    return tf.where(slant < 0.5, stretch, 1.0 / stretch)
+
+
+def unit(numbers: tf.Tensor) -> tf.Tensor:
+    """Return random numbers below 2**31 as numbers of [0, 1)."""
     return tf.cast(numbers, tf.float64) / 2.0**31

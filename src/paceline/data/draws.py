@@ -31,8 +31,17 @@ class Draws:
         """Return a number below 2**31 for each example, int64 [n]."""
         return self.several([name])[:, 0]
 
-    def several(self, names: Sequence[str]) -> tf.Tensor:
+    def each(self, names: Sequence[str]) -> tf.Tensor:
         """Return the numbers of several names as columns, int64 [n, len(names)]."""
+        return tf.stack([self.one(name) for name in names], axis=1)
+
+    def several(self, names: Sequence[str]) -> tf.Tensor:
+        """Return the numbers of several names as columns, int64 [n, len(names)].
+
+        Only random areas of crops use it. In a graph, TensorFlow makes 53 bits of their keys, so
+        that small seeds give the same areas. A change would change the bits of all trainings on
+        encoded images: use `each` for what is new.
+        """
         keys = _mix(tf.cast(self.epoch, tf.uint64) + _start(names, self.seed))
         words = _mix(tf.cast(self.indices, tf.uint64)[:, None] + keys)
         return tf.cast(tf.bitwise.right_shift(words, tf.constant(33, tf.uint64)), tf.int64)

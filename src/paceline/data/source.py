@@ -21,6 +21,8 @@ class Split:
 
     size: int
     read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+    labels: Callable[[tf.Tensor], tf.Tensor] | None = None
+    """The labels alone, if they can be had without reading the images."""
 
 
 @dataclass(frozen=True)

@@ -145,14 +145,14 @@ def train(
         settings["actions"] = named
     for part in (place, run):  # a dict of settings is the same as these settings
         settings |= part if isinstance(part, Mapping) else {}
-    chosen, where, what = _apply(
+    chosen, where, what = apply_settings(
+        settings | own_settings(data, test, classes, model),
         base,
         place if isinstance(place, Place) else Place(),
         run if isinstance(run, Run) else Run(),
-        settings | _own(data, test, classes, model),
     )
     if not what.run_dir:
-        name = experiment if isinstance(experiment, str) else _name(chosen)
+        name = experiment if isinstance(experiment, str) else run_name(chosen)
         what = replace(what, run_dir=str(default_path(name, chosen)))
     called = [each for each in actions if not isinstance(each, str)]
     outcome = run_job(Job(chosen, where, what), called, progress, _adapter(callbacks))
@@ -160,12 +160,10 @@ def train(
     return Result(**{name: value for name, value in outcome.items() if name in known})
 
 
-def _apply(
-    experiment: Experiment, place: Place, run: Run, settings: Mapping[str, Any]
-) -> tuple[Experiment, Place, Run]:
-    """Return all three with settings changed by name."""
+def apply_settings(settings: Mapping[str, Any], *parts: Any) -> list[Any]:
+    """Return all parts, such as Experiment, Place and Run, with settings changed by name."""
     named = dotted(settings)
-    known = [*names_of(experiment), *names_of(place), *names_of(run)]
+    known = [name for part in parts for name in names_of(part)]
     for name in named:
         if name not in known:
             raise refuse_unknown(name, known)
@@ -174,10 +172,10 @@ def _apply(
         names = names_of(part)
         return override(part, {name: value for name, value in named.items() if name in names})
 
-    return changed(experiment), changed(place), changed(run)
+    return [changed(part) for part in parts]
 
 
-def _own(
+def own_settings(
     data: OwnData | None, test: Arrays | None, classes: Sequence[str] | None, model: OwnModel | None
 ) -> dict[str, Any]:
     """Return data and model of the caller as settings; what workers need is written to files."""
@@ -214,7 +212,7 @@ def _save_arrays(data: Any, test: Any, classes: Sequence[str] | None) -> str:
     return str(save_arrays_by_digest(cache_folder() / "data", (data[0], data[1]), test, classes))
 
 
-def _name(experiment: Experiment) -> str:
+def run_name(experiment: Experiment) -> str:
     """Return a name for the run of an experiment without a recipe: its data and its model."""
     data, model = experiment.data, experiment.model
     own = data.build.rpartition(":")[2] or (data.source if data.source != "auto" else "")

@@ -1,4 +1,5 @@
-"""Experiment -> Keras model: the ResNet family, or a user's own function."""
+"""Experiment -> Keras model: the ResNet family, one of keras.applications, or a user's own
+function."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ from pathlib import Path
 
 import keras
 
+from paceline.config.applications import application_of
 from paceline.config.experiment import Experiment
 from paceline.config.plugins import SAVED_MODEL, load_function
 from paceline.errors import UserError
+from paceline.models.applications import build_application
+from paceline.models.freezing import freeze_layers
 from paceline.models.resnet import build_resnet
 from paceline.models.speedrun import build_speedrun
 
@@ -18,9 +22,18 @@ def build_model(
 ) -> keras.Model:
     """Return a model whose initial weights depend on the experiment alone."""
     keras.utils.set_random_seed(experiment.seed)
-    keras.config.set_dtype_policy(
-        "mixed_bfloat16" if experiment.precision == "bfloat16" else "float32"
-    )
+    precision = experiment.precision
+    keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
+    model = _build(experiment, image_shape, num_classes)
+    freeze_layers(model, experiment.model.freeze)
+    return model
+
+
+def _build(
+    experiment: Experiment, image_shape: tuple[int, int, int], num_classes: int
+) -> keras.Model:
+    if application_of(experiment.model):
+        return build_application(experiment.model, image_shape, num_classes, experiment.seed)
     if not experiment.model.build:
         build = build_speedrun if experiment.model.layout == "speedrun" else build_resnet
         return build(experiment.model, image_shape, num_classes, experiment.seed)

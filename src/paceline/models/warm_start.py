@@ -1,5 +1,5 @@
-"""Where training starts from: weights of an earlier run or of a .keras file, with what does not fit
-(the head) left new."""
+"""Where training starts from: weights of an earlier run, of a .keras file or of keras.applications,
+with what does not fit (the head) left new."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from paceline.config.applications import is_application, parse_application
+from paceline.config.experiment import Experiment
 from paceline.core.flat import Template, relative_names
 from paceline.core.state import Part, State, evaluated_vector
 from paceline.errors import UserError
+from paceline.models.applications import application_weights, own_scaling
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.run_folder.checkpoint import newest_variables
 from paceline.run_folder.finding import existing_run
@@ -20,9 +23,12 @@ from paceline.run_folder.zoo import PREFIX
 
 
 def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:
-    """Return the state with every variable of `spec`, a run folder or a .keras file, that has the
-    same name and shape; and the rest's names."""
-    known = _from_keras(spec) if spec.endswith(".keras") else _from_run(spec)
+    """Return the state with every variable of `spec`, a run folder, a .keras file or keras:NAME,
+    that has the same name and shape; and the rest's names."""
+    if is_application(spec):
+        known = _by_name(application_weights(*parse_application(spec)))
+    else:
+        known = _from_keras(spec) if spec.endswith(".keras") else _from_run(spec)
     params, new_params = _fill(template.params, state.vectors["params"], known)
     stats, new_stats = _fill(template.stats, state.vectors["stats"], known)
     new = new_params + new_stats
@@ -35,6 +41,20 @@ def start_from(spec: str, template: Template, state: State) -> tuple[State, list
     evaluated = evaluated_vector(state.vectors)
     vectors = {**state.vectors, evaluated: params.copy(), "params": params, "stats": stats}
     return State(state.step, vectors), new
+
+
+def scaled_otherwise(experiment: Experiment) -> str:
+    """Return a warning if images are scaled otherwise than those the weights were trained on."""
+    spec, data = experiment.model.init_from, experiment.data
+    if not is_application(spec):
+        return ""
+    own = own_scaling(parse_application(spec)[0], data)
+    if (own.scaling, own.mean, own.std) == (data.scaling, data.mean, data.std):
+        return ""
+    return (
+        f"{spec} was trained on images of another scaling ({own.scaling}, mean {own.mean}, std "
+        f"{own.std}); --data.scaling application is the same"
+    )
 
 
 def _fill(
@@ -85,6 +105,10 @@ def _from_keras(spec: str) -> dict[str, np.ndarray]:
         raise UserError(
             f"model.init-from: {spec} cannot be read: {str(error).splitlines()[0]}"
         ) from error
+    return _by_name(model)
+
+
+def _by_name(model: keras.Model) -> dict[str, np.ndarray]:
     return dict(
         zip(relative_names(model, model.weights), (v.numpy() for v in model.weights), strict=True)
     )

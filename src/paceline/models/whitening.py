@@ -83,9 +83,9 @@ def _first_convolution(template: Template) -> tuple[str, tuple[int, ...], int]:
 
 def _factors(data: Data, channels: int) -> np.ndarray:
     """Return by what scaling multiplies each channel; what it adds does not change a covariance."""
-    if data.scaling == "standardise":
+    if data.scaling not in ("unit", "mean", "mean_std"):
         raise UserError(
-            "model.whitening needs data.scaling unit, mean or mean_std, not standardise"
+            f"model.whitening needs data.scaling unit, mean or mean_std, not {data.scaling}"
         )
     if data.scaling == "unit":
         return np.full(channels, 1 / 128)

@@ -99,7 +99,8 @@ def scaling_layers(
     deviations = data.std if data.scaling == "mean_std" else (1.0,) * 3
     mean = list(data.mean[: shape[2]])
     variance = [each**2 for each in deviations[: shape[2]]]
-    return layers.Normalization(mean=mean, variance=variance, name="scaling")(x)
+    scaled = layers.Normalization(mean=mean, variance=variance, name="scaling")(x)
+    return ops.flip(scaled, axis=-1) if data.scaling == "bgr_mean" else scaled
 
 
 def _write_savedmodel(

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.config.applications import is_application
 from paceline.config.job import Job, Run
 from paceline.config.plugins import SAVED_MODEL
 from paceline.errors import UserError
@@ -34,7 +35,8 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
     """
     experiment = run.experiment()
     model = experiment.model.build  # a .keras file is loaded without running code
-    specs = {} if model.endswith(SAVED_MODEL) else {"model.build": model}
+    known = model.endswith(SAVED_MODEL) or is_application(model)
+    specs = {} if known else {"model.build": model}
     if kind == "evaluate":  # prediction and export do not need the data
         specs["data.build"] = experiment.data.build
     if not trust_code and (named := [f"{name} {spec}" for name, spec in specs.items() if spec]):

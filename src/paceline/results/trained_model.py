@@ -76,20 +76,23 @@ def load_trained_model(
         raise UserError(
             f"{run.path} is damaged: its config.json names no classes; restore it from a copy"
         )
+    layout_of = run.experiment()  # the checkpoint is that of the training's precision
     devices.configure_inference(experiment)
     from paceline.core.flat import build_template
     from paceline.core.replica import build_layout
     from paceline.data.batches import model_shape
+    from paceline.data.statistics import with_stored_means
     from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
     from paceline.run_folder.checkpoint import Checkpoints
 
+    experiment = replace(experiment, data=with_stored_means(experiment.data, facts))
     stored = _stored_shape(experiment, facts)
     shape = model_shape(experiment.data, stored)
     num_classes = experiment.model.num_classes or len(names)
     model = build_model(experiment, shape, num_classes)
     template = build_template(model, accelerated(experiment, model, devices.has_gpus()))
-    state = Checkpoints(run.checkpoints, build_layout(experiment, template)).choose(checkpoint)
+    state = Checkpoints(run.checkpoints, build_layout(layout_of, template)).choose(checkpoint)
     classes = output_names(names, num_classes)
     return TrainedModel(experiment, classes, stored, shape, template, state)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.config.applications import is_application
 from paceline.config.experiment import Experiment
 from paceline.config.plugins import HOME, SAVED_MODEL, is_found, spec_parts
 from paceline.errors import UserError
@@ -23,7 +24,8 @@ FOLDER = "code"
 
 def specs_of(experiment: Experiment, actions: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return the name and the spec of each function of the user that a run has."""
-    specs = [("model.build", experiment.model.build), ("data.build", experiment.data.build)]
+    model = "" if is_application(experiment.model.build) else experiment.model.build
+    specs = [("model.build", model), ("data.build", experiment.data.build)]
     return [(name, spec) for name, spec in [*specs, *(("actions", s) for s in actions)] if spec]
 
 
@@ -70,7 +72,7 @@ def copied(run: Path, name: str, spec: str) -> str:
 def with_copies(experiment: Experiment, run: Path) -> Experiment:
     """Return the experiment with the run's own copies of the code, where it has them."""
     model, data = experiment.model, experiment.data
-    if model.build:
+    if model.build and not is_application(model.build):
         model = replace(model, build=copied(run, "model.build", model.build) or model.build)
     if data.build:
         data = replace(data, build=copied(run, "data.build", data.build) or data.build)

@@ -56,6 +56,13 @@ def wrong_fact(facts: dict[str, Any]) -> str:
     names, shape = facts.get("classes", ["a"]), facts.get("image_shape")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return "no list of classes"
+    for name in ("mean", "std", "class_weights"):
+        numbers = facts.get(name, [1.0] * 3)
+        fits = isinstance(numbers, list) and all(type(each) in (int, float) for each in numbers)
+        if not fits or (name != "class_weights" and len(numbers) != 3):
+            return f"no numbers as {name}"
+    if facts.get("scaling", "mean_std") not in ("mean_std", "bgr_mean"):
+        return "no known scaling"
     sides = shape if isinstance(shape, list) else []
     fits = len(sides) == 3 and all(type(side) is int and 0 < side <= 2**14 for side in sides)
     return "" if shape is None or fits else "no image shape"

@@ -101,10 +101,16 @@ def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
     where the workers ran, so the command runs here.
     """
     named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
-    flags = {name: changed_flags(recipe(), experiment) for name, recipe in RECIPES.items()}
-    recipe = named[1] if named and named[1] in RECIPES else min(flags, key=lambda n: len(flags[n]))
-    command = ["train", recipe, *flags[recipe]]
-    default = Path(default_path(recipe, experiment))
+    command = train_command(experiment, named[1] if named else "")
+    default = Path(default_path(command[1], experiment))
     if is_remote(where) or default.resolve() != Path(where).resolve():
         command += ["--run-dir", str(where)]
     return command
+
+
+def train_command(experiment: Experiment, recipe: str = "") -> list[str]:
+    """Return the words of the command that trains an experiment, by this recipe or the nearest."""
+    flags = {name: changed_flags(build(), experiment) for name, build in RECIPES.items()}
+    if recipe not in flags:
+        recipe = min(flags, key=lambda name: len(flags[name]))
+    return ["train", recipe, *flags[recipe]]

@@ -30,10 +30,12 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
     from paceline.core.replica import build_core
     from paceline.data import build_source, hold_out
     from paceline.data.batches import image_shape
+    from paceline.data.statistics import with_numbers, with_stored_means
     from paceline.kernels.rewrite import accelerated
     from paceline.models import build_model
+    from paceline.models.applications import with_own_scaling
 
-    experiment, code = job.experiment, own_code(job)
+    code, stored, experiment = own_code(job), _stored_facts(job), job.experiment
     _check_width(experiment.model)
     source = build_source(replace(experiment.data, build=code.get("data.build", "")))
     train, validation = hold_out(source, experiment.data.validation)
@@ -47,14 +49,20 @@ def build_core_for(job: Job, views: Views = "none") -> Core:
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
             "give that or more"
         )
-    model = build_model(
-        replace(experiment, model=replace(experiment.model, build=code.get("model.build", ""))),
-        image_shape(experiment.data, source),
-        num_classes,
-    )
-    _check_sizes(experiment.data, model)
+    data = with_stored_means(experiment.data, stored)
+    experiment = with_own_scaling(replace(experiment, data=data))
+    experiment = with_numbers(experiment, train, num_classes, stored)
+    own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
+    model = build_model(replace(experiment, model=own), image_shape(data, source), num_classes)
+    _check_sizes(data, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
     return build_core(experiment, plan, source, splits, template, num_classes, views)
+
+
+def _stored_facts(job: Job) -> dict[str, Any]:
+    """Return what the run folder knows of the data; nothing if there is no run yet."""
+    run = RunFolder(job.run.run_dir) if job.run.run_dir else None
+    return run.data_facts() if run and run.exists() else {}
 
 
 def _check_sizes(data: Data, model: keras.Model) -> None:
@@ -81,17 +89,20 @@ def _check_width(model: Model) -> None:
         )
 
 
-def data_facts(core: Core) -> dict[str, Any]:
+def data_facts(job: Job, core: Core) -> dict[str, Any]:
     """Return what a resumed run compares with its data, and what prediction needs without it."""
+    from paceline.data.statistics import computed_facts
+
     sizes = {name: split.size for name, split in core.splits.items()}
     shape = list(core.source.image_shape) if core.source.image_shape else None
-    facts = {
+    facts: dict[str, Any] = {
         "train": core.num_examples,
         **sizes,
         "classes": list(core.source.classes),
         "image_shape": shape,
     }
-    return facts | ({"content": core.source.digest} if core.source.digest else {})
+    facts |= {"content": core.source.digest} if core.source.digest else {}
+    return facts | computed_facts(job.experiment, core.experiment)
 
 
 def own_code(job: Job) -> dict[str, str]:
@@ -117,10 +128,12 @@ def summary_line(job: Job, core: Core) -> str:
     e, sizes = job.experiment, core.layout.sizes()
     workers, threads = job.place.workers, e.threads_per_replica
     servers = f" + {len(job.cluster.ps)} ps" if job.cluster.ps else ""
+    frozen = int(core.template.fixed_mask().sum())
+    parameters = f"{sizes['params']:,} parameters" + (f", {frozen:,} more frozen" if frozen else "")
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
         f"{core.num_examples:,} train, {tests} examples of {len(core.source.classes)} classes · "
-        f"{sizes['params']:,} parameters · {workers} worker{'s' * (workers > 1)}{servers} · "
+        f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.side_by_side(job)} side by "
         f"side · kernels {core.template.kernels} · {core.plan.steps_per_epoch:,} steps per epoch, "

@@ -78,7 +78,7 @@ def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     if reason := why_not_own(job.experiment, kernels):
         send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
     code = code_digests(job)
-    for line in run.open(job.experiment, data_facts(core), kernels, code):
+    for line in run.open(job.experiment, data_facts(job, core), kernels, code):
         send(Warn(f"a library changed since this run began, bits may differ: {line}"))
     specs = specs_of(job.experiment, job.run.actions)
     keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
@@ -105,8 +105,10 @@ def _first_state(training: Training, checkpoints: Checkpoints, run: RunFolder) -
     state = _initial_state(core)
     if not init_from:
         return state
-    from paceline.models.warm_start import start_from
+    from paceline.models.warm_start import scaled_otherwise, start_from
 
+    if note := scaled_otherwise(core.experiment):
+        training.send(Warn(note))
     state, new = start_from(init_from, core.template, state)
     training.send(Warn(f"started from {init_from}; new are {', '.join(new) or 'none'}"))
     return state

@@ -90,7 +90,7 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
         from paceline.engines.collective import open_engine
 
         core, engine = open_engine(job, partial(build_core_for, job), waiter.check_stop)
-        old, new = run.data_facts(), data_facts(core)
+        old, new = run.data_facts(), data_facts(job, core)
         known = {name: new[name] for name in new if name in old}  # older folders have fewer facts
         _check(differences(old, known), run, "data")
         _evaluate_all(Training(job, core, engine, send, stop), run, waiter)

@@ -47,7 +47,7 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     kernels = core.template.kernels
     return {
         "experiment": job.experiment.digest(),
-        "data": data_facts(core),
+        "data": data_facts(job, core),
         "code": code_digests(job),
         "kernels": f"own ({library_name()})" if kernels == "own" else kernels,
         "libraries": library_versions(),

@@ -171,7 +171,7 @@ def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
         folder, name = tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)
         return _read_files(tf.strings.join([folder, name])), tf.gather(labels, indices)
 
-    return Split(len(images), read)
+    return Split(len(images), read, lambda indices: tf.gather(labels, indices))
 
 
 def _read_files(paths: tf.Tensor) -> tf.Tensor:

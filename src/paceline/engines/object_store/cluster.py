@@ -63,7 +63,7 @@ def _check_address(address: str) -> None:
         ) from error
 
 
-def resources_of(job: Job) -> dict[str, float]:
+def resources_of(job: Job, who: str = "a worker") -> dict[str, float]:
     """Return what Ray reserves for a worker, after checking that some node has it.
 
     Workers beyond what is free wait for further nodes.
@@ -76,7 +76,7 @@ def resources_of(job: Job) -> dict[str, float]:
     nodes = [{"num_cpus": node.get("CPU", 0), "num_gpus": node.get("GPU", 0)} for node in alive]
     if not any(all(node[name] >= wanted[name] for name in wanted) for node in nodes):
         raise UserError(
-            f"a worker needs {needs(wanted)}, but no node of the Ray cluster has them "
+            f"{who} needs {needs(wanted)}, but no node of the Ray cluster has them "
             f"(the nodes have: {'; '.join(needs(node) for node in nodes[:8])}); "
             "give a smaller --ray.cpus-per-worker or --ray.gpus-per-worker"
         )

@@ -137,6 +137,8 @@ class ParameterServerEngine:
         return run_side_by_side(replicas, self._side_by_side)
 
     def _split(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """Return gradient, statistics and tail of a replica's vector."""
-        sizes = self._core.layout.sizes()
-        return tf.split(vector, [sizes["params"], sizes["stats"], len(TAIL)])
+        """Return gradient, statistics and tail of a replica's vector. Fixed statistics are 0."""
+        sizes, template = self._core.layout.sizes(), self._core.template
+        parts = [sizes["params"], template.moving_size(), len(TAIL)]
+        gradient, moving, tail = tf.split(vector, parts)
+        return [gradient, template.merge(tf.zeros([sizes["stats"]]), moving), tail]

@@ -65,6 +65,9 @@ class Server:
             segments = cut(build_segments(optimizer, params), own.start, own.stop)
             self._update_groups = opaque(build_segments_update(optimizer, segments))
         self._decay = None
+        self._fixed = None
+        if core.template.fixed:
+            self._fixed = core.template.fixed_mask()[self.slices["stats"]]
         with tf.device(self.device):
             self.vectors = {
                 name: tf.Variable(tf.zeros([size]), trainable=False)
@@ -111,6 +114,8 @@ class Server:
 
     def assign(self, new: Vectors, ready: tf.Tensor) -> None:
         """Store the new vectors, if everything was ready for the update."""
+        if self._fixed is not None:
+            new = {**new, "stats": tf.where(self._fixed, self.vectors["stats"], new["stats"])}
         for name, variable in self.vectors.items():
             variable.assign(tf.where(ready, new[name], variable))
         self.version.assign_add(tf.cast(ready, tf.int64))

@@ -49,6 +49,8 @@ class Chart:
     """Returns a value as text."""
     log: bool = False
     """Use a logarithmic scale if the values differ by more than a factor of five."""
+    log_x: bool = False
+    """Use a logarithmic scale for x."""
     from_zero: bool = False
     most: float = math.inf
     """Values are from 0 to this, and so is the axis."""
@@ -93,14 +95,15 @@ class Drawing:
         if chart.most < math.inf:
             levels = [tick for tick in levels if 0 <= tick <= chart.most]
         top = TOP + (22 if chart.events else 0)
-        first, last = min(0.0, *xs), max(xs)
+        first, last = min(xs) if chart.log_x else min(0.0, *xs), max(xs)
         widest = max(len(chart.show(tick)) for tick in levels)
         self.left = max(LEFT, round(8 + CHARACTER * widest))
         names = 14 + 7 * max(len(line.name) for line in lines)
         self.right = WIDTH - max(names, round(4 + CHARACTER / 2 * len(_short(last))))
-        self._x = _Axis(first, last, self.left, self.right)
+        self._x = _Axis(first, last, self.left, self.right, chart.log_x)
         self._y = _Axis(levels[0], levels[-1], HEIGHT - BOTTOM, top, self.log)
-        columns = [tick for tick in nice_ticks(first, last) if first <= tick <= last]
+        ticks = log_ticks(first, last) if chart.log_x else nice_ticks(first, last)
+        columns = [tick for tick in ticks if first <= tick <= last]
         self.levels = [(self._y.place(tick), chart.show(tick)) for tick in levels]
         self.columns = [(self._x.place(tick), _short(tick)) for tick in columns]
         self.lines = [(line, self._path(line), self._marks(line)) for line in lines]

@@ -21,7 +21,8 @@ def render_page(runs: Sequence[RunData], left_out: Sequence[str] = ()) -> str:
     descriptions = list(dict.fromkeys(run.description for run in runs))
     shown = descriptions[:4] + ["…"] * (len(descriptions) > 4)
     named = [(formats.letter(i, count), run) for i, run in enumerate(runs)]
-    return _template("page.html").render(
+    return get_template("page.html").render(
+        kicker="Paceline report",
         title=runs[0].name if count == 1 else f"{count} runs",
         subtitle=" · ".join([*shown, datetime.date.today().isoformat()]),
         left_out=[f"Left out: {reason}" for reason in left_out],
@@ -42,15 +43,16 @@ def render_page(runs: Sequence[RunData], left_out: Sequence[str] = ()) -> str:
 def render_fragment(run: RunData) -> str:
     """Return a run's outcome and curves, for notebooks."""
     drawings = sections.learning_charts([run])
-    return _template("fragment.html").render(run=run, learning_charts=drawings)
+    return get_template("fragment.html").render(run=run, learning_charts=drawings)
 
 
 def render_svg(drawing: charts.Drawing) -> str:
     """Return a chart as an SVG file, with its style inside."""
-    return _template("chart.svg").render(drawing=drawing)
+    return get_template("chart.svg").render(drawing=drawing)
 
 
-def _template(name: str) -> Template:
+def get_template(name: str) -> Template:
+    """Return a template of the pages, with the functions that it uses."""
     environment = Environment(
         loader=PackageLoader("paceline.results.report"),
         autoescape=True,

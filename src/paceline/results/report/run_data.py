@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.config.applications import is_application
 from paceline.config.dataclass_json import flatten
 from paceline.config.plan import build_plan
 from paceline.core.evaluation import Examples
@@ -85,6 +86,8 @@ class RunData:
         usual = layout if layout == "speedrun" else f"ResNet-{self.settings['model.depth']}"
         if source == "auto":
             source = Path(self.settings["data.dir"]).name or "data"
+        init_from = self.settings.get("model.init_from", "")
+        usual = init_from if is_application(init_from) else usual
         model, data = self.settings["model.build"] or usual, self.settings["data.build"] or source
         return f"{model} on {data}"
 

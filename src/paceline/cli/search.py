@@ -1,0 +1,128 @@
+"""`paceline search`: trainings with different settings, and the table of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline.config.experiment import Experiment
+from paceline.config.job import Place
+from paceline.config.recipes import get_recipe
+from paceline.tuning.options import Options, build_search
+from paceline.tuning.space import parse_over
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from paceline.tuning.options import Search as Plan
+    from paceline.tuning.run import SearchResult
+    from paceline.tuning.trials import TrialSummary
+
+
+@dataclass(frozen=True)
+class Search:
+    """Search for good settings of a recipe on Ray: paceline search [RECIPE] --over NAME=VALUES ...
+
+    Each trial is a normal run in the folder of the search. The validation split decides. The same
+    command continues a search that was stopped or killed.
+
+    Example: paceline search smoke --data.validation 48 --over schedule.rate=0.01..0.5:log
+    """
+
+    recipe: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress, tyro.conf.arg(metavar="RECIPE")]
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    place: Annotated[Place, tyro.conf.arg(name="")]
+    options: Annotated[Options, tyro.conf.arg(name="")]
+    over: tuple[str, ...] = ()
+    """Settings to vary, each as NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=VALUE,VALUE,...
+    Names are those of the flags, such as schedule.rate."""
+    dry_run: bool = False
+    """Print the settings of all trials, and exit without training."""
+    json: bool = False
+    """Also print all trials as one line of JSON, after everything else."""
+
+    @classmethod
+    def of_recipe(cls, name: str) -> Search:
+        """Return the defaults of all flags for a recipe."""
+        return cls(name, get_recipe(name), Place(), Options())
+
+    def __call__(self) -> int:
+        from paceline.places.failures import Interrupted
+        from paceline.tuning.run import run_search
+
+        space = parse_over(self.over, self.experiment)
+        plan = build_search(self.recipe, self.experiment, space, self.place, self.options)
+        if self.dry_run:
+            _print_plan(plan)
+            return 0
+        try:
+            result = run_search(plan, lambda line: print(line, flush=True))
+        except Interrupted as signal:
+            print(f"{signal}; the same command continues from here", file=sys.stderr)
+            return signal.exit_code
+        print_result(plan, result)
+        if self.json:
+            print(json.dumps(_json(result)))
+        return 1 if result.crashed else 0
+
+
+def _print_plan(plan: Plan) -> None:
+    print(f"{len(plan.trials)} trials in {plan.where}")
+    for trial in plan.trials:
+        print(f"trial {trial.number}  {trial.words}")
+
+
+def print_result(plan: Plan, result: SearchResult) -> None:
+    """Print the table of all trials, and how to train the best one again."""
+    from rich.console import Console
+
+    from paceline.cli.runs import print_whole
+
+    print_whole(Console(), _table(list(plan.space), result.trials))
+    for line in result.crashed:
+        print(f"paceline: {line}; the same command tries it again", file=sys.stderr)
+    if best := result.best:
+        value = getattr(best, plan.options.metric)
+        print(f"best: trial {best.number}, validation {plan.options.metric} {value:.4f}")
+        print(f"train it again, with the same digest: {best.command}")
+        print("train it on all training examples: the same without --data.validation")
+    print(f"runs: paceline runs {result.search_dir} · page: {result.page}")
+
+
+def _table(names: Sequence[str], trials: Sequence[TrialSummary]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("trial", box=None, padding=(0, 2, 0, 0))
+    for name in names:
+        table.add_column(name.replace("_", "-"), justify="right")
+    for name in ("accuracy", "loss", "epochs"):
+        table.add_column(name, justify="right")
+    for name in ("state", "digest", "run"):
+        table.add_column(name)
+    for each in trials:
+        table.add_row(
+            str(each.number),
+            *(str(each.settings[name]) for name in names),
+            "-" if each.accuracy is None else f"{each.accuracy:.4f}",
+            "-" if each.loss is None else f"{each.loss:.4f}",
+            f"{each.epochs:.4g}",
+            each.state,
+            each.state_sha256[:12] or "-",
+            Text(each.run_dir.rpartition("/")[2]),
+        )
+    return table
+
+
+def _json(result: SearchResult) -> dict[str, object]:
+    names = ("number", "settings", "run_dir", "state", "step", "accuracy", "loss", "state_sha256")
+    trials = [
+        {name: getattr(each, name) for name in (*names, "note", "command")}
+        for each in result.trials
+    ]
+    return {"search_dir": result.search_dir, "page": result.page, "trials": trials}

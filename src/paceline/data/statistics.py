@@ -1,0 +1,121 @@
+"""Numbers of an experiment that are computed from its training data: the weights of classes
+(`balanced`) and the means and deviations of channels (`auto`).
+
+All sums are of whole numbers, so that every worker gets the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.config.experiment import Data, Experiment, Optimizer
+from paceline.data.batches import evaluation_images
+from paceline.data.source import Split
+from paceline.errors import UserError
+
+CHUNK = 250
+"""Examples that are read at a time."""
+MOST_FILES = 5_000
+"""Encoded images of which the means are taken; images of one size all count."""
+
+
+def with_numbers(
+    experiment: Experiment, train: Split, num_classes: int, stored: dict[str, Any]
+) -> Experiment:
+    """Return the experiment with numbers in place of `balanced` and `auto`.
+
+    `stored` are the facts of a run's data, which have the numbers if they were computed before.
+    """
+    optimizer, data = experiment.optimizer, experiment.data
+    if optimizer.class_weights == "balanced":
+        known = stored.get("class_weights") or balanced_weights(train, num_classes)
+        optimizer = replace(optimizer, class_weights=tuple(known))
+    _check_weights(optimizer, num_classes)
+    if data.mean == "auto":
+        mean, std = channel_statistics(data, train)
+        data = replace(data, mean=mean, std=std)
+    return replace(experiment, optimizer=optimizer, data=data)
+
+
+def with_stored_means(data: Data, stored: dict[str, Any]) -> Data:
+    """Return the data with the scaling that a run has stored, if it is of the data or the model."""
+    if "mean" not in stored or (data.mean != "auto" and data.scaling != "application"):
+        return data
+    scaling = stored.get("scaling", data.scaling)
+    return replace(data, scaling=scaling, mean=tuple(stored["mean"]), std=tuple(stored["std"]))
+
+
+def computed_facts(asked: Experiment, used: Experiment) -> dict[str, Any]:
+    """Return the numbers that were computed, to be compared between workers and stored."""
+    facts: dict[str, Any] = {}
+    if asked.optimizer.class_weights == "balanced":
+        facts["class_weights"] = [float(each) for each in used.optimizer.class_weights]
+    if asked.data.scaling == "application":
+        facts["scaling"] = used.data.scaling
+    if asked.data.mean == "auto" or asked.data.scaling == "application":
+        facts |= {"mean": list(map(float, used.data.mean)), "std": list(used.data.std)}
+    return facts
+
+
+def balanced_weights(train: Split, num_classes: int) -> list[float]:
+    """Return examples / (classes that have some x examples of the class), for each class.
+
+    So every class has the same sum of weights, and the mean weight of an example is 1. A class
+    without examples has the weight 0.
+    """
+    counts = np.zeros(num_classes, np.int64)
+    for indices in _chunks(np.arange(train.size)):
+        labels = train.labels(indices) if train.labels else train.read(indices)[1]
+        counts += np.bincount(labels.numpy(), minlength=num_classes)
+    share = train.size / np.count_nonzero(counts)
+    return [share / count if count else 0.0 for count in counts.tolist()]
+
+
+def channel_statistics(
+    data: Data, train: Split
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return means and standard deviations of the channels, of images as evaluation sees them.
+
+    Values are rounded to whole numbers first. Of one channel, all three numbers are the same.
+    """
+    totals: list[np.ndarray] = []
+    count = 0
+    encoded = train.read(tf.constant([0], tf.int64))[0].dtype == tf.string
+    most = min(train.size, MOST_FILES) if encoded else train.size
+    for indices in _chunks(np.arange(most) * train.size // most):
+        images = evaluation_images(data, train.read(indices)[0], indices)
+        pixels = np.rint(images.numpy()).astype(np.int64).reshape(-1, images.shape[-1])
+        totals.append(np.stack([pixels.sum(0), (pixels * pixels).sum(0)]))
+        count += len(pixels)
+    sums, squares = (row.tolist() for row in np.sum(totals, axis=0))
+    mean = [total / count for total in sums]
+    std = [
+        math.sqrt(count * square - total * total) / count or 1.0
+        for total, square in zip(sums, squares, strict=True)
+    ]
+    return _three(mean), _three(std)
+
+
+def _three(values: list[float]) -> tuple[float, float, float]:
+    first, second, third = values if len(values) == 3 else values[:1] * 3
+    return first, second, third
+
+
+def _chunks(indices: np.ndarray) -> Iterator[tf.Tensor]:
+    for start in range(0, len(indices), CHUNK):
+        yield tf.constant(indices[start : start + CHUNK], tf.int64)
+
+
+def _check_weights(optimizer: Optimizer, num_classes: int) -> None:
+    weights = optimizer.class_weights
+    if weights and len(weights) != num_classes:
+        raise UserError(
+            f"optimizer.class-weights has {len(weights)} numbers, but there are {num_classes} "
+            "classes; give one for each class, in their order, or balanced"
+        )

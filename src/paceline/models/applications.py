@@ -1,0 +1,137 @@
+"""The models of `keras.applications`: built with a new head, their published weights, and the
+scaling of images that they were trained with."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+from keras.src.backend.config import keras_home
+from keras.src.utils import file_utils
+
+from paceline.config.applications import application_of, is_application, parse_application
+from paceline.config.experiment import Data, Experiment, Model
+from paceline.data.draws import initializer_seed
+from paceline.errors import UserError, near_names
+
+HEAD = "head_dense"
+"""Name of the new last layer."""
+
+
+def build_application(
+    model: Model, image_shape: tuple[int, int, int], num_classes: int, seed: int
+) -> keras.Model:
+    """Return the network with the mean over its last features, and a new layer of logits."""
+    name = application_of(model)
+    if model.outputs != "logits":
+        raise UserError(f"model.outputs is {model.outputs}; keras:{name} gets a head of logits")
+    build = find_application(name)
+    try:
+        base = build(include_top=False, weights=None, input_shape=image_shape, pooling="avg")
+    except ValueError as error:
+        raise UserError(f"keras:{name} cannot be built: {_first_line(error)}") from error
+    kernel = keras.initializers.GlorotUniform(seed=initializer_seed(f"weights/{HEAD}", seed))
+    dense = layers.Dense(num_classes, name=HEAD, dtype="float32", kernel_initializer=kernel)
+    return keras.Model(base.inputs, dense(base.outputs[0]), name=base.name)
+
+
+def find_application(name: str) -> Any:
+    """Return the function of `keras.applications` that builds a network."""
+    known = [each for each in dir(keras.applications) if each[0].isupper()]
+    if name not in known:
+        raise UserError(f"there is no keras.applications.{name}; {near_names(name, known)}")
+    return getattr(keras.applications, name)
+
+
+def application_weights(name: str, file: str) -> keras.Model:
+    """Return the network without its head, with weights of Keras's cache or of a file."""
+    build = find_application(name)
+    if not file:
+        with _weights_from_cache(name):
+            return build(include_top=False, weights="imagenet")
+    if not Path(file).is_file():
+        raise UserError(f"model.init-from keras:{name}: there is no file {file}")
+    try:
+        return build(include_top=False, weights=file)
+    except (ValueError, OSError, KeyError):
+        pass  # perhaps with the head
+    try:
+        return build(include_top=True, weights=file)
+    except (ValueError, OSError, KeyError) as error:
+        raise UserError(
+            f"model.init-from: {file} does not have the weights of {name}: {_first_line(error)}"
+        ) from error
+
+
+@contextmanager
+def _weights_from_cache(name: str) -> Iterator[None]:
+    """Within it, Keras takes weights from its cache; what is not there is downloaded."""
+    download = file_utils.get_file
+
+    def get_file(fname: str, origin: str, *arguments: Any, **options: Any) -> str:
+        folder = Path(keras_home()).expanduser() / "models"
+        if (folder / fname).is_file():
+            return str(folder / fname)
+        try:
+            return str(download(fname, origin, *arguments, **options))
+        except Exception as error:  # of the network, of the disk, or a wrong checksum
+            raise UserError(
+                f"model.init-from keras:{name} needs {fname}, which cannot be downloaded "
+                f"({_first_line(error)}); put it into {folder} (it is at {origin}), or give its "
+                f"path: keras:{name}:FILE"
+            ) from error
+
+    file_utils.get_file = get_file
+    try:
+        yield
+    finally:
+        file_utils.get_file = download
+
+
+def with_own_scaling(experiment: Experiment) -> Experiment:
+    """Return the experiment with the scaling of its application in place of `application`."""
+    if experiment.data.scaling != "application":
+        return experiment
+    start = experiment.model.init_from
+    name = application_of(experiment.model)
+    if not name and is_application(start):
+        name = parse_application(start)[0]
+    if not name:
+        raise UserError(
+            "data.scaling is application, but the model is no keras.applications; give "
+            "--model.init-from keras:NAME or another scaling"
+        )
+    return replace(experiment, data=own_scaling(name, experiment.data))
+
+
+def own_scaling(name: str, data: Data) -> Data:
+    """Return the data, scaled as the application's own `preprocess_input` does it.
+
+    That function is tried on four pixels: black, red, green and blue. It multiplies and shifts each
+    channel, and may exchange red and blue.
+    """
+    prepare = importlib.import_module(find_application(name).__module__).preprocess_input
+    pixels = np.zeros([4, 1, 1, 3], np.float32)
+    pixels[[1, 2, 3], 0, 0, [0, 1, 2]] = 255
+    black, *colours = np.asarray(prepare(pixels), np.float64)[:, 0, 0]
+    slopes = (np.stack(colours) - black) / 255  # by colour, then by channel
+    order = slopes.argmax(0)
+    factors = slopes.max(0)
+    mean = tuple(np.round(-black / factors, 3).tolist())
+    std = tuple(np.round(1 / factors, 3).tolist())
+    if order.tolist() == [2, 1, 0] and std == (1.0, 1.0, 1.0):
+        return replace(data, scaling="bgr_mean", mean=mean[::-1], std=std)
+    if order.tolist() != [0, 1, 2]:
+        raise UserError(f"the preprocessing of keras:{name} is unknown; give another data.scaling")
+    return replace(data, scaling="mean_std", mean=mean, std=std)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
