@@ -20,6 +20,13 @@ inline V8 mul(double a, V8 b) { return _mm256_mul_ps(set(a), b); }
 inline V8 fma(double a, V8 b, V8 c) { return _mm256_fmadd_ps(set(a), b, c); }    // a b + c
 inline V8 fnma(double a, V8 b, V8 c) { return _mm256_fnmadd_ps(set(a), b, c); }  // c - a b
 
+// Loads into a register. Without it, g++ loads a value again for each use.
+inline V8 load_once(const float* p) {
+  V8 v = load(p);
+  asm("" : "+x"(v));
+  return v;
+}
+
 // Six pixels to six points: B^T.
 inline __attribute__((always_inline)) void input_points(const V8 (&d)[6], V8 (&o)[6]) {
   o[0] = fma(N0, d[0], fnma(A2 + B2, d[2], d[4]));
