@@ -59,7 +59,7 @@ def _untrainable(kind: str, data: bytes, image: ImageFile) -> str:
     """Return why TensorFlow could not decode an image that Pillow reads; nothing if it could."""
     if kind == "WEBP" and data[12:16] == b"VP8X" and data[20] & 2:
         return "an animated WebP cannot be trained on; save one frame of it"
-    if kind == "GIF" and image.tile and tuple(image.tile[0][1]) != (0, 0, *image.size):
+    if kind == "GIF" and image.tile and image.tile[0][1] != (0, 0, *image.size):
         return "the first frame of this GIF does not fill the image; save it as PNG"
     if kind == "BMP":
         header, bits, compression = struct.unpack("<14xI10xHI", data[:34])
