@@ -7,11 +7,7 @@ product.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
-from paceline.config.experiment import Experiment
-from paceline.config.phases import build_phases
-from paceline.config.plan import build_plan
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -56,37 +52,3 @@ def training_flops(depth: int) -> int:
     and a multiplication per term.
     """
     return 3 * 2 * forward_multiply_adds(depth)
-
-
-def training_flops_of(experiment: Experiment, train_size: int) -> float:
-    """Return the operations of a whole training on CIFAR images, in all its image sizes.
-
-    A layer counts as in `training_flops`; one whose weights are always frozen counts forward only.
-    """
-    plan = build_plan(experiment, train_size)
-    phases = build_phases(experiment, plan)
-    ends = [phase.first for phase in phases[1:]] + [plan.total_steps]
-    total = 0.0
-    for phase, end in zip(phases, ends, strict=True):
-        side = phase.image_size or experiment.data.crop_size or 32
-        images = (end - phase.first) * experiment.global_batch_size
-        total += images * _flops_of_an_image(experiment, side)
-    return total
-
-
-def _flops_of_an_image(experiment: Experiment, side: int) -> int:
-    import keras
-
-    from paceline.models import build_model
-
-    model = build_model(replace(experiment, precision="float32"), (side, side, 3), 10)
-    total = 0
-    for layer in model.layers:
-        if not isinstance(layer, keras.layers.Conv2D | keras.layers.Dense):
-            continue
-        pixels = 1
-        for length in layer.output.shape[1:-1]:
-            pixels *= length
-        passes = 1 if layer.name.startswith("whiten") else 3
-        total += passes * 2 * pixels * layer.kernel.shape.num_elements()
-    return total

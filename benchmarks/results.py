@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.flops import training_flops_of
+from benchmarks.flops_of_training import training_flops_of
 from paceline.config.experiment import Experiment
 from paceline.results.report.charts import Chart, Drawing, Line
 from paceline.results.report.page import render_svg

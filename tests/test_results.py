@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks import results
-from benchmarks.flops import training_flops, training_flops_of
+from benchmarks.flops import training_flops
+from benchmarks.flops_of_training import training_flops_of
 
 from in_process import paceline_here
 from paceline.config.recipes import get_recipe

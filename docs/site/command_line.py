@@ -56,9 +56,10 @@ def command_section(name: str) -> str:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return tyro's parser of a command; for `train`, with the defaults of the recipe `shapes`."""
+    """Return tyro's parser of a command; if it takes a recipe, with the defaults of `shapes`."""
     command = load_command(name)
-    default = command.of_recipe("shapes") if name == "train" else tyro.MISSING_NONPROP
+    of_recipe = getattr(command, "of_recipe", None)
+    default = of_recipe("shapes") if of_recipe else tyro.MISSING_NONPROP
     join_help_lines(command)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # tyro is pinned
