@@ -18,8 +18,7 @@ from paceline.models import build_model
 def training_flops_of(experiment: Experiment, train_size: int) -> float:
     """Return the operations of a whole training on CIFAR images, in all its image sizes.
 
-    A layer counts as in `flops.training_flops`; one whose weights are always frozen counts forward
-    only.
+    A layer counts as in `flops.training_flops`, and a frozen one forward only.
     """
     plan = build_plan(experiment, train_size)
     phases = build_phases(experiment, plan)
