@@ -23,7 +23,7 @@ _IMAGENET = Data(
 
 
 def shapes() -> Experiment:
-    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.9765 on 4,000
+    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.9802 on 4,000
     test images.
 
     paceline train
