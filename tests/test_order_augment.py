@@ -368,3 +368,16 @@ def test_evaluation_batches_are_scaled_not_augmented_and_padded_with_weight_zero
         [0, 0, 0, 0],
     ]
     np.testing.assert_array_equal(second.targets.numpy()[:3], np.eye(10)[4:7])
+
+
+def test_numbers_of_several_names_are_those_of_single_ones_in_a_graph_too() -> None:
+    names = [f"crop/{k}" for k in range(8)]  # keys above and below 2**63
+
+    @tf.function
+    def draw(seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+        draws = Draws(seed, tf.constant(1, tf.int64), tf.range(5, dtype=tf.int64))
+        return draws.several(names), tf.stack([draws.one(name) for name in names], axis=1)
+
+    together, apart = draw(0)
+    np.testing.assert_array_equal(together, apart)
+    assert (together.numpy() != draw(1)[0].numpy()).all()

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -31,17 +32,8 @@ class Draws:
         """Return a number below 2**31 for each example, int64 [n]."""
         return self.several([name])[:, 0]
 
-    def each(self, names: Sequence[str]) -> tf.Tensor:
-        """Return the numbers of several names as columns, int64 [n, len(names)]."""
-        return tf.stack([self.one(name) for name in names], axis=1)
-
     def several(self, names: Sequence[str]) -> tf.Tensor:
-        """Return the numbers of several names as columns, int64 [n, len(names)].
-
-        Only random areas of crops use it. In a graph, TensorFlow makes 53 bits of their keys, so
-        that small seeds give the same areas. A change would change the bits of all trainings on
-        encoded images: use `each` for what is new.
-        """
+        """Return the numbers of several names as columns, int64 [n, len(names)]."""
         keys = _mix(tf.cast(self.epoch, tf.uint64) + _start(names, self.seed))
         words = _mix(tf.cast(self.indices, tf.uint64)[:, None] + keys)
         return tf.cast(tf.bitwise.right_shift(words, tf.constant(33, tf.uint64)), tf.int64)
@@ -62,7 +54,9 @@ def initializer_seed(name: str, seed: int) -> int:
 
 
 def _start(names: Sequence[str], seed: int) -> tf.Tensor:
-    return _mix(tf.constant([_hash(name) ^ seed % 2**63 for name in names], tf.uint64))
+    # An array, because TensorFlow makes floats of a list with numbers above and below 2**63.
+    keys = np.array([_hash(name) ^ seed % 2**63 for name in names], np.uint64)
+    return _mix(tf.constant(keys))
 
 
 def _hash(name: str) -> int:

@@ -34,8 +34,8 @@ def rand_augment(data: Data, images: tf.Tensor, draws: Draws) -> tf.Tensor:
     if images.dtype != tf.uint8:
         images = tf.saturate_cast(tf.round(images), tf.uint8)
     names = [f"rand-augment/{k}" for k in range(count)]
-    chosen = tf.cast(draws.each(names) % len(CHANGES), tf.int32)
-    signs = 1 - 2 * tf.cast(draws.each([f"{name}/sign" for name in names]) % 2, tf.int32)
+    chosen = tf.cast(draws.several(names) % len(CHANGES), tf.int32)
+    signs = 1 - 2 * tf.cast(draws.several([f"{name}/sign" for name in names]) % 2, tf.int32)
 
     # no tf.function here, to build the graph of a change once: with several workers, TensorFlow
     # fails in it ("Haven't set up remote eager worker")

@@ -32,7 +32,7 @@ def erase(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     if not data.random_erasing:
         return x
     parts = ("chance", "share", "aspect", "row", "column")
-    numbers = draws.each([f"random-erasing/{part}" for part in parts])
+    numbers = draws.several([f"random-erasing/{part}" for part in parts])
     chance, share, slant, row, column = tf.unstack(numbers, axis=1)
     height, width = x.shape[1:3]
     least, most = ERASED_AREA
