@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,19 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
         checkpoints.load(2)
 
 
+def test_a_best_checkpoint_that_is_gone_for_a_moment_is_not_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT, keep=1)
+    best = checkpoints.save(some_state(1), metric=0.9)
+    with monkeypatch.context() as patch:
+        fail(patch, best, errno.ENOENT)
+        checkpoints.save(some_state(2), metric=0.5)
+    found = checkpoints.best()
+    assert found is not None
+    assert found.step == 1
+
+
 def test_the_best_checkpoint_is_neither_pruned_nor_passed_over_if_it_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +157,86 @@ def test_a_flipped_metric_never_makes_another_checkpoint_the_best(tmp_path: Path
     assert found.step == 2
 
 
+class FullDisk:
+    """A log on a disk that is full."""
+
+    def write(self, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    flush = write
+
+
+def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from paceline.run_folder import keeper
+    from paceline.run_folder.storage import StorageFault
+
+    enough, beats = threading.Event(), list[int]()
+
+    class Run:
+        def beat(self) -> None:
+            beats.append(1)
+            if len(beats) > 2:
+                enough.set()
+            raise StorageFault("it is away") if len(beats) == 1 else OSError(errno.EIO, "no")
+
+        def publish_in_background(self) -> None:
+            pass
+
+    monkeypatch.setattr(keeper, "BEAT_EVERY_S", 0.01)
+    monkeypatch.setattr("sys.stderr", FullDisk())
+    kept = keeper.Keeper(Run(), lambda message: None)  # type: ignore[arg-type]
+    kept.start()
+    assert enough.wait(10)
+    kept.stop()
+
+
+def test_a_passing_fault_of_a_platforms_task_is_left_to_the_platform(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit code 2 means that only a person can correct it: platforms do not restart it."""
+    from paceline.config.cluster import Cluster
+    from paceline.config.experiment import Experiment
+    from paceline.config.job import Job
+    from paceline.errors import Ended
+    from paceline.places.platform_task import run_task
+    from paceline.places.process_group import Group
+
+    def fail(*_: object) -> None:
+        raise PassingFault("cannot read shard-3")
+
+    monkeypatch.setattr(Group, "run", fail)
+    monkeypatch.setattr(Group, "__enter__", lambda group: group)
+    monkeypatch.setattr(Group, "__exit__", lambda *_: None)
+    with pytest.raises(Ended, match="cannot read shard-3") as ended:
+        run_task(Job(Experiment()), Cluster(), "tf_config", "TF_CONFIG", lambda message: None)
+    assert ended.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("value", "kept"), [(1.0, 3), (np.nan, -1), (np.inf, -1)])
+def test_a_state_that_is_not_finite_is_not_kept_from_memory(
+    tmp_path: Path, value: float, kept: int
+) -> None:
+    from paceline.config.experiment import Experiment
+    from paceline.config.job import Job
+    from paceline.messages import Kept, Message
+    from paceline.run_folder.folder import RunFolder
+    from paceline.worker.memory import Survivor
+
+    run, sent = RunFolder(tmp_path / "run"), list[Message]()
+    run.lock()
+    run.checkpoints.mkdir(exist_ok=True)
+    survivor = Survivor(sent.append)
+    core = SimpleNamespace(layout=LAYOUT)
+    survivor._training = SimpleNamespace(job=Job(Experiment()), core=core)  # type: ignore[assignment]
+    survivor._run, survivor._state = run, some_state(3)
+    survivor._state.vectors["params"][0] = value
+    survivor.answer({"request": "keep", "lease": 1})
+    assert sent == [Kept(kept)]
+    assert len(list(run.checkpoints.iterdir())) == (kept == 3)
+
+
 def test_a_full_disk_is_reported_though_the_log_is_on_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -151,12 +245,6 @@ def test_a_full_disk_is_reported_though_the_log_is_on_it(
     from paceline.messages import Error, Message
     from paceline.worker import main
     from paceline.worker.memory import Survivor
-
-    class FullDisk:
-        def write(self, text: str) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        flush = write
 
     monkeypatch.setattr("sys.stderr", FullDisk())
     sent, error = list[Message](), UserError("the disk is full")

@@ -14,7 +14,7 @@ from paceline.config.cluster import Cluster
 from paceline.config.job import Job, Place
 from paceline.config.places import PlaceName
 from paceline.engines.probe import find_silent
-from paceline.errors import UserError
+from paceline.errors import Ended, PassingFault, UserError
 from paceline.messages import Send, Warn
 from paceline.places.failures import WorkerFailed
 from paceline.places.process_group import Group
@@ -39,6 +39,8 @@ def run_task(
     try:
         with forwarded_signals(group), group:
             return group.run(listen, while_waiting)
+    except PassingFault as fault:  # not for a person to correct: the platform tries again
+        raise Ended(str(fault)) from fault
     except WorkerFailed as failure:
         gone = find_silent(others)
         reason = failure.reason + (f"; no answer from {', '.join(gone)}" if gone else "")

@@ -87,8 +87,9 @@ class Checkpoints:
         def by_metric() -> list[int]:
             found, unreadable = self._by_metric()
             for step, error in unreadable.items():
-                with explained("read", self._path(step)):
-                    raise error
+                if not isinstance(error, FileNotFoundError):  # removed for newer ones
+                    with explained("read", self._path(step)):
+                        raise error
             return found
 
         return self._first_whole(by_metric)
@@ -154,10 +155,11 @@ class Checkpoints:
 
     def _prune(self, just_saved: int) -> None:
         self._guard()
+        listed = self.steps()
         by_metric, unreadable = self._by_metric()
         # Whether an unreadable one is the best is not known: it stays.
         kept = {just_saved, *self._whole()[-self._keep :], *by_metric[:1], *unreadable}
-        for step in self.steps():
+        for step in listed:
             if step not in kept:
                 with explained("remove", self._path(step)):
                     self._path(step).unlink(missing_ok=True)
@@ -173,9 +175,9 @@ class Checkpoints:
         for step in self._whole():
             try:
                 metric = checkpoint_file.read_metric(self._path(step))
-            except (Damaged, FileNotFoundError):
+            except Damaged:
                 continue
-            except OSError as error:
+            except OSError as error:  # also if it is gone: it may come back
                 unreadable[step] = error
                 continue
             if metric is not None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -73,6 +74,12 @@ def explained(doing: str, path: Path) -> Iterator[None]:
         text = f"cannot {doing} {path}: {error.strerror or error}"
         gone = error.errno == errno.ENOENT and doing.startswith("read")
         raise (PassingFault if gone or error.errno in PASSING else UserError)(text) from error
+
+
+def to_log(text: object) -> None:
+    """Print a line into the log of this process, which may be on the disk that is full."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def patiently(read: Callable[[], T], *passing: type[Exception]) -> T:

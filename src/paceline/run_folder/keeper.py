@@ -6,13 +6,13 @@ the next `publish` raises them.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 from paceline.errors import UserError
 from paceline.messages import Send, Warn
+from paceline.run_folder.files import to_log
 from paceline.run_folder.lease import BEAT_EVERY_S
 from paceline.run_folder.lock import LeaseLost
 from paceline.run_folder.remote import RemoteRun
@@ -62,8 +62,8 @@ class Keeper:
                 failed = False
             except LeaseLost:
                 return
-            except UserError as error:
-                print(error, file=sys.stderr)  # into the log
+            except (UserError, OSError) as error:
+                to_log(error)
                 if not failed:
                     self._send(Warn(str(error)))
                 failed = True

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.run_folder.conditional import Stamped, is_atomic, read_stamped, swap
+from paceline.run_folder.files import to_log
 from paceline.run_folder.lock import LeaseLost, name_of, own_facts, parse_holder, refusal
 from paceline.run_folder.storage import StorageError, Store
 
@@ -151,7 +151,7 @@ class Holder:
             if self._lease and not self._lost:
                 self._change(held=False)
         except (StorageError, LeaseLost) as error:
-            print(error, file=sys.stderr)  # into the log
+            to_log(error)
         self._lease = None
 
     def check(self) -> None:

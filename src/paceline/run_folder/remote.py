@@ -9,7 +9,6 @@ successor sees. The local side is scratch: it is removed before a `pull` and aft
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
@@ -19,6 +18,7 @@ from paceline.errors import UserError
 from paceline.messages import Send, Transfer, Warn
 from paceline.run_folder import layout
 from paceline.run_folder.conditional import is_atomic
+from paceline.run_folder.files import to_log
 from paceline.run_folder.layout import Entry
 from paceline.run_folder.lease import Holder
 from paceline.run_folder.storage import StorageError, StorageFault, Store
@@ -148,7 +148,7 @@ class RemoteRun:
                 self._store.remove(key)
                 self._unused.discard(key)
         except StorageError as error:
-            print(error, file=sys.stderr)  # into the log
+            to_log(error)
 
     def _adopt(self) -> tuple[int, dict[str, str]]:
         """Return what a folder without a lease has: its last event file, and its files."""

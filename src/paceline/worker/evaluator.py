@@ -123,7 +123,7 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
     training.send(training.start_message(first_step, "evaluator: ", run.where))
     unreadable: dict[int, UserError] = {}
     with closing(TensorBoard(run.evaluator_events, first_step)) as board:
-        while not _finished(run, last_step := _last_step(run, core.plan), done, unreadable):
+        while not (last := _last(run, core.plan, done, unreadable, training.send)):
             _refresh(run, training.send)
             for step in [step for step in checkpoints.steps() if step not in {*done, *unreadable}]:
                 if state := _load(checkpoints, step, unreadable, training.send):
@@ -132,7 +132,6 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
                 f"a checkpoint in {run.where}",
                 lambda: (checkpoints.steps(), len(run.metrics.read())),
             )
-    last = done[last_step]
     training.send(
         Result(
             {
@@ -148,19 +147,19 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
     )
 
 
-def _last_step(run: RunFolder, plan: Plan) -> int:
-    """Return the step at which training ends, or where it ended early."""
-    result = run.read_result() or {}
-    return result["step"] if result.get("finished") else plan.total_steps
-
-
-def _finished(
-    run: RunFolder, last_step: int, done: dict[int, Any], unreadable: dict[int, UserError]
-) -> bool:
-    """Return whether the run is finished and its last checkpoint evaluated."""
+def _last(
+    run: RunFolder, plan: Plan, done: dict[int, Any], unreadable: dict[int, UserError], send: Send
+) -> dict[str, Any] | None:
+    """Return the evaluation of the last checkpoint, once the run is finished. It may end early."""
+    try:
+        result = run.read_result() or {}
+    except PassingFault as error:
+        send(Warn(f"{error}; the evaluator tries again"))
+        return None
+    last_step = result["step"] if result.get("finished") else plan.total_steps
     if last_step in unreadable:
         raise unreadable[last_step]
-    return last_step in done and bool((run.read_result() or {}).get("finished"))
+    return done.get(last_step) if result.get("finished") else None
 
 
 def _load(
@@ -197,6 +196,9 @@ def _evaluate(
     }
     run.evaluations.append(record)
     board(state.step, metrics)
-    run.publish_evaluations()
+    try:
+        run.publish_evaluations()
+    except PassingFault as error:
+        training.send(Warn(f"{error}; the next evaluation is uploaded with this one"))
     SendMetrics(training.send)(state.step, metrics)
     return record

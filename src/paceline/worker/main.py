@@ -72,9 +72,11 @@ def _open_pipe() -> Send:
 
 def _listen_to_parent(survivor: Survivor) -> None:
     """Answer the requests of the parent, which holds the other end, and end with it."""
-    for line in sys.stdin:
-        survivor.answer(json.loads(line))
-    os._exit(1)
+    try:
+        for line in sys.stdin:
+            survivor.answer(json.loads(line))
+    finally:
+        os._exit(1)
 
 
 def _send_alive(send: Send) -> None:

@@ -16,8 +16,10 @@ from paceline.core.state import State
 from paceline.engines.base import HoldsState
 from paceline.messages import Held, Kept, Piece, Send
 from paceline.run_folder.checkpoint import Checkpoints
+from paceline.run_folder.files import to_log
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
+from paceline.worker.actions import check_finite
 from paceline.worker.training import Training
 
 LINGER_S = 60.0
@@ -58,7 +60,7 @@ class Survivor:
         try:
             self._send(self._held() if asks_for_step else self._keep(request["lease"]))
         except Exception:  # whatever it is, the last checkpoint remains
-            traceback.print_exc()
+            to_log(traceback.format_exc())
             self._send(Held(-1) if asks_for_step else Kept(-1))
 
     def _held(self) -> Held:
@@ -85,6 +87,7 @@ class Survivor:
         )
         if state.step in checkpoints.steps():
             return Kept(state.step)
+        check_finite(state)
         if job.cluster.is_chief or job.place.kind.one_machine:
             checkpoints.save(state)
             run.publish()
