@@ -112,7 +112,7 @@ def _accuracy(folder: Path, views: str) -> float:
     ended = subprocess.run(
         [sys.executable, "-m", "paceline", *command], stdout=subprocess.PIPE, text=True, check=True
     )
-    return json.loads(ended.stdout.splitlines()[-1])["test_accuracy"]
+    return json.loads(ended.stdout.splitlines()[-1])["accuracy"]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ def test_the_picture_has_a_line_for_each_network_and_for_pytorch(runs: Path) -> 
     assert {"ResNet-20", "PyTorch", "CPU minutes"} <= texts
 
 
+def test_the_accuracy_of_a_run_is_that_of_its_training(runs: Path) -> None:
+    result = json.loads((runs / "tiny-seed0" / "result.json").read_text())
+    assert results._accuracy(runs / "tiny-seed0", "none") == result["test_accuracy"]
+
+
 def test_a_row_without_a_finished_run_is_left_out(tmp_path: Path) -> None:
     assert results.measure(ROW, tmp_path) is None
 
