@@ -101,10 +101,17 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
 
 def _refresh(run: RunFolder, send: Send) -> None:
     """Fetch what is new. If storage is away, the evaluator waits for it as for the chief."""
+    _tried(run.refresh, send)
+
+
+def _tried(action: Callable[[], None], send: Send) -> bool:
+    """Return whether an action was done. If storage is away for now, it is not."""
     try:
-        run.refresh()
+        action()
     except PassingFault as error:
         send(Warn(f"{error}; the evaluator tries again"))
+        return False
+    return True
 
 
 def _check(different: list[str], run: RunFolder, what: str) -> None:
@@ -122,12 +129,15 @@ def _evaluate_all(training: Training, run: RunFolder, waiter: _Waiter) -> None:
     first_step = max(done, default=0)
     training.send(training.start_message(first_step, "evaluator: ", run.where))
     unreadable: dict[int, UserError] = {}
+    behind = False
     with closing(TensorBoard(run.evaluator_events, first_step)) as board:
-        while not (last := _last(run, core.plan, done, unreadable, training.send)):
+        while not (last := _last(run, core.plan, done, unreadable, training.send)) or behind:
             _refresh(run, training.send)
             for step in [step for step in checkpoints.steps() if step not in {*done, *unreadable}]:
                 if state := _load(checkpoints, step, unreadable, training.send):
                     done[step] = _evaluate(training, state, run, board)
+                    behind = not _tried(run.publish_evaluations, training.send)
+            behind = behind and not _tried(run.publish_evaluations, training.send)
             waiter.wait(
                 f"a checkpoint in {run.where}",
                 lambda: (checkpoints.steps(), len(run.metrics.read())),
@@ -196,9 +206,5 @@ def _evaluate(
     }
     run.evaluations.append(record)
     board(state.step, metrics)
-    try:
-        run.publish_evaluations()
-    except PassingFault as error:
-        training.send(Warn(f"{error}; the next evaluation is uploaded with this one"))
     SendMetrics(training.send)(state.step, metrics)
     return record

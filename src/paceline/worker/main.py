@@ -20,6 +20,7 @@ from paceline.config.job import Job
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
 from paceline.results.in_worker import KINDS
+from paceline.run_folder.files import to_log
 from paceline.worker.compose import run_job
 from paceline.worker.memory import Survivor
 
@@ -102,8 +103,7 @@ def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
     user_error, lost = _to_user_error(error), _lost_another_worker(error)
     # a platform shows its users the log: there, one line is enough
     if not (user_error or lost) or not job.place.kind.platform_restarts:
-        with suppress(OSError):  # the log may be on the disk that is full
-            traceback.print_exception(error)
+        to_log("".join(traceback.format_exception(error)).rstrip())
     if user_error:
         address_taken = isinstance(user_error, AddressTaken)
         send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))

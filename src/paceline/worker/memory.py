@@ -60,7 +60,7 @@ class Survivor:
         try:
             self._send(self._held() if asks_for_step else self._keep(request["lease"]))
         except Exception:  # whatever it is, the last checkpoint remains
-            to_log(traceback.format_exc())
+            to_log(traceback.format_exc().rstrip())
             self._send(Held(-1) if asks_for_step else Kept(-1))
 
     def _held(self) -> Held:
