@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,39 +260,6 @@ def test_a_full_disk_says_how_much_is_needed_and_free(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"the disk is full: [\d,]{3,} bytes are needed, [\d,]+ ar"):
         Checkpoints(tmp_path, LAYOUT).save(some_state(1))
-
-
-def restore_after(seconds: float, restore: Callable[[], Any]) -> None:
-    threading.Thread(target=lambda: (time.sleep(seconds), restore()), daemon=True).start()
-
-
-@pytest.mark.parametrize("kind", ["pictures", "tfrecord"])
-def test_files_of_the_data_that_are_gone_for_two_seconds_are_read(
-    tmp_path: Path, kind: str
-) -> None:
-    import tensorflow as tf
-
-    from paceline.config.experiment import Data
-    from paceline.data import build_source
-    from paceline.data.sources.tfrecord import explain
-
-    folder = tmp_path / "data"
-    write_data(folder, kind)
-    source = build_source(Data(source=kind, dir=str(folder), image_size=8))
-    read = tf.function(source.train.read)
-    before = [tensor.numpy().tolist() for tensor in read(tf.range(4, dtype=tf.int64))]
-    folder.rename(tmp_path / "gone")
-    restore_after(2.0, lambda: (tmp_path / "gone").rename(folder))
-    began = time.monotonic()
-    after = [tensor.numpy().tolist() for tensor in read(tf.range(4, dtype=tf.int64))]
-    assert after == before
-    assert 1.0 < time.monotonic() - began < 30
-    folder.rename(tmp_path / "gone")
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        read(tf.range(4, dtype=tf.int64))
-    reason = explain(caught.value)
-    assert isinstance(reason, PassingFault)
-    assert "No such file" in str(reason)
 
 
 def write_data(folder: Path, kind: str) -> None:

@@ -119,7 +119,7 @@ def lock_file(path: Path, kind: int, wait_s: float) -> int | None:
         if not _flock(handle, kind, deadline - time.monotonic()):
             os.close(handle)
             return None
-        if is_file(path, handle):
+        if is_still_at(path, handle):
             return handle
         os.close(handle)  # its last holder has removed it: a lock on it keeps nobody out
 
@@ -161,7 +161,7 @@ def epoch_of(holder: dict[str, Any]) -> int:
     return epoch if isinstance(epoch, int) else 0
 
 
-def is_file(path: Path, handle: int) -> bool:
+def is_still_at(path: Path, handle: int) -> bool:
     """Return whether a descriptor is that of the file at `path` now."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
