@@ -48,7 +48,7 @@ class ImageFolders(NamedTuple):
 def build_pictures(data: Data) -> Source:
     """Return the source of a folder of images."""
     from paceline.data.source import Source
-    from paceline.data.sources.digests import files_digest
+    from paceline.data.sources.digests import files_digest, sizes_digest
 
     root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
     if data.skip_bad:
@@ -56,8 +56,9 @@ def build_pictures(data: Data) -> Source:
         raise UserError(f"data.skip-bad is for TFRecords; {advice}")
     folders = find_images(root, data.split)
     train, test = (_split(root, images) for images in (folders.train, folders.test))
-    digest = files_digest(root, [*folders.train, *folders.test])
-    return Source(train, test, folders.classes, None, digest)
+    images = [*folders.train, *folders.test]
+    digests = files_digest(root, images), sizes_digest(root, images)
+    return Source(train, test, folders.classes, None, *digests)
 
 
 def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
