@@ -69,7 +69,9 @@ def check_round(scene: Scene, reference: dict[str, Any]) -> None:
     shown = show(scene.run_dir, scene.folder / "reader")
     result, metrics = shown["result"], shown["metrics"]
     assert result["finished"], result
-    assert result["state_sha256"] == reference["result"]["state_sha256"], "another digest"
+    assert result["state_sha256"] == reference["result"]["state_sha256"], (
+        f"another digest: losses {shown['losses']} instead of {reference['losses']}"
+    )
     steps = [record["step"] for record in metrics]
     assert steps == sorted(set(steps)), f"steps repeat: {steps}"
     assert steps[-1] == result["step"], steps
