@@ -40,7 +40,7 @@ CAUSES = {
 
 
 LIBRARIES = re.compile(
-    r"ray$|__autograph_generated_file|spark-|blockmgr-|hsperfdata_|liblz4|\.?hadoop"
+    r"ray$|__autograph_generated_file|__pycache__$|spark-|blockmgr-|hsperfdata_|liblz4|\.?hadoop"
 )
 """Names of temporary files of Ray, TensorFlow, Spark and Java, which end with a signal."""
 
