@@ -1,12 +1,13 @@
 """Paceline with the collective engine, as `paceline train` runs it in one process.
 
-    python -m benchmarks.contender_paceline DEPTH DATA_FOLDER [ROUND_STEPS [INDEX ADDRESS ...]]
+    python -m benchmarks.contender_paceline MODEL DATA_FOLDER [ROUND_STEPS [INDEX ADDRESS ...]]
 
-Depth 50 is ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR
-ResNets. If ROUND_STEPS is above 1, it is that of sync.method weights. With addresses, this is one
-of several workers on this machine, which all need the same turns. The number of replicas is 2, or
-that in the variable PACELINE_BENCH_REPLICAS. If PACELINE_BENCH_MEAN is `ring` or `gather`, workers
-compute the mean by TensorFlow's all-reduce, or each from the vectors of all workers.
+MODEL is `speedrun`, or the depth of a ResNet: 50 is ResNet-50 for images of 224 pixels from a
+folder of arrays; all other depths are CIFAR ResNets. If ROUND_STEPS is above 1, it is that of
+sync.method weights. With addresses, this is one of several workers on this machine, which all need
+the same turns. The number of replicas is 2, or that in the variable PACELINE_BENCH_REPLICAS. If
+PACELINE_BENCH_MEAN is `ring` or `gather`, workers compute the mean by TensorFlow's all-reduce, or
+each from the vectors of all workers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.protocol import serve
 from paceline.config.cluster import Cluster
 from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
 from paceline.config.job import Job, Place
+from paceline.config.recipes import get_recipe
 from paceline.engines.base import Engine
 from paceline.worker.devices import import_tensorflow
 
@@ -47,6 +49,18 @@ def build_experiment(depth: int, folder: str) -> Experiment:
         epochs=10_000,
         global_batch_size=128 - 128 % replicas,
         replicas=replicas,
+    )
+
+
+def build_speedrun(folder: str) -> Experiment:
+    """Return the recipe as it is after its first epochs: large crops, no whitening to train."""
+    recipe = get_recipe("cifar10-speedrun")
+    groups = ("whiten_conv/* rate=0", *recipe.optimizer.groups[2:])
+    return replace(
+        recipe,
+        data=replace(recipe.data, dir=folder, sizes=(), size_epochs=()),
+        optimizer=replace(recipe.optimizer, groups=groups),
+        epochs=10_000,
     )
 
 
@@ -85,10 +99,10 @@ def replace_mean(name: str) -> None:
 
 
 def main() -> None:
-    experiment, round_steps = (
-        build_experiment(int(sys.argv[1]), sys.argv[2]),
-        int((sys.argv[3:4] or ["1"])[0]),
-    )
+    model, folder = sys.argv[1:3]
+    speedrun = model == "speedrun"
+    experiment = build_speedrun(folder) if speedrun else build_experiment(int(model), folder)
+    round_steps = int((sys.argv[3:4] or ["1"])[0])
     if round_steps > 1:
         experiment = replace(experiment, sync=Sync(method="weights", every=round_steps))
     cluster = Cluster(tuple(sys.argv[5:]), int(sys.argv[4])) if len(sys.argv) > 5 else None

@@ -1,11 +1,11 @@
 """PyTorch, as an experienced user would train this ResNet on CPU cores.
 
-    python -m benchmarks.contender_pytorch threads|compile|ddp|ddp-compile DEPTH DATA_FOLDER
+    python -m benchmarks.contender_pytorch threads|compile|ddp|ddp-compile MODEL DATA_FOLDER
 
 `threads` is one process with all threads, `ddp` one process per core with one thread each;
 `compile` adds torch.compile. All use channels-last, in-place ReLU, the fused SGD and an input
-pipeline of a few tensor operations per batch. Depth 50 is ResNet-50 for images of 224 pixels from a
-folder of arrays; all other depths are CIFAR ResNets.
+pipeline of a few tensor operations per batch. MODEL is `speedrun`, or the depth of a ResNet: 50 is
+ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR ResNets.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed
 from torch import nn
 from torch.nn import functional
 
-from benchmarks import pytorch_resnet50
+from benchmarks import pytorch_resnet50, pytorch_speedrun
 from benchmarks.images import MEAN, STD, load_training_images
 from benchmarks.protocol import Channel, Clock, serve
 
@@ -32,12 +33,13 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Training:
-    """What a depth means; `batches` takes folder, batch size, rank and number of ranks."""
+    """What a model means; `batches` takes folder, batch size, rank and number of ranks."""
 
     network: Callable[[], nn.Module]
     batches: Callable[[str, int, int, int], Batches]
     global_batch_size: int
-    rate: float
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = functional.cross_entropy
 
 
 class Block(nn.Module):
@@ -104,10 +106,25 @@ def training_batches(folder: str, batch_size: int, rank: int, num_ranks: int) ->
             yield torch.addcmul(shift, crops.float(), factor).permute(0, 3, 1, 2), labels[chosen]
 
 
-def training_of(depth: int) -> Training:
-    if depth == 50:
-        return Training(pytorch_resnet50.ResNet50, pytorch_resnet50.training_batches, 16, 0.01)
-    return Training(lambda: ResNet(depth), training_batches, 128, 0.1)
+def training_of(model: str) -> Training:
+    if model == "speedrun":
+        return Training(
+            pytorch_speedrun.Speedrun,
+            pytorch_speedrun.training_batches,
+            1_000,
+            pytorch_speedrun.Muon,
+            partial(functional.cross_entropy, label_smoothing=0.2),
+        )
+    if model == "50":
+        own = pytorch_resnet50
+        return Training(own.ResNet50, own.training_batches, 16, sgd(0.01))
+    return Training(lambda: ResNet(int(model)), training_batches, 128, sgd(0.1))
+
+
+def sgd(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    return lambda network: torch.optim.SGD(
+        network.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True
+    )
 
 
 def build_training(
@@ -115,20 +132,13 @@ def build_training(
 ) -> Callable[[int], None]:
     torch.manual_seed(0)
     network = wrap(training.network().to(memory_format=torch.channels_last))
-    optimizer = torch.optim.SGD(
-        network.parameters(),
-        training.rate,
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=1e-4,
-        fused=True,
-    )
+    optimizer = training.optimizer(network)
 
     def train(steps: int) -> None:
         for _ in range(steps):
             pictures, labels = next(batches)
             optimizer.zero_grad(set_to_none=True)
-            functional.cross_entropy(network(pictures), labels).backward()
+            training.loss(network(pictures), labels).backward()
             optimizer.step()
 
     return train
@@ -209,7 +219,7 @@ def run_ddp(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Modu
 
 
 def main() -> None:
-    variant, training, folder = sys.argv[1], training_of(int(sys.argv[2])), sys.argv[3]
+    variant, training, folder = sys.argv[1], training_of(sys.argv[2]), sys.argv[3]
     wrap = torch.compile if variant.endswith("compile") else lambda network: network
     if len(sys.argv) > 4:
         run_rank(training, folder, wrap, int(sys.argv[5]), sys.argv[4])

@@ -29,7 +29,7 @@ def train_loop(config: dict[str, Any]) -> None:
     from benchmarks.contender_pytorch import build_training, training_of
 
     torch.set_num_threads(1)
-    rank, training = ray.train.get_context().get_world_rank(), training_of(config["depth"])
+    rank, training = ray.train.get_context().get_world_rank(), training_of(config["model"])
     batches = training.batches(
         config["folder"], training.global_batch_size // WORKERS, rank, WORKERS
     )
@@ -62,7 +62,7 @@ def main() -> None:
     )
     options = {"num_cpus": 0}
     turns, answers = Queue(actor_options=options), Queue(actor_options=options)
-    config = {"depth": int(sys.argv[1]), "folder": sys.argv[2], "turns": turns, "answers": answers}
+    config = {"model": sys.argv[1], "folder": sys.argv[2], "turns": turns, "answers": answers}
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
         scaling = ScalingConfig(num_workers=WORKERS, resources_per_worker={"CPU": 1})
         trainer = TorchTrainer(

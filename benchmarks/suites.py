@@ -15,6 +15,7 @@ SUITES = {
     "resnet20": "benchmarks.suite_resnet:measure_resnet20",
     "resnet56": "benchmarks.suite_resnet:measure_resnet56",
     "resnet50": "benchmarks.suite_resnet50:measure",
+    "speedrun": "benchmarks.suite_speedrun:measure",
     "evaluation": "benchmarks.suite_evaluation:measure",
     "input": "benchmarks.suite_input:measure",
     "pictures": "benchmarks.suite_pictures:measure",

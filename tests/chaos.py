@@ -37,21 +37,21 @@ sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
 from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
 from benchmarks.slurm_cluster import slurm_cluster
 
-from chaos_checks import check_attempt, check_round, ports_of, show
+from chaos_checks import check_attempt, check_objects, check_round, check_temporary_files, ports_of
+from chaos_clock import CLOCK
 from chaos_faults import FAULTS, possible, wait
+from chaos_reference import Reference
 from chaos_scene import (
-    CLOCK,
     LIMITS,
     Plan,
     Scene,
     World,
     build_scene,
-    experiment_flags,
     plan_of,
     possible_places,
     start_spark,
 )
-from helpers import Ended, paceline
+from helpers import Ended
 from s3_server import server
 
 ATTEMPTS = 12
@@ -60,49 +60,8 @@ LIMIT_S = 480.0
 """An attempt may take so long after its last fault is over."""
 GONE_S = 30.0
 """No process may be left so long after the commands have ended."""
-LENGTHS = {"one process": 1.0, "ray": 1.8, "spark": 2.0, "slurm": 1.5}
+LENGTHS = {"one process": 1.0, "ray": 1.8, "ray collective": 1.8, "spark": 2.0, "slurm": 1.5}
 """How long a training in a place takes, in units of the undisturbed one. Others: 1.3."""
-
-
-class Reference:
-    """Undisturbed trainings, each computed once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._shown: dict[tuple[str, bool], dict[str, Any]] = {}
-        self.records = folder / "records"
-        self._make_records()
-        began = CLOCK.now()
-        self.get("gradients", False)
-        self.unit_s = CLOCK.now() - began
-
-    def get(self, method: str, records: bool) -> dict[str, Any]:
-        """Return what is shown of the training."""
-        if (method, records) not in self._shown:
-            name = f"{method}-{records}"
-            flags = experiment_flags(method, self.records if records else None)
-            ended = paceline(
-                *("train", "smoke", "--run-dir", name, *flags), cwd=self._folder, timeout_s=1e6
-            )
-            assert ended.code == 0, ended
-            self._shown[method, records] = show(str(self._folder / name), self._folder / "reader")
-        return self._shown[method, records]
-
-    def _make_records(self) -> None:
-        """Write random pictures as TFRecords."""
-        import numpy as np
-        from PIL import Image
-
-        chance = np.random.default_rng(0)
-        for split, count in (("train", 272), ("val", 131)):
-            for i in range(count):
-                file = self._folder / "pictures" / split / f"class-{i % 3}" / f"{i}.png"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(chance.integers(0, 255, (16, 16, 3), np.uint8)).save(file)
-        ended = paceline(
-            *("data", "convert", "pictures", "records"), cwd=self._folder, timeout_s=1e6
-        )
-        assert ended.code == 0, ended
 
 
 @dataclass
@@ -119,6 +78,11 @@ class Round:
     paused: float = 0.0
     """Seconds in which the machine paused everything; limits of the program went on."""
 
+    @property
+    def killed(self) -> bool:
+        """Whether a command itself was killed: it could not remove anything."""
+        return any(-signal.SIGKILL in attempt["codes"] for attempt in self.attempts)
+
 
 def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: Reference) -> Round:
     """Play one round to its end, good or bad."""
@@ -129,7 +93,8 @@ def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: 
             scene = build_scene(plan, chance, world, stack)
             played.faults = scene.happened
             repeat_until_done(scene, played)
-            played.left = check_round(scene, expected)
+            check_round(scene, expected)
+            played.left = check_temporary_files(scene, played.killed)
         except AssertionError as error:
             played.result = str(error)[:3000] or repr(error)
     played.seconds = round(CLOCK.now() - began)
@@ -152,7 +117,9 @@ def repeat_until_done(scene: Scene, played: Round) -> None:
         logs = scene.plan.place not in ("tf_config", "hosts", "slurm")
         check_attempt(ended, scene.happened[before:], logs)
         if not any(each.code for each in ended):
-            if len(scene.happened) == before:  # the machine may be busier than before, or less
+            if len(scene.happened) == before:
+                check_objects(scene)
+                # the machine may be busier than before, or less
                 scene.world.unit_s = (CLOCK.now() - began) / LENGTHS.get(scene.plan.place, 1.3)
             return
     raise AssertionError(f"it never ended well: {ended[0].err[-600:]}")

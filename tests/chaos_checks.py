@@ -13,9 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
+
 if TYPE_CHECKING:
     from chaos_scene import Scene
 from helpers import Ended, losses_of
+from paceline.run_folder.layout import PLAIN
 
 KILLED = r"SIGKILL|exit code -9|code 137|lost|no answer|gone|died|ended without|Connection|connect"
 STOPPED = r"stopped or starved|makes no progress|no sign of life|no answer|lost|gone|died"
@@ -34,6 +37,12 @@ CAUSES = {
     "pause": rf"{STOPPED}|{KILLED}",
 }
 """What a message says if this fault ended a command."""
+
+
+LIBRARIES = re.compile(
+    r"ray$|__autograph_generated_file|__pycache__$|spark-|blockmgr-|hsperfdata_|liblz4|\.?hadoop"
+)
+"""Names of temporary files of Ray, TensorFlow, Spark and Java, which end with a signal."""
 
 
 def check_attempt(ended: list[Ended], faults: list[dict[str, Any]], logs: bool = True) -> None:
@@ -55,19 +64,40 @@ def check_attempt(ended: list[Ended], faults: list[dict[str, Any]], logs: bool =
         assert re.search(causes, line), f"no cause that was there is named: {line}"
 
 
-def check_round(scene: Scene, reference: dict[str, Any]) -> list[str]:
-    """Check what a round leaves; return the names of files in the folder of temporary files."""
+def check_round(scene: Scene, reference: dict[str, Any]) -> None:
+    """Check what is shown of the run, and that nothing else is left of it."""
     shown = show(scene.run_dir, scene.folder / "reader")
     result, metrics = shown["result"], shown["metrics"]
     assert result["finished"], result
-    assert result["state_sha256"] == reference["result"]["state_sha256"], "another digest"
+    assert result["state_sha256"] == reference["result"]["state_sha256"], (
+        f"another digest: losses {shown['losses']} instead of {reference['losses']}"
+    )
     steps = [record["step"] for record in metrics]
     assert steps == sorted(set(steps)), f"steps repeat: {steps}"
     assert steps[-1] == result["step"], steps
     assert evaluations(metrics) == evaluations(reference["metrics"]), evaluations(metrics)
     assert shown["losses"] == reference["losses"], f"steps in TensorBoard: {shown['losses']}"
     check_nothing_left(scene)
-    return sorted(each.name for each in (scene.folder / "t").iterdir())
+
+
+def check_temporary_files(scene: Scene, killed: bool) -> list[str]:
+    """Check that only libraries left temporary files, or killed commands; return the names."""
+    left = sorted(each.name for each in (scene.folder / "t").iterdir())
+    own = [name for name in left if not LIBRARIES.match(name)]
+    assert killed or not own, f"temporary files are left: {own}"
+    return left
+
+
+def check_objects(scene: Scene) -> None:
+    """Check that storage has nothing that no reader needs, after an attempt without a fault."""
+    if not scene.proxy:
+        return
+    folder = scene.run_dir.removeprefix("s3://")
+    s3 = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
+    lease = json.loads(s3.cat(f"{folder}/lease.json"))
+    there = {key.removeprefix(f"{folder}/") for key in s3.find(folder)} - {"lease.json"}
+    stray = {key for key in there - set(lease["files"].values()) if not PLAIN.match(key)}
+    assert not stray, f"objects are left: {sorted(stray)}"
 
 
 def evaluations(metrics: list[dict[str, Any]]) -> list[tuple[int, float]]:

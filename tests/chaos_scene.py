@@ -12,8 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from typing import Any
 from benchmarks.link import many_hosts, run, switch_name, why_not
 from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
 
+from chaos_clock import CLOCK
 from chaos_proxy import Proxy
 from helpers import MARK, Program, free_addresses, tf_config
 
@@ -35,7 +34,7 @@ LIMITS = {"PACELINE_LOCK_TIMEOUT_S": "20", "PACELINE_STORAGE_PATIENCE_S": "15"}
 LOCAL_PLACES = ("one process", "local", "ps", "tf_config")
 PLACES = (
     *("one process", "local", "local", "ps", "ps", "tf_config", "tf_config"),
-    *("hosts", "hosts", "ray", "ray", "spark", "spark", "slurm"),
+    *("hosts", "hosts", "ray", "ray collective", "spark", "spark", "slurm"),
 )
 ACTION = """
 import time
@@ -43,49 +42,6 @@ import time
 def slowly(step, metrics):
     time.sleep(0.7)
 """
-
-
-class Clock:
-    """Seconds in which this process could run: a pause of it, and of its training, is left out."""
-
-    LONGEST_S = 3.0
-    """A longer time between two looks is a pause."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen = time.monotonic()
-        self._total = 0.0
-        self.paused = 0.0
-        """Seconds that were left out so far."""
-        threading.Thread(target=self._tick, daemon=True).start()
-
-    def now(self) -> float:
-        with self._lock:
-            now = time.monotonic()
-            gone = now - self._seen
-            self._total += min(gone, self.LONGEST_S)
-            self.paused += gone if gone > self.LONGEST_S else 0.0
-            self._seen = now
-            return self._total
-
-    def sleep(self, seconds: float) -> None:
-        until = self.now() + seconds
-        while (left := until - self.now()) > 0:
-            time.sleep(min(left, 0.2))
-
-    def wait_until(self, happened: Callable[[], Any], timeout_s: float, complaint: str) -> None:
-        deadline = self.now() + timeout_s
-        while not happened():
-            assert self.now() < deadline, complaint
-            time.sleep(0.1)
-
-    def _tick(self) -> None:
-        while True:
-            time.sleep(0.25)
-            self.now()
-
-
-CLOCK = Clock()
 
 
 @dataclass(frozen=True)
@@ -228,6 +184,8 @@ class Scene:
                 return [*workers, "--ps", str(plan.servers)]
             case "ray":
                 return ["--on", "ray", *workers]
+            case "ray collective":
+                return ["--on", "ray", "--ray.exchange", "collective", *workers]
             case "spark":
                 settings = [
                     f"spark.cores.max={plan.workers}",

@@ -321,21 +321,6 @@ def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
     assert_as_expected(engine, method, metrics)
 
 
-def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
-    crews: Callable[..., Crew],
-) -> None:
-    crew = crews("gradients")
-    engine = engine_of("gradients", crew, step=2)
-    spoil(crew.ready[1], "already has the mean", "exception")
-    assert "continuing with 4 workers from step" in engine.advance(2, 4)["events"][0]
-    spoil(crew.ready[1], "computes", "SIGKILL")
-    assert "continuing with 3 workers from step" in engine.advance(4, 6)["events"][0]
-    ray.kill(engine._team[0])  # between two blocks
-    metrics = engine.advance(6, STEPS)
-    spoil(engine._team[0], "is asked", "SIGKILL")  # in an evaluation
-    assert_as_expected(engine, "gradients", metrics)
-
-
 def slow_down(actor: Any, seconds: float) -> None:
     """The next round takes this long, so that something can happen in it."""
 
@@ -478,6 +463,22 @@ def test_the_object_store_holds_no_more_after_many_rounds(
 
 def vector_bytes() -> int:
     return 4 * sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats"))
+
+
+# The last quick test of actors: nobody has to wait for new ones.
+def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
+    crews: Callable[..., Crew],
+) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=2)
+    spoil(crew.ready[1], "already has the mean", "exception")
+    assert "continuing with 4 workers from step" in engine.advance(2, 4)["events"][0]
+    spoil(crew.ready[1], "computes", "SIGKILL")
+    assert "continuing with 3 workers from step" in engine.advance(4, 6)["events"][0]
+    ray.kill(engine._team[0])  # between two blocks
+    metrics = engine.advance(6, STEPS)
+    spoil(engine._team[0], "is asked", "SIGKILL")  # in an evaluation
+    assert_as_expected(engine, "gradients", metrics)
 
 
 @pytest.mark.long
