@@ -262,6 +262,48 @@ def test_a_full_disk_says_how_much_is_needed_and_free(
         Checkpoints(tmp_path, LAYOUT).save(some_state(1))
 
 
+def test_predictions_that_cannot_be_read_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.cli.commands import main
+    from report_runs import make_run
+
+    run = make_run(tmp_path / "one", records=8, examples=20, side=4)
+    fail(monkeypatch, run / "evaluation.npz", errno.EIO)
+    assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"paceline: cannot read {run / 'evaluation.npz'}: Input/output error"
+
+
+def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.run_folder.listing import list_runs
+    from report_runs import make_run
+
+    runs = [make_run(tmp_path / name, records=8, examples=20, side=4) for name in ("one", "two")]
+    listed, times = Path.iterdir, [each.stat().st_mtime for each in runs[0].iterdir()]
+    vanished = (runs[0] / ".config.json.1.tmp", runs[1] / ".result.json.1.tmp")
+
+    def late(folder: Path) -> Any:
+        return iter([*listed(folder), *vanished])
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    assert [run.state for run in list_runs(tmp_path, "name")] == ["finished", "finished"]
+    assert list_runs(tmp_path, "name")[0].changed == pytest.approx(max(times))
+    stat = os.stat
+
+    def stale(path: Any, *arguments: Any, **settings: Any) -> Any:
+        if Path(path) == runs[1] / "result.json":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(path, *arguments, **settings)
+
+    monkeypatch.setattr(os, "stat", stale)
+    whole, failed = list_runs(tmp_path, "name")
+    assert (whole.state, failed.state) == ("finished", "unreadable")
+    assert "Stale file handle" in failed.note
+
+
 def write_data(folder: Path, kind: str) -> None:
     from PIL import Image
 

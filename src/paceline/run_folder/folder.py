@@ -120,7 +120,7 @@ class RunFolder:
 
     def check_number(self, lease: int) -> None:
         """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
-        if epoch_of(self._lock.holder()) != lease:
+        if epoch_of(self._lock.patient_holder()) != lease:
             raise LeaseLost(f"another command has taken over {self.where}")
 
     def is_locked(self) -> bool:
