@@ -1,4 +1,5 @@
 """Everything that comes from outside, mutated: the readers without TensorFlow, in this process.
+Targets through the command line are in `hostile_commands.py`.
 
 `python hostile_inputs.py SEED COUNT [TARGET...]` gives COUNT mutated inputs to each target, within
 limits of memory and time. A target either accepts an input, and then what it read must be right, or
@@ -29,7 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from mutations import mutate, mutate_json
+from hostile_commands import COMMAND_TARGETS
+from mutations import json_input, mutate, mutate_json
 from paceline.config.dataclass_json import differences, from_json, to_json
 from paceline.config.experiment import Experiment
 from paceline.config.job import Job, Place, Run
@@ -64,21 +66,6 @@ Try = Callable[[random.Random], bytes]
 
 class TooSlow(BaseException):
     """An input took longer than its limit."""
-
-
-def json_input(original: dict[str, Any], chance: random.Random) -> bytes:
-    """Damage a sealed object: its bytes, its values with a right checksum, or without one."""
-    kind = chance.randrange(4)
-    if kind == 0:
-        return mutate(json.dumps(sealed(original)).encode(), chance)
-    if kind == 1:
-        return mutate(json.dumps(original, indent=2).encode(), chance)
-    value = mutate_json(original, chance)
-    with suppress(ValueError, TypeError):
-        value = sealed(value) if kind == 2 and isinstance(value, dict) else value
-    if chance.random() < 0.01:
-        return b'{"experiment": ' + b"[" * 100_000
-    return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
 def keeps_checksum(content: bytes, original: dict[str, Any]) -> bool:
@@ -421,80 +408,6 @@ def fuzz_label_files(folder: Path) -> Try:
     return attempt
 
 
-FLAGS = (
-    *("--seed", "--epochs", "--steps", "--replicas", "--workers", "--global-batch-size", "--json"),
-    *("--model.depth", "--model.width", "--schedule.rate", "--stall-timeout", "--start-timeout"),
-    *(
-        "--data.mean",
-        "--data.raw-shape",
-        "--sync.method",
-        "--kernels",
-        "--profile",
-        "--keep",
-        "--ps",
-    ),
-    *("--optimizer.momentum", "--data.std", "--schedule.boundaries", "--keep", "--on", "-x"),
-)
-VALUES = (
-    *(
-        "0",
-        "-1",
-        "1",
-        "2",
-        "4",
-        "20",
-        "nan",
-        "inf",
-        "-inf",
-        "1e308",
-        "1e-320",
-        "9" * 5000,
-        "",
-        "\0",
-    ),
-    *(
-        "²",
-        "٣",
-        "\udcff",
-        "0x10",
-        "1_000",
-        "True",
-        "gradients",
-        "local",
-        "10,20",
-        "20,10",
-        "a b",
-        "--",
-    ),
-)
-
-
-def fuzz_command_lines(folder: Path) -> Try:
-    from paceline.cli.commands import load_command, split_command
-    from paceline.cli.parse import parse
-
-    def attempt(chance: random.Random) -> bytes:
-        words = ["train", chance.choice(("smoke", "shapes", "nothing", ""))]
-        for _ in range(chance.randrange(1, 4)):
-            flag = chance.choice(FLAGS)
-            values = [chance.choice(VALUES) for _ in range(chance.choice((0, 1, 1, 1, 3)))]
-            words += (
-                [mutate(flag.encode(), chance).decode(errors="replace")]
-                if (chance.random() < 0.1)
-                else [flag]
-            )
-            words += values
-        with each_refused(), suppress(SystemExit):
-            name, rest = split_command(words)
-            command = load_command(name)
-            recipe = rest.pop(0)
-            train = parse(command, "paceline train", rest, command.of_recipe(recipe))
-            Job(train.experiment, train.place, train.run)
-        return " ".join(words).encode(errors="surrogateescape")
-
-    return attempt
-
-
 def fuzz_jobs(folder: Path) -> Try:
     """Experiments, places and runs in JSON."""
     from paceline.config.recipes import get_recipe
@@ -532,8 +445,8 @@ TARGETS: dict[str, tuple[Callable[[Path], Try], float]] = {
     "tf_config": (fuzz_tf_config, 2.0),
     "label files": (fuzz_label_files, 1.5),
     "lease": (fuzz_lease, 2.0),
-    "command lines": (fuzz_command_lines, 0.1),
     "jobs": (fuzz_jobs, 2.0),
+    **COMMAND_TARGETS,
 }
 """Name -> the target, and its share: some read faster than others."""
 

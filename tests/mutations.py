@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
+
+from paceline.run_folder.files import sealed
 
 Damage = Callable[[bytes, random.Random], bytes]
 
@@ -88,3 +91,18 @@ def _mutate_one(value: Any, chance: random.Random) -> Any:
             (-value, value + 1, value * 10**9, value * 0.1 if value < 2**60 else 0)
         )
     return chance.choice(HOSTILE_VALUES)
+
+
+def json_input(original: dict[str, Any], chance: random.Random) -> bytes:
+    """Damage a sealed object: its bytes, its values with a right checksum, or without one."""
+    kind = chance.randrange(4)
+    if kind == 0:
+        return mutate(json.dumps(sealed(original)).encode(), chance)
+    if kind == 1:
+        return mutate(json.dumps(original, indent=2).encode(), chance)
+    value = mutate_json(original, chance)
+    with suppress(ValueError, TypeError):
+        value = sealed(value) if kind == 2 and isinstance(value, dict) else value
+    if chance.random() < 0.01:
+        return b'{"experiment": ' + b"[" * 100_000
+    return json.dumps(value).encode("utf-8", "surrogatepass")

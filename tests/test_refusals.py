@@ -230,6 +230,14 @@ def test_code_that_a_run_names_is_not_run_without_consent(
     assert not Path("it ran").exists()
 
 
+def test_an_error_is_one_line_without_control_characters_whatever_it_quotes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "smoke", "--see\nd\x1b[31m\x85é", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("paceline: unknown flag --see\\nd\\x1b[31m\\x85é ")
+
+
 def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Path) -> None:
     """Sizes, names and labels stay the same."""
 

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
-        print(f"paceline: {error}", file=sys.stderr)
+        print(f"paceline: {_on_one_line(str(error))}", file=sys.stderr)
         return 2
     except Ended as end:
         print(f"paceline: {end}", file=sys.stderr)
@@ -87,6 +87,11 @@ def _run(arguments: list[str]) -> int:
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
         program, default = f"{program} {recipe}", command.of_recipe(recipe)
     return parse(command, program, arguments, default)()
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text with escapes for line breaks and control characters of names that it quotes."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def split_command(words: list[str]) -> tuple[str, list[str]]:
