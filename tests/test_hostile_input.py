@@ -1,7 +1,8 @@
 """Whatever comes from outside is read right or refused with one line: mutated inputs.
 
 The corpus and its readers are in `hostile_inputs.py` and `hostile_commands.py`. It runs in a
-process of its own, with limits of memory and time. `test_tfrecord_fuzz.py` mutates records and Examples further.
+process of its own, with limits of memory and time. `test_tfrecord_fuzz.py` mutates records
+and Examples further.
 """
 
 from __future__ import annotations

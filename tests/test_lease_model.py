@@ -516,4 +516,4 @@ def test_a_local_chief_that_lost_its_lock_writes_nothing_after_its_successor_beg
 
 @pytest.mark.long
 def test_a_local_chief_that_lost_its_lock_writes_nothing_many_times(no_pauses: None) -> None:
-    run_state_machine_as_test(LocalLeases, settings=limits(1000, 60))
+    run_state_machine_as_test(LocalLeases, settings=limits(400, 60))
