@@ -14,10 +14,9 @@ import os
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO
 from unittest import mock
 
 import tensorflow  # noqa: F401  conftest.py sets its threads, if a test module has imported it
@@ -85,11 +84,6 @@ def _start(job: Job, log: Path | None) -> tuple[ThreadAsProcess, int]:
     return ThreadAsProcess(job, log, writer), reader
 
 
-def _printer(log: IO[str]) -> Callable[[Exception], None]:
-    print_exception = traceback.print_exception
-    return lambda error: print_exception(error, file=log)
-
-
 class ThreadAsProcess:
     """What `places.process.Process` asks for; see `worker/main.py`, which this stands for."""
 
@@ -114,7 +108,7 @@ class ThreadAsProcess:
 
             with (
                 open(self._log or os.devnull, "a") as log,
-                mock.patch.object(main.traceback, "print_exception", _printer(log)),
+                mock.patch.object(main, "to_log", partial(print, file=log)),
             ):
                 self._code = main.run(self._job, send, self._stop, Survivor(send))
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paceline.config.experiment import Data
 from paceline.data import build_source
-from paceline.data.sources import example
+from paceline.data.sources import example, retries
 from paceline.data.sources.records import read_all
 from paceline.data.sources.tfrecord import explain
 from paceline.data.tools import convert as conversion
@@ -137,7 +137,8 @@ def test_a_wrong_structure_is_one_line(tmp_path, spoil, options, words):
     assert_one_line(error.value, words)
 
 
-def test_a_image_that_is_gone_is_named(tmp_path):
+def test_an_image_that_is_gone_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(retries, "PAUSES_S", (0.0,))
     folder = write_images(tmp_path / "data")
     source = build_source(Data(source="pictures", dir=str(folder)))
     (folder / "train" / "ant" / "ant-train-0.jpg").unlink()

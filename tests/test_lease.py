@@ -22,8 +22,9 @@ from paceline.config.job import Job, Run
 from paceline.data import remote as remote_data
 from paceline.errors import PassingFault, UserError
 from paceline.messages import Message, Transfer, Warn
-from paceline.run_folder import keeper, layout, lease, transfer
+from paceline.run_folder import files, keeper, layout, lease, transfer
 from paceline.run_folder.conditional import swap
+from paceline.run_folder.finding import all_runs
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.lease import read_lease
 from paceline.run_folder.lock import FileLock, LeaseLost, lock_file
@@ -139,8 +140,9 @@ def test_a_worker_whose_chief_was_lost_and_taken_over_may_not_save(tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["replaced", "removed"])
 def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
-    tmp_path: Path, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
     run = RunFolder(tmp_path / "run")
     run.lock()
     run.metrics.append({"step": 1})
@@ -159,6 +161,37 @@ def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
             write()
     assert [record["step"] for record in run.metrics.read()] == [1]
     assert run.read_result() is None
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As long as it cannot be read, nothing is written."""
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    run, read, times = RunFolder(tmp_path / "run"), Path.read_bytes, 0
+
+    def read_bytes(path: Path) -> bytes:
+        nonlocal times
+        if path.name == "lock" and times:
+            times -= 1
+            raise OSError(code, os.strerror(code))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    run.lock()
+    times = 3
+    run.metrics.append({"step": 1})
+    assert times == 0
+    RunFolder(tmp_path / "run").check_number(run.epoch)
+    times = 100
+    kind = LeaseLost if code == errno.ENOENT else PassingFault
+    with pytest.raises(kind):
+        run.metrics.append({"step": 2})
+    with pytest.raises(kind):
+        RunFolder(tmp_path / "run").check_number(run.epoch)
+    times = 0
+    assert [record["step"] for record in run.metrics.read()] == [1]
 
 
 # Leases on S3
@@ -364,6 +397,23 @@ def test_passing_faults_of_storage_are_tried_again_when_a_run_is_locked_and_read
     watched.refresh()
     assert (tmp_path / "watched" / "config.json").exists()
     assert not any(failures.values())
+
+
+def test_passing_faults_of_storage_are_tried_again_when_runs_are_listed(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "FIRST_WAIT_S", 0.0)
+    Store(f"{folder}/one").put("config.json", b"{}")
+    listed, failures = Store.files, [1, 1]
+
+    def flaky(store: Store) -> Any:
+        if failures:
+            failures.pop()
+            raise StorageFault("it is away")
+        return listed(store)
+
+    monkeypatch.setattr(Store, "files", flaky)
+    assert [run.where for run in all_runs(folder)] == [f"{folder}/one"]
 
 
 def test_a_lasting_fault_of_storage_is_one_for_which_the_workers_start_again(

@@ -37,6 +37,7 @@ from paceline.engines.parameter_server.engine import check_libraries, check_ops,
 from paceline.engines.parameter_server.server import bounds
 from paceline.errors import UserError
 from paceline.run_folder.versions import library_versions
+from test_several_workers import needs_kernels, with_faults
 from tiny import CLASSES, SHAPE, build_source, build_tiny_core
 
 EVERYTHING = (
@@ -526,6 +527,35 @@ def test_a_task_with_another_library_is_refused_by_name() -> None:
         check_libraries("ps 1 (b:2)", json.dumps(own | {"keras": "0.1"}))
     with pytest.raises(UserError, match="an older version"):
         check_libraries("worker 0 (a:1)", "")
+
+
+@pytest.mark.parametrize(
+    ("pretended", "told"),
+    [
+        ("ps-0 keras 3.0.0", "ps 0 (ADDRESS) has other libraries than the chief: keras: "),
+        pytest.param(
+            "worker-2 numpy 1.0.0",
+            "worker 1 (ADDRESS) has other libraries than the chief: numpy: ",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "worker-1 environment PACELINE_NO_KERNELS",
+            "worker 0 (ADDRESS) lacks the own kernels that the chief has",
+            marks=[pytest.mark.long, needs_kernels],
+        ),
+    ],
+)
+def test_tasks_that_would_compute_other_bits_are_refused_at_the_start(
+    pretended: str, told: str, tmp_path: Path
+) -> None:
+    cluster = ("--workers", "2" if "worker-2" in pretended else "1", "--ps", "1")
+    environment = with_faults(PRETENDED=pretended)
+    ended = paceline(
+        *("train", "smoke", "--run-dir", "run"), *cluster, cwd=tmp_path, environment=environment
+    )
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert told in re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", ended.err)
+    assert not (tmp_path / "run").exists(), "nothing began"
 
 
 def test_the_chief_can_read_the_libraries_of_a_process_like_a_file() -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -263,37 +262,46 @@ def test_a_full_disk_says_how_much_is_needed_and_free(
         Checkpoints(tmp_path, LAYOUT).save(some_state(1))
 
 
-def restore_after(seconds: float, restore: Callable[[], Any]) -> None:
-    threading.Thread(target=lambda: (time.sleep(seconds), restore()), daemon=True).start()
-
-
-@pytest.mark.parametrize("kind", ["pictures", "tfrecord"])
-def test_files_of_the_data_that_are_gone_for_two_seconds_are_read(
-    tmp_path: Path, kind: str
+def test_predictions_that_cannot_be_read_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import tensorflow as tf
+    from paceline.cli.commands import main
+    from report_runs import make_run
 
-    from paceline.config.experiment import Data
-    from paceline.data import build_source
-    from paceline.data.sources.tfrecord import explain
+    run = make_run(tmp_path / "one", records=8, examples=20, side=4)
+    fail(monkeypatch, run / "evaluation.npz", errno.EIO)
+    assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"paceline: cannot read {run / 'evaluation.npz'}: Input/output error"
 
-    folder = tmp_path / "data"
-    write_data(folder, kind)
-    source = build_source(Data(source=kind, dir=str(folder), image_size=8))
-    read = tf.function(source.train.read)
-    before = [tensor.numpy().tolist() for tensor in read(tf.range(4, dtype=tf.int64))]
-    folder.rename(tmp_path / "gone")
-    restore_after(2.0, lambda: (tmp_path / "gone").rename(folder))
-    began = time.monotonic()
-    after = [tensor.numpy().tolist() for tensor in read(tf.range(4, dtype=tf.int64))]
-    assert after == before
-    assert 1.0 < time.monotonic() - began < 30
-    folder.rename(tmp_path / "gone")
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        read(tf.range(4, dtype=tf.int64))
-    reason = explain(caught.value)
-    assert isinstance(reason, PassingFault)
-    assert "No such file" in str(reason)
+
+def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.run_folder.listing import list_runs
+    from report_runs import make_run
+
+    runs = [make_run(tmp_path / name, records=8, examples=20, side=4) for name in ("one", "two")]
+    listed, times = Path.iterdir, [each.stat().st_mtime for each in runs[0].iterdir()]
+    vanished = (runs[0] / ".config.json.1.tmp", runs[1] / ".result.json.1.tmp")
+
+    def late(folder: Path) -> Any:
+        return iter([*listed(folder), *vanished])
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    assert [run.state for run in list_runs(tmp_path, "name")] == ["finished", "finished"]
+    assert list_runs(tmp_path, "name")[0].changed == pytest.approx(max(times))
+    stat = os.stat
+
+    def stale(path: Any, *arguments: Any, **settings: Any) -> Any:
+        if Path(path) == runs[1] / "result.json":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(path, *arguments, **settings)
+
+    monkeypatch.setattr(os, "stat", stale)
+    whole, failed = list_runs(tmp_path, "name")
+    assert (whole.state, failed.state) == ("finished", "unreadable")
+    assert "Stale file handle" in failed.note
 
 
 def write_data(folder: Path, kind: str) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from paceline.config.experiment import Data
 from paceline.data import build_source
-from paceline.data.sources import example, index, records
+from paceline.data.sources import example, index, records, retries
 from paceline.data.sources.index import FILE_NAME, ShardIndex, load_index, pack, unpack
 from paceline.data.sources.records import (
     FRAME_BYTES,
@@ -473,7 +473,10 @@ LATE_DAMAGE = {
 
 
 @pytest.mark.parametrize("name", LATE_DAMAGE)
-def test_damage_that_only_reading_shows_is_explained_with_file_and_offset(tmp_path, name):
+def test_damage_that_only_reading_shows_is_explained_with_file_and_offset(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.setattr(retries, "PAUSES_S", (0.0,) * 4)
     file = write_imagenet(tmp_path / "data") / "train-00001-of-00003"
     read, (damage, words), at = (
         tf.function(build(tmp_path / "data").train.read),

@@ -124,11 +124,13 @@ def test_a_mutated_index_file_changes_nothing(tmp_path, monkeypatch):
         assert load_index(str(tmp_path), [shard])[0].offsets.tolist() == expected
 
 
-def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
+def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path, monkeypatch):
     import tensorflow as tf
 
+    from paceline.data.sources import retries
     from paceline.data.sources.tfrecord import _split, explain
 
+    monkeypatch.setattr(retries, "PAUSES_S", (0.0,) * 4)
     file, chance, whole = (
         tmp_path / "train-00000-of-00001",
         random.Random(6),

@@ -197,7 +197,7 @@ def on_start() -> None:
         job = from_json(values)
         own_index = job.cluster.index
         if pretended := os.environ.get("PRETENDED"):
-            pretend(own_index, *pretended.split())
+            pretend((str(own_index), f"{job.cluster.role}-{own_index}"), *pretended.split())
         if folder := os.environ.get("WRITES_FOLDER"):
             note_writes(Path(folder, f"writes-{own_index}"))
         for number, fault in enumerate(filter(None, os.environ.get("FAULT", "").split(","))):
@@ -223,9 +223,9 @@ def on_start() -> None:
     Job.from_json = staticmethod(learn)
 
 
-def pretend(own: int, worker: str, what: str, value: str) -> None:
-    """A library of another version, another CPU or no kernels in one of the workers."""
-    if own != int(worker):
+def pretend(own: tuple[str, str], worker: str, what: str, value: str) -> None:
+    """A library of another version, another CPU or no kernels in one worker: its index or name."""
+    if worker not in own:
         return
     if what == "environment":
         os.environ[value] = "1"

@@ -36,3 +36,5 @@ class Source:
     image_shape: tuple[int, int, int] | None
     digest: str = ""
     """Of the content, or of samples of it. A resumed run and all workers must have the same."""
+    file_sizes: str = ""
+    """A digest of the sizes of all files, where `digest` has samples only."""

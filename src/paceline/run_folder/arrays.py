@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import zipfile
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from paceline.run_folder.files import read_exactly
 
 Array = npt.NDArray[Any]
 
@@ -25,13 +28,11 @@ KINDS = "biufU"
 def read_npy(path: Path) -> Array:
     """Return the array in a file. Raises OSError, and ValueError if the file is damaged."""
     with open(path, "rb") as file:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
+        size = os.fstat(file.fileno()).st_size
         shape, fortran, kind = _read_header(file)
         _check_size(shape, kind, size - file.tell())
-        flat: Array = np.fromfile(file, kind, math.prod(shape))
-    if flat.size != math.prod(shape):
-        raise ValueError("it is cut short")
+        content = read_exactly(file, size - file.tell())
+    flat: Array = np.frombuffer(content, kind, math.prod(shape))
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
@@ -71,7 +72,7 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
         if version == (2, 0):
             read = np.lib.format.read_array_header_2_0
         shape, fortran, kind = read(file)
-    except ValueError:
+    except (ValueError, OSError):
         raise
     except Exception as error:  # a damaged header is parsed as Python and can raise anything
         raise ValueError(f"its header is damaged: {type(error).__name__}") from error

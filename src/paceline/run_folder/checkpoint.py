@@ -58,7 +58,6 @@ class Checkpoints:
 
         `guard` of the constructor is called before both, and raises if another process writes here.
         """
-        self._guard()
         path, content = self.file(state, metric)
         try:
             patiently(lambda: self._write(path, content))
@@ -126,12 +125,14 @@ class Checkpoints:
             ) from error
 
     def _write(self, path: Path, content: bytes) -> None:
+        self._guard()  # a large state took its time to be packed, and so do several tries
         self._folder.mkdir(parents=True, exist_ok=True)
         # Unfinished files of a killed process: only one process at a time may save here.
         for leftover in self._folder.glob(".step-*.tmp"):
             leftover.unlink(missing_ok=True)
         with replacing(path) as file:
             file.write(content)
+            self._guard()
 
     def _path(self, step: int) -> Path:
         return file_of(self._folder, step)

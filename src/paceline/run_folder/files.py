@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -96,6 +97,35 @@ def patiently(read: Callable[[], T], *passing: type[Exception]) -> T:
                 raise
             time.sleep(pause_s)
     return read()
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder. Unlike pathlib, raise PassingFault if the disk fails."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file. Unlike pathlib, raise PassingFault if the disk fails."""
+    return stat.S_ISREG(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    with explained("look at", path):
+        try:
+            return os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # or a name that cannot be
+            return 0
+
+
+def read_exactly(file: IO[bytes], size: int) -> bytes:
+    """Return so many bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
+
+    `numpy.fromfile` is not used for files: it returns fewer numbers if the disk fails.
+    """
+    content = file.read(size)
+    if len(content) < size:
+        raise OSError(errno.EIO, f"only {len(content):,} of {size:,} bytes could be read")
+    return content
 
 
 def read_text(path: Path) -> str:

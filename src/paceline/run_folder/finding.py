@@ -12,10 +12,12 @@ from pathlib import Path
 
 from paceline.config.experiment import Experiment
 from paceline.errors import UserError, did_you_mean
+from paceline.run_folder.files import to_log
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.lease import LEASE
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store, is_remote
+from paceline.run_folder.transfer import retrying
 from paceline.run_folder.zoo import PREFIX, zoo_folder
 
 
@@ -28,7 +30,8 @@ def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs")
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:
     """Return every run under `root`, by name; of remote runs, copies without checkpoints."""
     if is_remote(root):
-        files = [name.split("/") for name in Store(str(root)).files()]
+        listed = retrying(Store(str(root)).files, to_log)
+        files = [name.split("/") for name in listed]
         signs = ("config.json", LEASE)
         names = {parts[0] for parts in files if len(parts) == 2 and parts[1] in signs}
         urls = [f"{str(root).rstrip('/')}/{name}" for name in sorted(names)]

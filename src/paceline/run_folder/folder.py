@@ -31,10 +31,10 @@ from paceline.run_folder.comparison import (
     wrong_result,
 )
 from paceline.run_folder.data_place import find_data, whole_path
-from paceline.run_folder.files import explained, plain, read_json, sealed, write_json
+from paceline.run_folder.files import explained, is_file, plain, read_json, sealed, write_json
 from paceline.run_folder.keeper import Keeper
 from paceline.run_folder.layout import last_event_number
-from paceline.run_folder.lock import FileLock, LeaseLost, epoch_of, is_alone, is_file, lock_file
+from paceline.run_folder.lock import FileLock, LeaseLost, epoch_of, is_alone, is_still_at, lock_file
 from paceline.run_folder.metrics import Predictions, Records
 from paceline.run_folder.remote import RemoteRun
 from paceline.run_folder.storage import Store, cached, is_remote
@@ -120,7 +120,7 @@ class RunFolder:
 
     def check_number(self, lease: int) -> None:
         """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
-        if epoch_of(self._lock.holder()) != lease:
+        if epoch_of(self._lock.patient_holder()) != lease:
             raise LeaseLost(f"another command has taken over {self.where}")
 
     def is_locked(self) -> bool:
@@ -181,7 +181,7 @@ class RunFolder:
 
     def exists(self) -> bool:
         """Return whether there is a run in the folder."""
-        return self._config.exists()
+        return is_file(self._config)
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
@@ -233,7 +233,7 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """Return the result of the last attempt; None if none has ended yet."""
-        if not self._result.exists():
+        if not is_file(self._result):
             return None
         advice = "the command that trained it computes it anew from the last checkpoint"
         result = read_json(self._result, advice)
@@ -278,7 +278,7 @@ class RunFolder:
             raise
         finally:
             if handle is not None:
-                if is_alone(handle) and is_file(commands, handle):
+                if is_alone(handle) and is_still_at(commands, handle):
                     commands.unlink(missing_ok=True)
                 os.close(handle)
 

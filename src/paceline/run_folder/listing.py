@@ -16,7 +16,9 @@ from typing import Any
 from paceline.config.experiment import Experiment
 from paceline.config.overrides import changed_flags
 from paceline.config.recipes import RECIPES
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
+from paceline.run_folder import layout
+from paceline.run_folder.files import explained
 from paceline.run_folder.finding import all_runs, default_path
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.storage import is_remote
@@ -24,10 +26,10 @@ from paceline.run_folder.storage import is_remote
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run. `state` is finished, unfinished, running or damaged.
+    """One run. `state` is finished, unfinished, running, damaged, or unreadable if the disk fails.
 
     For an unfinished run, `step` is the last completed step and `note` the command that resumes it.
-    For a damaged run, `note` is the reason.
+    For a damaged or unreadable run, `note` is the reason.
     """
 
     name: str
@@ -59,14 +61,15 @@ def list_runs(folder: str | Path, sort: str = "changed") -> list[RunSummary]:
 
 
 def _summary(run: RunFolder) -> RunSummary:
-    changed = max(file.stat().st_mtime for file in run.path.iterdir())
-    name = Path(run.where).name
+    changed, name = 0.0, Path(run.where).name
     try:
+        changed = _last_change(run.path)
         result = run.read_result() or {}
         metrics = run.metrics.read()
         experiment = run.experiment()
     except UserError as error:
-        return RunSummary(name, "damaged", changed=changed, note=str(error))
+        state = "unreadable" if isinstance(error, PassingFault) else "damaged"
+        return RunSummary(name, state, changed=changed, note=str(error))
     last = metrics[-1] if metrics else {}
     evaluated = [record for record in metrics if "test_accuracy" in record] or [{}]
     state, note = "finished", ""
@@ -84,6 +87,13 @@ def _summary(run: RunFolder) -> RunSummary:
         changed,
         note,
     )
+
+
+def _last_change(folder: Path) -> float:
+    """Return the time of the newest file, in seconds since 1970."""
+    with explained("read", folder):
+        found = (layout.stat(path) for path in folder.iterdir())  # some vanish: a training writes
+        return max((stat[1] / 1e9 for stat in found if stat), default=0.0)
 
 
 def with_data(run: RunFolder, experiment: Experiment) -> Experiment:

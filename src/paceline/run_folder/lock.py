@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.run_folder.files import explained
+from paceline.run_folder.files import explained, patiently
 
 
 class LeaseLost(UserError):
@@ -66,12 +66,13 @@ class FileLock:
     def check(self) -> None:
         """Raise LeaseLost if this object holds the lock, but another process has taken over.
 
-        The file is opened anew, because a network file system then asks its server.
+        The file is opened anew, because a network file system then asks its server. If it cannot
+        be read, that is tried again with longer pauses. Then nothing may be written either: it is
+        a PassingFault, and LeaseLost if the file is gone, because its lock keeps nobody out.
         """
         if self._handle is None:
             return
-        with explained("read", self.path):
-            holder = self.holder()
+        holder = self.patient_holder()
         if holder.get("token") == self._facts["token"] and epoch_of(holder) == self.epoch:
             return
         who = f"{name_of(holder)} has taken over" if holder else "somebody has removed"
@@ -86,6 +87,14 @@ class FileLock:
             return parse_holder(self.path.read_bytes())
         except FileNotFoundError:
             return {}
+
+    def patient_holder(self) -> dict[str, Any]:
+        """Return what the last holder wrote; empty if there is nothing for some seconds."""
+        with explained("read", self.path):
+            try:
+                return patiently(lambda: parse_holder(self.path.read_bytes()), OSError)
+            except FileNotFoundError:
+                return {}
 
     def is_locked(self) -> bool:
         """Return whether a process holds the lock now."""
@@ -119,7 +128,7 @@ def lock_file(path: Path, kind: int, wait_s: float) -> int | None:
         if not _flock(handle, kind, deadline - time.monotonic()):
             os.close(handle)
             return None
-        if is_file(path, handle):
+        if is_still_at(path, handle):
             return handle
         os.close(handle)  # its last holder has removed it: a lock on it keeps nobody out
 
@@ -161,7 +170,7 @@ def epoch_of(holder: dict[str, Any]) -> int:
     return epoch if isinstance(epoch, int) else 0
 
 
-def is_file(path: Path, handle: int) -> bool:
+def is_still_at(path: Path, handle: int) -> bool:
     """Return whether a descriptor is that of the file at `path` now."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))

@@ -82,12 +82,11 @@ class Predictions:
         """Return the arrays; None if there are none, or none that are whole."""
         from paceline.run_folder.arrays import read_npz
 
-        try:
-            return patiently(partial(read_npz, self.path))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            return None
+        with explained("read", self.path):
+            try:
+                return patiently(partial(read_npz, self.path))
+            except (FileNotFoundError, ValueError):
+                return None
 
 
 def _to_line(record: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from paceline.data.sources.digests import arrays_digest
 from paceline.data.sources.folder import source_folder
 from paceline.errors import UserError
 from paceline.run_folder.arrays import read_npy
-from paceline.run_folder.files import explained, read_text
+from paceline.run_folder.files import explained, is_file, read_text
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -92,7 +92,7 @@ def build_arrays(data: Data) -> Source:
 
     folder = source_folder(data.dir, "it must have train_images.npy and train_labels.npy")
     splits = {"train": _load_split(folder, "train")}
-    if (folder / "test_images.npy").exists() or (folder / "test_labels.npy").exists():
+    if any(is_file(folder / f"test_{kind}.npy") for kind in ("images", "labels")):
         splits["test"] = _load_split(folder, "test")
     classes = _check_together(splits, _load_classes(folder))
     _, height, width, channels = splits["train"][0].shape
@@ -186,7 +186,7 @@ def _check_replaceable(folder: Path) -> None:
 def _load_split(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     loaded = []
     for file in (folder / f"{name}_images.npy", folder / f"{name}_labels.npy"):
-        if not file.exists():
+        if not is_file(file):
             advice = "save the arrays again with save_arrays"
             raise UserError(f"there is no {file.name} in {folder}; {advice}")
         try:
@@ -200,7 +200,7 @@ def _load_split(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _load_classes(folder: Path) -> list[str] | None:
     file = folder / "classes.json"
-    if not file.exists():
+    if not is_file(file):
         return None
     try:
         names = json.loads(read_text(file))

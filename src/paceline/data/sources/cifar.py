@@ -17,7 +17,7 @@ from paceline.data.sources.digests import arrays_digest
 from paceline.data.sources.folder import source_folder
 from paceline.data.sources.plain_pickle import BadPickle, read_plain_pickle
 from paceline.errors import UserError
-from paceline.run_folder.files import explained, read_text
+from paceline.run_folder.files import explained, is_file, read_text
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -84,14 +84,14 @@ def find_layout(source: str, folder: Path) -> tuple[Layout, Path] | None:
     """Return a layout with files in `folder` or in its usual subfolder, and that folder."""
     for layout in LAYOUTS:
         for place in (folder, folder / layout.folder):
-            if layout.source == source and any((place / file).is_file() for file in layout.files):
+            if layout.source == source and any(is_file(place / file) for file in layout.files):
                 return layout, place
     return None
 
 
 def check_complete(layout: Layout, place: Path, advice: str) -> None:
     """Raise UserError with the `advice` if a file of the layout is missing in `place`."""
-    missing = [file for file in layout.files if not (place / file).is_file()]
+    missing = [file for file in layout.files if not is_file(place / file)]
     if missing:
         raise UserError(f"{place} has no {', '.join(missing)}; {advice}")
 
@@ -127,14 +127,13 @@ def _find(source: str, given: str) -> tuple[Layout, Path]:
 
 def _read_file(layout: Layout, file: Path) -> Examples:
     read = _read_binary if layout.label_bytes else _read_pickle
-    with explained("read", file):
-        pixels, labels = read(layout, file)
+    pixels, labels = read(layout, file)
     images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, labels.astype(np.int32)
 
 
 def _read_binary(layout: Layout, file: Path) -> Examples:
-    content = np.fromfile(file, np.uint8)
+    content = np.frombuffer(_read_bytes(file), np.uint8)
     record = layout.label_bytes + IMAGE_BYTES
     whole, rest = divmod(content.size, record)
     if rest or not whole:
@@ -173,7 +172,7 @@ def _read_pickle(layout: Layout, file: Path) -> Examples:
 def read_class_names(layout: Layout, place: Path) -> tuple[str, ...]:
     """Return the class names of the layout's file; without that file, the usual ones."""
     file = place / layout.names
-    if not file.is_file():
+    if not is_file(file):
         numbers = tuple(str(label) for label in range(layout.num_classes))
         return CIFAR10_CLASSES if layout.source == "cifar10" else numbers
     if layout.label_bytes:
@@ -190,9 +189,14 @@ def read_class_names(layout: Layout, place: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _read_bytes(file: Path) -> bytes:
+    with explained("read", file):
+        return file.read_bytes()
+
+
 def _unpickle(file: Path) -> dict[Any, Any]:
     try:
-        content = read_plain_pickle(file.read_bytes())
+        content = read_plain_pickle(_read_bytes(file))
     except BadPickle as error:
         raise UserError(f"{file} is not a whole CIFAR pickle: {error}; it was not run") from None
     if not isinstance(content, dict):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.run_folder.files import explained
+from paceline.run_folder.files import explained, is_folder
 
 
 def source_folder(given: str, advice: str) -> Path:
@@ -14,7 +14,7 @@ def source_folder(given: str, advice: str) -> Path:
     if not given:
         raise UserError(f"the folder of the data is needed: give --data.dir DIR; {advice}")
     folder = Path(given).expanduser()
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(f"there is no folder {folder}; {advice}")
     return folder
 

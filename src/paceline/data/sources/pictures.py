@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from paceline.config.experiment import Data
 from paceline.data.sources.folder import source_folder, visible_entries
 from paceline.errors import UserError
+from paceline.run_folder.files import explained, is_folder
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -47,7 +48,7 @@ class ImageFolders(NamedTuple):
 def build_pictures(data: Data) -> Source:
     """Return the source of a folder of images."""
     from paceline.data.source import Source
-    from paceline.data.sources.digests import files_digest
+    from paceline.data.sources.digests import files_digest, sizes_digest
 
     root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
     if data.skip_bad:
@@ -55,8 +56,9 @@ def build_pictures(data: Data) -> Source:
         raise UserError(f"data.skip-bad is for TFRecords; {advice}")
     folders = find_images(root, data.split)
     train, test = (_split(root, images) for images in (folders.train, folders.test))
-    digest = files_digest(root, [*folders.train, *folders.test])
-    return Source(train, test, folders.classes, None, digest)
+    images = [*folders.train, *folders.test]
+    digests = files_digest(root, images), sizes_digest(root, images)
+    return Source(train, test, folders.classes, None, *digests)
 
 
 def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
@@ -64,7 +66,7 @@ def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
     the share `split` becomes the test split."""
     if not 0 <= split < 1:
         raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
-    if not (folder / "train").is_dir():
+    if not is_folder(folder / "train"):
         return _find_and_split(folder, split)
     test = test_folder(folder)
     if test is None:
@@ -98,26 +100,26 @@ def _find_and_split(folder: Path, split: float) -> ImageFolders:
 
 def test_folder(folder: Path) -> str | None:
     """Return the name of the folder of test images, if there is one."""
-    return next((name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
+    return next((name for name in TEST_FOLDERS if is_folder(folder / name)), None)
 
 
 def contains_images(folder: Path) -> bool:
     """Return whether a class folder in `folder` has an image, by names alone."""
-    place = folder / "train" if (folder / "train").is_dir() else folder
+    place = folder / "train" if is_folder(folder / "train") else folder
     return any(image_names(place / name) for name in subfolders(place))
 
 
 def subfolders(folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
-    return sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
+    with explained("read", folder):  # of a link, its target is looked at
+        return sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
 
 
 def image_names(folder: Path) -> list[str]:
     """Return the names of the images in a folder, sorted."""
-    entries = visible_entries(folder)
-    return sorted(
-        entry.name for entry in entries if entry.name.lower().endswith(ENDINGS) and entry.is_file()
-    )
+    with explained("read", folder):
+        images = [e for e in visible_entries(folder) if e.name.lower().endswith(ENDINGS)]
+        return sorted(entry.name for entry in images if entry.is_file())
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def list_images(
     found: list[LabelledImage] = []
     for label, name in enumerate(classes):
         place = root / part / name
-        files = image_names(place) if place.is_dir() or not may_lack else []
+        files = image_names(place) if is_folder(place) or not may_lack else []
         if not files and not may_lack:
             raise UserError(f"the class folder {place} has no image ({', '.join(ENDINGS)})")
         found += [LabelledImage(os.path.join(part, name, file), label) for file in files]
@@ -189,8 +191,7 @@ def _read_files(paths: tf.Tensor) -> tf.Tensor:
         return tf.reduce_any(tf.equal(found, UNREAD))
 
     batch = files.batch(count, drop_remainder=True)
-    # Nothing is decoded here, so every error is one of the disk.
-    content = read_patiently(batch, unread, is_unread, lambda: tf.constant(True))
+    content = read_patiently(batch, unread, is_unread)
     joined = tf.strings.reduce_join(paths, separator="\x1f")
     message = tf.strings.join(["paceline cannot read one of ", joined, " :end"])
     with tf.control_dependencies([tf.debugging.Assert(~is_unread(content), [message])]):

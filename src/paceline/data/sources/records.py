@@ -2,7 +2,8 @@
 
 A record is its length (8 bytes), the masked CRC-32C of the length (4), the data, and the masked
 CRC-32C of the data (4). The content of the data belongs to `example`. Functions take an open
-binary file, its name and its size. They raise or yield a `BadRecord` for damage.
+binary file, its name and its size. They raise or yield a `BadRecord` for damage, and raise OSError
+if the disk fails.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import google_crc32c
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.run_folder.files import replacing
+from paceline.run_folder.files import read_exactly, replacing
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -83,10 +84,10 @@ def find_offsets(
 
 def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
     """Return the data's length of the record at `offset`; its CRC and the file's end fit it."""
-    file.seek(offset)
-    header = file.read(HEADER_BYTES)
-    if len(header) < HEADER_BYTES:
+    if offset + HEADER_BYTES > size:
         raise _cut(name, offset, size)
+    file.seek(offset)
+    header = read_exactly(file, HEADER_BYTES)
     length, crc = _HEADER.unpack(header)
     if masked_crc(header[:8]) != crc:
         damage = "the length of a record is damaged (CRC)"
@@ -99,9 +100,7 @@ def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
 def read_record(file: IO[bytes], name: str, offset: int, size: int) -> bytes:
     """Return the data of the record at `offset`, both checksums verified."""
     length = read_length(file, name, offset, size)
-    content = file.read(length + FOOTER_BYTES)
-    if len(content) < length + FOOTER_BYTES:
-        raise _cut(name, offset, size)
+    content = read_exactly(file, length + FOOTER_BYTES)
     data = content[:length]
     if masked_crc(data) != _NUMBER.unpack_from(content, length)[0]:
         raise BadRecord(name, offset, "the data of a record are damaged (CRC)")

@@ -16,14 +16,11 @@ PAUSES_S = (0.3, 1.0, 3.0, 6.0)
 
 
 def read_patiently(
-    batch: tf.data.Dataset,
-    unread: Any,
-    is_unread: Callable[[Any], tf.Tensor],
-    may_pass: Callable[[], tf.Tensor],
+    batch: tf.data.Dataset, unread: Any, is_unread: Callable[[Any], tf.Tensor]
 ) -> Any:
     """Return the one element of `batch`; if no try can read it, the tensors `unread`.
 
-    The second try follows at once, the others only while `may_pass`: a damaged file stays damaged.
+    The graph cannot tell a disk that fails from a damaged file, so that is tried again, too.
     """
     nothing = tf.data.Dataset.from_tensors(unread)
     pauses = tf.constant([int(1e6 * pause_s) for pause_s in PAUSES_S], tf.int64)
@@ -32,20 +29,10 @@ def read_patiently(
         return dataset.ignore_errors().concatenate(nothing).take(1).get_single_element()
 
     def wants_more(number: tf.Tensor, found: Any) -> tf.Tensor:
-        return tf.cond(
-            is_unread(found) & (number < len(PAUSES_S)),
-            lambda: (number == 0) | may_pass(),
-            lambda: tf.constant(False),
-        )
+        return is_unread(found) & (number < len(PAUSES_S))
 
     def read_again(number: tf.Tensor, _: Any) -> Any:
         paused = tf.data.Dataset.from_tensors(0).apply(sleep(tf.gather(pauses, number))).take(1)
         return number + 1, read(paused.flat_map(lambda _: batch))
 
     return tf.while_loop(wants_more, read_again, (tf.constant(0), read(batch)))[1]
-
-
-def some_missing(paths: tf.Tensor) -> tf.Tensor:
-    """Return whether one of these files does not exist now."""
-    wanted = tf.size(tf.unique(paths).y)
-    return tf.size(tf.unique(tf.io.matching_files(paths)).y) < wanted

@@ -211,7 +211,7 @@ def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf
     cannot be read, return labels that no record has."""
     import tensorflow as tf
 
-    from paceline.data.sources.retries import read_patiently, some_missing
+    from paceline.data.sources.retries import read_patiently
 
     features = {
         keys.image_key: tf.io.FixedLenFeature([], tf.string),
@@ -232,7 +232,6 @@ def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf
         batch,
         (tf.fill([count], ""), tf.fill([count], tf.constant(lost, tf.int64))),
         lambda found: tf.reduce_any(tf.equal(found[1], lost)),
-        lambda: some_missing(paths),
     )
 
 

@@ -30,10 +30,11 @@ from paceline.data.sources.shards import (
     read_labels,
     read_notes,
 )
-from paceline.data.tools.image_file import inspect_image
+from paceline.data.tools.image_file import inspect_image, read_image
 from paceline.data.tools.info import class_table, describe_source, detect
 from paceline.data.tools.pool import Tick, run_jobs
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
+from paceline.run_folder.files import explained
 
 IMAGES_AT_ONCE = 256
 
@@ -115,6 +116,8 @@ def _check_other(folder: str, source: str, data: Data) -> CheckReport:
 
     try:
         facts = describe_source(build_source(dataclasses.replace(data, source=source, dir=folder)))
+    except PassingFault:
+        raise
     except UserError as error:
         return CheckReport(folder, source, (), {}, (str(error),))
     counts = {name: split["per_class"] for name, split in facts["splits"].items()}
@@ -152,7 +155,7 @@ def _summarise(
 def _check_shard(keys: Keys, num_classes: int, job: tuple[str, Shard], tick: Tick) -> JobResult:
     split, shard = job
     found = JobResult(split, Counter(), [])
-    with open(shard.path, "rb") as file:
+    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
         for offset, data in read_all(file, shard.path, shard.size, tick):
             try:
                 if isinstance(data, BadRecord):
@@ -172,9 +175,9 @@ def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]], tick: Tic
     for path, label in images:
         tick(1)
         try:
-            _check_image(Path(root, path).read_bytes())
+            _check_image(read_image(Path(root, path)))
             found.labels[label] += 1
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             found.problems.append(f"{Path(root, path)}: {error}")
     return found
 

@@ -34,7 +34,7 @@ from paceline.data.tools.conversion_folder import (
     note_shard,
 )
 from paceline.data.tools.conversion_inputs import ConversionInputs, find_inputs
-from paceline.data.tools.image_file import inspect_image
+from paceline.data.tools.image_file import inspect_image, read_image
 from paceline.data.tools.pool import Tick, run_jobs
 from paceline.errors import UserError
 from paceline.run_folder.files import explained, replacing
@@ -235,10 +235,7 @@ def _write_images(job: ShardJob, tick: Tick) -> None:
 
 
 def _encode_image(job: ShardJob, image: LabelledImage) -> bytes:
-    try:
-        data = Path(job.root, image.path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
+    data = read_image(Path(job.root, image.path))
     facts = inspect_image(data)
     return example.encode(
         {

@@ -1,4 +1,4 @@
-"""Find out whether bytes are a whole image that can be trained on, and of what size, without
+"""Read an image, and find out whether it is whole and can be trained on, and of what size, without
 TensorFlow.
 
 A JPEG is decoded at an eighth of its size and without its colours. That still reads every coded
@@ -10,7 +10,11 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.errors import PassingFault
+from paceline.run_folder.files import PASSING, patiently
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -28,6 +32,19 @@ class ImageFacts(NamedTuple):
     width: int
     channels: int
     colorspace: str
+
+
+def read_image(path: Path) -> bytes:
+    """Return the content of a file. Raise ValueError if it cannot be read.
+
+    Raises PassingFault if only the disk fails: that is not the image's fault.
+    """
+    try:
+        return patiently(path.read_bytes)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise PassingFault(f"cannot read {path}: {error.strerror}") from error
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
 
 
 def inspect_image(data: bytes) -> ImageFacts:

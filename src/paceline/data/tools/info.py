@@ -13,6 +13,7 @@ from paceline.data.sources.cifar import find_layout
 from paceline.data.sources.pictures import contains_images
 from paceline.data.sources.shards import find_shards
 from paceline.errors import UserError
+from paceline.run_folder.files import is_file, is_folder
 
 if TYPE_CHECKING:
     from paceline.data.source import Source, Split
@@ -23,10 +24,10 @@ LABELS_AT_ONCE = 1024
 def detect(folder: str | Path) -> str:
     """Return the name of the source that reads `folder`."""
     place = Path(folder).expanduser()
-    if not place.is_dir():
+    if not is_folder(place):
         raise UserError(f"there is no folder {place}")
     found = [name for name in ("cifar10", "cifar100") if find_layout(name, place)]
-    found += ["arrays"] if (place / "train_images.npy").is_file() else []
+    found += ["arrays"] if is_file(place / "train_images.npy") else []
     found += ["tfrecord"] if find_shards(str(place)) else []
     found += ["pictures"] if not found and contains_images(place) else []
     if not found:
