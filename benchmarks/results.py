@@ -30,7 +30,7 @@ from paceline.run_folder.folder import RunFolder
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-CPU_RATIO_TO_PYTORCH = 2.09
+CPU_RATIO_TO_PYTORCH = 2.30
 """CPU time per image of ResNet-20, PyTorch's DDP to Paceline: `python -m benchmarks resnet20`."""
 
 
@@ -62,7 +62,7 @@ def _resnet(depth: int, epochs: int, seeds: int) -> Row:
 
 def _speedrun(epochs: int, seeds: int) -> Row:
     shorter = ("--epochs", str(epochs), "--data.size-epochs", str(epochs / 4))
-    flags = ("cifar10-speedrun", *(() if epochs == 8 else shorter))
+    flags = ("cifar10-speedrun", *(() if epochs == 11 else shorter))
     views = ("none", "mirror", "shifts")
     return Row(f"speedrun-{epochs}", "speedrun", flags, seeds, views)
 
@@ -71,7 +71,8 @@ ROWS = (
     _speedrun(2, 3),
     _speedrun(4, 3),
     _speedrun(6, 3),
-    _speedrun(8, 5),
+    _speedrun(8, 3),
+    _speedrun(11, 5),
     _resnet(20, 10, 3),
     _resnet(20, 20, 1),
     _resnet(20, 40, 1),

@@ -37,7 +37,14 @@ sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`
 from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
 from benchmarks.slurm_cluster import slurm_cluster
 
-from chaos_checks import check_attempt, check_objects, check_round, check_temporary_files, ports_of
+from chaos_checks import (
+    KILLED_CODES,
+    check_attempt,
+    check_objects,
+    check_round,
+    check_temporary_files,
+    ports_of,
+)
 from chaos_clock import CLOCK
 from chaos_faults import FAULTS, possible, wait
 from chaos_reference import Reference
@@ -81,7 +88,8 @@ class Round:
     @property
     def killed(self) -> bool:
         """Whether a command itself was killed: it could not remove anything."""
-        return any(-signal.SIGKILL in attempt["codes"] for attempt in self.attempts)
+        codes = {code for attempt in self.attempts for code in attempt["codes"]}
+        return not codes.isdisjoint(KILLED_CODES)
 
 
 def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: Reference) -> Round:

@@ -22,6 +22,8 @@ from paceline.run_folder.layout import PLAIN
 
 KILLED = r"SIGKILL|exit code -9|code 137|lost|no answer|gone|died|ended without|Connection|connect"
 STOPPED = r"stopped or starved|makes no progress|no sign of life|no answer|lost|gone|died"
+KILLED_CODES = (-9, 137)
+"""Of a command that was killed; srun reports a task's end as 128 and the signal."""
 CAUSES = {
     "kill": KILLED,
     "terminate": rf"SIGTERM|exit code 143|{KILLED}",
@@ -53,7 +55,7 @@ def check_attempt(ended: list[Ended], faults: list[dict[str, Any]], logs: bool =
     for each in ended:
         text = each.err.strip()
         line = (text.splitlines() or [""])[-1]
-        if each.code in (0, -9, -15, 143):
+        if each.code in (0, *KILLED_CODES, -15, 143):
             continue
         assert each.code in (1, 2), f"exit code {each.code}: {text[-800:]}"
         shown = text if logs else line

@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from helpers import once_per_session, paceline, result_of
+from in_process import paceline_here
 from paceline.core.state import StateLayout
 from paceline.errors import UserError
 from paceline.run_folder.checkpoint import Checkpoints
@@ -88,6 +94,52 @@ def test_a_damaged_entry_is_refused(zoo: Path, tmp_path: Path):
     save_file(tensors | {name: tensors[name] + 1}, tmp_path / file.name, metadata)
     with pytest.raises(UserError, match="is damaged"):
         Checkpoints(tmp_path, layout).load(24)
+
+
+@pytest.fixture
+def elsewhere(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another machine's copy of the zoo, which this one does not know."""
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(zoo, tmp_path / "elsewhere"))
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder by HTTP; yield its URL."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("by_http", [False, True], ids=["folder", "http"])
+def test_a_fetched_entry_is_found_like_one_of_the_package(elsewhere: Path, by_http: bool) -> None:
+    with served(elsewhere) if by_http else nullcontext(str(elsewhere)) as source:
+        ended = paceline_here("zoo", "fetch", "smoke-resnet8", source, cwd=elsewhere)
+    assert ended.code == 0, ended
+    shutil.rmtree(elsewhere)
+    assert find_row("smoke-resnet8").first_steps == int(STEPS)
+    assert existing_run("zoo:smoke-resnet8").read_result()["finished"]
+
+
+@pytest.mark.parametrize("file", ["zoo.json", "checkpoints"])
+def test_an_entry_that_arrives_damaged_is_not_kept(elsewhere: Path, file: str) -> None:
+    place = elsewhere / "smoke-resnet8" / file
+    place = next(place.iterdir()) if place.is_dir() else place
+    content = bytearray(place.read_bytes())
+    content[len(content) // 2] ^= 1
+    place.write_bytes(content)
+    ended = paceline_here("zoo", "fetch", "smoke-resnet8", str(elsewhere), cwd=elsewhere)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert not list((elsewhere.parent / "cache" / "zoo").iterdir())
+
+
+@pytest.mark.parametrize("name", ["smoke", "../smoke-resnet8"])
+def test_an_entry_that_is_not_there_is_told(elsewhere: Path, name: str) -> None:
+    ended = paceline_here("zoo", "fetch", name, str(elsewhere), cwd=elsewhere)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
 
 
 def test_an_unknown_entry_is_an_error_with_the_nearest_name():

@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": "runs:ListRuns",
     "zoo": "zoo:ListZoo",
     "zoo add": "zoo:AddToZoo",
+    "zoo fetch": "zoo:FetchFromZoo",
     "reproduce": "zoo:Reproduce",
     "tensorboard": "runs:TensorBoard",
     "data fetch": "data:Fetch",

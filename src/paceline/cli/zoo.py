@@ -94,6 +94,28 @@ class AddToZoo:
 
 
 @dataclass(frozen=True)
+class FetchFromZoo:
+    """Copy an entry of another zoo to this machine: paceline zoo fetch NAME FROM
+
+    Afterwards zoo:NAME stands for it. FROM is a folder of entries: of a clone of Paceline, on a
+    shared disk, or a URL (https://, s3://, gs:// ...).
+
+    Example: paceline zoo fetch cifar10-speedrun zoo
+    """
+
+    name: EntryName
+    """Name of the entry."""
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FROM")]
+    """Folder that has the entry, or its URL."""
+
+    def __call__(self) -> int:
+        from paceline.run_folder.zoo import fetch_entry
+
+        print(f"wrote {fetch_entry(self.source, self.name, print)}")
+        return 0
+
+
+@dataclass(frozen=True)
 class Reproduce:
     """Train an entry of the zoo again and compare the digest: paceline reproduce NAME [--steps N]
 

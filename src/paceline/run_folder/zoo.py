@@ -2,8 +2,9 @@
 with.
 
 An entry is a small run folder: config.json, result.json, one checkpoint with weights only, and
-zoo.json, its row in the table. Entries are in the package, and in the folder that the environment
-variable PACELINE_ZOO names. `zoo:NAME` stands for an entry wherever a run is expected.
+zoo.json, its row in the table. Entries are in the package, in the cache, where `fetch_entry` copies
+them to, and in the folder that the environment variable PACELINE_ZOO names. `zoo:NAME` stands for
+an entry wherever a run is expected.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from paceline.config.dataclass_json import from_json
 from paceline.config.experiment import Experiment
 from paceline.errors import UserError, did_you_mean
+from paceline.run_folder.checkpoint import file_of
+from paceline.run_folder.checkpoint_file import Damaged, read_variables
 from paceline.run_folder.files import read_json, sealed, write_json
+from paceline.run_folder.storage import Store, cache_folder, is_remote
+from paceline.run_folder.transfer import fetch_files
 
 PREFIX = "zoo:"
 ADVICE = "install Paceline again, or make the entry again"
@@ -57,7 +64,11 @@ def _without_code(experiment: Experiment, name: str) -> Experiment:
 def zoo_folders() -> list[Path]:
     """Return the folders that may contain entries, first the one of the environment."""
     own = Path(__file__).parents[1] / "zoo"
-    return [*(Path(each) for each in [os.environ.get(FOLDER, "")] if each), own]
+    return [*(Path(each) for each in [os.environ.get(FOLDER, "")] if each), _fetched(), own]
+
+
+def _fetched() -> Path:
+    return cache_folder() / "zoo"
 
 
 def list_zoo() -> list[Row]:
@@ -86,12 +97,54 @@ def zoo_folder(name: str) -> Path:
     return next(folder for folder in folders if (folder / "zoo.json").exists())
 
 
+def fetch_entry(url: str, name: str, report: Callable[[str], None]) -> Path:
+    """Copy an entry from a folder of entries, local or remote, into the cache; return its folder.
+
+    It is there only if it is whole. An entry of the same name in the cache is replaced.
+    """
+    store = Store(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
+    _check_name(name)
+    target = _fetched() / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as temporary:
+        entry = Path(temporary, name)
+        (entry / "checkpoints").mkdir(parents=True)
+        _fetch(store, name, ("zoo.json", "config.json", "result.json"), entry, report)
+        row = from_json(Row, read_json(entry / "zoo.json", ADVICE))
+        if row.name != name:
+            raise UserError(f"{store.url}/{name} is the entry {row.name!r}; it was renamed")
+        weights = file_of(Path("checkpoints"), row.step).as_posix()
+        _fetch(store, name, (weights,), entry, report)
+        try:
+            read_variables(entry / weights, row.step)
+        except Damaged as error:
+            raise UserError(f"{store.url}/{name}/{weights} is damaged: {error}") from error
+        shutil.rmtree(target, ignore_errors=True)
+        entry.rename(target)
+    return target
+
+
+def _fetch(
+    store: Store, name: str, files: Sequence[str], entry: Path, report: Callable[[str], None]
+) -> None:
+    def check(key: str, found: bool) -> None:
+        if not found:
+            raise UserError(f"there is no {store.url}/{key}; give the folder that has {name}/")
+
+    names = {f"{name}/{file}": file for file in files}
+    fetch_files(store, dict.fromkeys(names, 0), entry, report, check, names)
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"the name is {name!r}; it may have letters, digits, '.', '_' and '-'")
+
+
 def add_entry(row: Row, run: Path, folder: Path) -> Path:
     """Make an entry of a finished run in `folder`, and return its folder."""
     from paceline.run_folder.weights_file import write_weights
 
-    if not re.fullmatch(r"\w[\w.-]*", row.name):
-        raise UserError(f"the name is {row.name!r}; it may have letters, digits, '.', '_' and '-'")
+    _check_name(row.name)
     entry = folder / row.name
     if entry.exists():
         raise UserError(f"{entry} exists; remove it, or give another name")
