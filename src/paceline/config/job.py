@@ -180,7 +180,7 @@ class Job:
 
 def _check_place(place: Place, replicas: int) -> None:
     workers = place.workers
-    if place.on != "auto" and place.on not in PLACES:
+    if place.on not in ("auto", *PLACES):  # a tuple: what is read from JSON need not have a hash
         raise UserError(f"on is {place.on!r}; it must be one of {', '.join(PLACES)}")
     if workers < 1:
         raise UserError(f"workers is {workers}; it must be 1 or more")
