@@ -272,8 +272,8 @@ def test_a_job_accepts_what_it_wrote_and_refuses_other_types() -> None:
     for name, wrong in (("seed", "1"), ("epochs", None), ("data", []), ("seed", 1.5)):
         with pytest.raises(UserError, match=f"^experiment.{name} is"):
             Job.from_json(values | {"experiment": values["experiment"] | {name: wrong}})
-    with pytest.raises(UserError, match=r"^on is \[\]; it must be one of"):
-        Job.from_json(values | {"place": values["place"] | {"on": []}})
+    with pytest.raises(UserError, match=r"^on is {}; it must be one of"):
+        Job.from_json(values | {"place": values["place"] | {"on": {}}})
 
 
 def test_names_of_files_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None:
