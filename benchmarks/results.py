@@ -180,7 +180,7 @@ def table(rows: Sequence[Measured]) -> str:
         speed = statistics.median(run.images_per_second or 0 for run in each.runs)
         epochs = each.runs[0].settings["epochs"]
         cells = (
-            f"{each.row.network}, {epochs} epochs",
+            f"{each.row.network}, {epochs:g} epochs",
             _spread(each.accuracies["none"]),
             "<br>".join(best),
             f"{each.petaflops:.3f}",

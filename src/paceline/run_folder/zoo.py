@@ -20,8 +20,6 @@ from pathlib import Path
 from paceline.config.dataclass_json import from_json
 from paceline.config.experiment import Experiment
 from paceline.errors import UserError, did_you_mean
-from paceline.run_folder.checkpoint import file_of
-from paceline.run_folder.checkpoint_file import Damaged, read_variables
 from paceline.run_folder.files import read_json, sealed, write_json
 from paceline.run_folder.storage import Store, cache_folder, is_remote
 from paceline.run_folder.transfer import fetch_files
@@ -102,6 +100,9 @@ def fetch_entry(url: str, name: str, report: Callable[[str], None]) -> Path:
 
     It is there only if it is whole. An entry of the same name in the cache is replaced.
     """
+    from paceline.run_folder.checkpoint import file_of
+    from paceline.run_folder.checkpoint_file import Damaged, read_variables
+
     store = Store(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
     _check_name(name)
     target = _fetched() / name
