@@ -25,7 +25,7 @@ from paceline.messages import Message, Transfer, Warn
 from paceline.run_folder import files, keeper, layout, lease, transfer
 from paceline.run_folder.conditional import swap
 from paceline.run_folder.finding import all_runs
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.run_folder.lease import read_lease
 from paceline.run_folder.lock import FileLock, LeaseLost, lock_file
 from paceline.run_folder.remote import RemoteRun
@@ -74,6 +74,16 @@ def test_a_command_that_fails_leaves_the_folder_to_a_chief_that_no_command_start
     chief.check_lease()
     assert chief.is_locked()
     chief.unlock()
+
+
+def test_what_a_killed_driver_left_goes_with_the_last_command(tmp_path: Path) -> None:
+    """Found by `make chaos`: a killed driver on Spark, after which another command ended the run."""
+    first, second = begin(RunFolder(tmp_path)), begin(RunFolder(tmp_path))
+    (tmp_path / f"{DRIVER_FILE}0").touch()
+    first.__exit__(None, None, None)
+    assert (tmp_path / f"{DRIVER_FILE}0").exists()  # it may be the second's
+    second.__exit__(None, None, None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_on_a_file_that_was_removed_keeps_nobody_out_and_is_not_taken(

@@ -25,7 +25,7 @@ from paceline.config.job import Job
 from paceline.errors import PassingFault, UserError
 from paceline.messages import Crash, Error, Message, Result, Send, Warn
 from paceline.places.local import run_processes
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.run_folder.storage import is_remote
 
 METHODS = ("gradients", "weights")
@@ -139,7 +139,7 @@ def _place_hosts(job: Job) -> list[Any]:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     chief = kind.options(scheduling_strategy=here).remote(os.getcwd())
     hosts = [chief, *(kind.remote(os.getcwd()) for _ in range(1, job.place.workers))]
-    proof = RunFolder(job.run.run_dir).path / ".driver"
+    proof = RunFolder(job.run.run_dir).path / f"{DRIVER_FILE}{os.getpid()}"
     proof.touch()
     sees = {host.sees.remote(str(proof.resolve())): host for host in hosts}
     began, placed = time.monotonic(), list[Any]()

@@ -45,6 +45,8 @@ FORMAT = 1
 RESTORE = "restore it from a copy, or use another --run-dir"
 BEGIN_S = 10.0
 """How long a command waits for another one that removes the folder."""
+DRIVER_FILE = ".driver-"
+"""How a file begins by which a driver sees who shares the folder; a killed driver leaves it."""
 OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
 """Files that may be in a folder before its config.json."""
 
@@ -279,7 +281,8 @@ class RunFolder:
         finally:
             if handle is not None:
                 if is_alone(handle) and is_still_at(commands, handle):
-                    commands.unlink(missing_ok=True)
+                    for file in (*self.path.glob(f"{DRIVER_FILE}*"), commands):
+                        file.unlink(missing_ok=True)
                 os.close(handle)
 
     def _remove_unused(self, handle: int | None) -> None:

@@ -28,7 +28,7 @@ from paceline.places.spark.remote_worker import RemoteWorker
 from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Assignment, run_task
 from paceline.run_folder.files import explained
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.run_folder.storage import is_remote
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Stage:
         self._num_started = 0
         self._over = False
         self._error: Exception | None = None
-        self._proof = run.path / f".{self._name}"
+        self._proof = run.path / f"{DRIVER_FILE}{self._name}"
         self._thread = InheritableThread(target=self._submit, daemon=True)
 
     def __enter__(self) -> Stage:
