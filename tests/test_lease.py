@@ -77,7 +77,7 @@ def test_a_command_that_fails_leaves_the_folder_to_a_chief_that_no_command_start
 
 
 def test_what_a_killed_driver_left_goes_with_the_last_command(tmp_path: Path) -> None:
-    """Found by `make chaos`: a killed driver on Spark, after which another command ended the run."""
+    """Found by `make chaos`: a killed driver of Spark, then another command that ended the run."""
     first, second = begin(RunFolder(tmp_path)), begin(RunFolder(tmp_path))
     (tmp_path / f"{DRIVER_FILE}0").touch()
     first.__exit__(None, None, None)
