@@ -189,9 +189,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize(
     ("ends", "waited"),
     [
-        (("passing", "passing", "passing", "done"), [1.0, 2.0, 4.0]),
-        (("failed", "data gone", "done"), [2.0]),
-        (("saved", "passing", "saved", "passing", "done"), [2.0, 2.0]),
+        (("passing", "passing", "passing", "done"), [2.0, 8.0, 32.0]),
+        (("failed", "data gone", "done"), [8.0]),
+        (("saved", "passing", "saved", "passing", "done"), [8.0, 8.0]),
     ],
 )
 def test_a_fault_that_may_pass_is_tried_again_after_pauses_that_grow(

@@ -34,8 +34,8 @@ class RestartBudget:
 
     @property
     def pause_s(self) -> float:
-        """Seconds to wait before the next try for something to pass: 1, 2, 4 ..."""
-        return min(60.0, 2.0 ** (self._used - 1))
+        """Seconds to wait before the next try for something to pass: 2, 8, 32, 60 ..."""
+        return min(60.0, 2.0 * 4.0 ** (self._used - 1))
 
 
 class _AllAgain(Exception):
