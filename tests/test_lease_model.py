@@ -326,6 +326,7 @@ def test_no_order_of_requests_shows_the_writes_of_two_chiefs(s3: str, at_once: N
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 def test_no_order_of_requests_shows_the_writes_of_two_chiefs_many_times(
     s3: str, at_once: None
 ) -> None:
