@@ -88,7 +88,7 @@ def _mutate_one(value: Any, chance: random.Random) -> Any:
         return [*value[:place], _mutate_one(value[place], chance), *value[place + 1 :]]
     if isinstance(value, int | float) and chance.random() < 0.3:
         return chance.choice(
-            (-value, value + 1, value * 10**9, value * 0.1 if value < 2**60 else 0)
+            (-value, value + 1, value * 10**9, value * 0.1 if abs(value) < 2**60 else 0)
         )
     return chance.choice(HOSTILE_VALUES)
 
