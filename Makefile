@@ -26,7 +26,7 @@ test: setup-all
 
 # Ten minutes of `make chaos` run beside other tests: a program may take longer before it counts as hanging.
 test-long: setup-all
-	PACELINE_TEST_TIMEOUT_S=400 $(PYTEST) -m "not hours" --durations 25
+	PACELINE_TEST_TIMEOUT_S=400 $(PYTEST) -m "not hours" --timeout 1500 --durations 25
 
 check: setup-all
 	$(BIN)/ruff check .
