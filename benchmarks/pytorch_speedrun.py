@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.images import MEAN, STD, load_training_images
+from benchmarks.pytorch_crops import random_crops
 
 CROP, PADDING, WIDTHS, WHITENED = 33, 2, (64, 256, 256), 24
 BRIGHTNESS, CONTRAST = 0.14, 0.13
@@ -111,19 +112,14 @@ def training_batches(
     side = padded.shape[-1]
     pixels = padded.byte().permute(0, 2, 3, 1).reshape(-1, 3)
     factor = 1 / torch.tensor(STD)
-    shift, line = -torch.tensor(MEAN) * factor, torch.arange(CROP)
+    shift = -torch.tensor(MEAN) * factor
     shuffle = torch.Generator().manual_seed(0)
     while True:
         order = torch.randperm(len(labels), generator=shuffle)[rank::num_ranks]
         for start in range(0, len(order) - batch_size + 1, batch_size):
             chosen = order[start : start + batch_size]
-            offsets = torch.randint(0, 2 * PADDING + 1, (2, batch_size, 1))
-            mirrored = torch.where(torch.rand(batch_size, 1) < 0.5, line.flip(0), line)
-            rows, columns = offsets[0] + line, offsets[1] + mirrored
-            places = (chosen[:, None] * side + rows)[:, :, None] * side + columns[:, None, :]
-            crops = pixels.index_select(0, places.view(-1)).view(batch_size, -1, 3)
-            light = 2 * torch.rand(2, batch_size, 1, 1) - 1
+            crops = random_crops(pixels, side, chosen, CROP, PADDING)
+            light = 2 * torch.rand(2, batch_size, 1, 1, 1) - 1
             scaled = torch.addcmul(shift, crops.float(), factor)
             scaled = torch.addcmul(BRIGHTNESS * light[0], scaled, 1 + CONTRAST * light[1])
-            images = scaled.view(batch_size, CROP, CROP, 3).permute(0, 3, 1, 2)
-            yield images, labels[chosen]
+            yield scaled.permute(0, 3, 1, 2), labels[chosen]

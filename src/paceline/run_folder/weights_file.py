@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.core.state import Part, State, StateLayout, evaluated_vector
 from paceline.errors import UserError
+from paceline.run_folder.checkpoint import file_of
 from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
 
 
@@ -17,11 +18,11 @@ def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest:
 
     Its `params` are the averaged weights if the training kept an average.
     """
-    name = f"step-{step:08d}.safetensors"
+    source_file, target = file_of(checkpoints, step), file_of(folder, step)
     try:
-        tensors = read_variables(checkpoints / name, step)
+        tensors = read_variables(source_file, step)
     except (Damaged, OSError) as error:
-        raise UserError(f"{checkpoints / name} cannot be read: {error}") from error
+        raise UserError(f"{source_file} cannot be read: {error}") from error
     evaluated = evaluated_vector({each.partition("/")[0] for each in tensors})
     parts: dict[str, Part] = {}
     vectors: dict[str, np.ndarray] = {}
@@ -35,5 +36,5 @@ def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest:
         flat = [array.reshape(math.prod(array.shape)) for array in own.values()]
         vectors[vector] = np.concatenate([*flat, np.zeros(0, np.float32)])
     content = pack(State(step, vectors), StateLayout(parts), experiment_digest, None)
-    (folder / name).write_bytes(content)
-    return folder / name
+    target.write_bytes(content)
+    return target
