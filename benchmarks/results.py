@@ -43,6 +43,7 @@ class Row:
     flags: tuple[str, ...]
     seeds: int = 1
     views: tuple[str, ...] = ("none",)
+    in_picture: bool = True
 
     def folder(self, runs: Path, seed: int) -> Path:
         return runs / f"{self.name}-seed{seed}"
@@ -60,6 +61,12 @@ def _resnet(depth: int, epochs: int, seeds: int) -> Row:
     return Row(f"resnet{depth}-{epochs}", f"ResNet-{depth}", flags, seeds)
 
 
+def _other_sync(name: str, title: str, *flags: str) -> Row:
+    """Return ResNet-20 in 10 epochs with another way to share what replicas learn."""
+    plain = _resnet(20, 10, 3)
+    return Row(f"{plain.name}-{name}", title, (*plain.flags, *flags), plain.seeds, in_picture=False)
+
+
 def _speedrun(epochs: int, seeds: int) -> Row:
     shorter = ("--epochs", str(epochs), "--data.size-epochs", str(epochs / 4))
     flags = ("cifar10-speedrun", *(() if epochs == 11 else shorter))
@@ -74,6 +81,16 @@ ROWS = (
     _speedrun(8, 3),
     _speedrun(11, 5),
     _resnet(20, 10, 3),
+    _other_sync(
+        "weights",
+        "ResNet-20, weights every 10 steps",
+        *("--sync.method", "weights", "--sync.every", "10"),
+    ),
+    _other_sync(
+        "async",
+        "ResNet-20, asynchronous",
+        *("--sync.method", "async", "--workers", "2", "--ps", "1"),
+    ),
     _resnet(20, 20, 1),
     _resnet(20, 40, 1),
     _resnet(56, 20, 1),
@@ -193,12 +210,15 @@ def table(rows: Sequence[Measured]) -> str:
     lines += ["", "| command | digests, seed 0 first |", "|---|---|"]
     for each in rows:
         digests = " ".join(f"`{run.digest[:16]}`" for run in each.runs)
+        if each.experiment.sync.method == "async":
+            digests = "others in each run"
         lines.append(f"| `paceline train {' '.join(each.row.flags)}` | {digests} |")
     return "\n".join(lines) + "\n"
 
 
 def picture(rows: Sequence[Measured]) -> str:
     """Return the accuracy over CPU minutes as SVG, a line for each network."""
+    rows = [each for each in rows if each.row.in_picture]
     names = list(dict.fromkeys(each.row.network for each in rows))
     lines = [_line(name, [each for each in rows if each.row.network == name]) for name in names]
     slower = [
