@@ -16,6 +16,7 @@ from wheels import ROOT, UV, build_wheel, install, uv
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
+    pytest.mark.xdist_group("wheel"),  # one after the other, in one environment
     pytest.mark.skipif(not UV, reason="uv is not installed"),
 ]
 needs_compiler = pytest.mark.skipif(
