@@ -46,7 +46,7 @@ from chaos_checks import (
     ports_of,
 )
 from chaos_clock import CLOCK
-from chaos_faults import FAULTS, possible, wait
+from chaos_faults import FAULTS, possible, states, wait
 from chaos_reference import Reference
 from chaos_scene import (
     LIMITS,
@@ -174,7 +174,10 @@ def commands(scene: Scene) -> Iterable[None]:
     scene.start()
     try:
         yield
-        CLOCK.wait_until(lambda: not scene.processes(), GONE_S, "processes are left")
+        deadline = CLOCK.now() + GONE_S
+        while left := scene.processes():
+            assert CLOCK.now() < deadline, f"processes are left: {states(left)}"
+            time.sleep(0.1)
     finally:
         for each in (*scene.running, *scene.others):
             for pid in each.processes():

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -159,13 +159,13 @@ def wait(program: Any, deadline: Callable[[], float], name: str) -> Ended:
         try:
             return program.wait(0.5)
         except subprocess.TimeoutExpired:
-            assert CLOCK.now() < deadline(), f"{name} takes too long: {_states(program)}"
+            assert CLOCK.now() < deadline(), f"{name} takes too long: {states(program.processes())}"
 
 
-def _states(program: Any) -> str:
-    """Return what the processes of a program do."""
+def states(pids: Iterable[int]) -> str:
+    """Return what processes do."""
     found = []
-    for pid in program.processes():
+    for pid in pids:
         with suppress(OSError):
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
             where = Path(f"/proc/{pid}/wchan").read_text()

@@ -31,6 +31,7 @@ from paceline.engines.object_store import crew as crew_module
 from paceline.engines.object_store.crew import Crew
 from paceline.engines.object_store.engine import ObjectStoreEngine
 from paceline.errors import UserError
+from paceline.places.ray import Host
 from paceline.worker.build import build_core_for
 from paceline.worker.fingerprint import fingerprint
 
@@ -384,7 +385,7 @@ def test_a_run_whose_driver_is_killed_goes_on(
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
-        running.wait_until_gone(40.0)  # the killed driver's cluster notices by itself
+        running.wait_until_gone(5.0)  # Ray's agents alone would stay for a minute
     assert ended.code == (1 if restarts == "0" else 0)
     again = paceline("train", "smoke", *flags, cwd=tmp_path)
     assert again.code == 0
@@ -414,6 +415,40 @@ def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
     assert not result_of(tmp_path / "run")["finished"]
     assert paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path).code == 0
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["placing", "training"])
+def test_a_sigterm_to_the_driver_of_the_exchange_collective_ends_all(
+    uninterrupted: Path, tmp_path: Path, when: str
+) -> None:
+    """Also before there is a worker, a stopped training is not a finished one."""
+    write_own_code(tmp_path)
+    flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
+    with program(
+        "train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
+    ) as running:
+
+        def reached() -> bool:
+            actors, trains = running.find("ray::Host"), (tmp_path / "reached").exists()
+            return trains if when == "training" else bool(actors)
+
+        wait_until(lambda: reached() or not running.is_running())
+        os.kill(running.workers()[0], signal.SIGTERM)
+        ended = running.wait()
+        running.wait_until_gone(5.0)
+    assert ended.code == 143, ended
+    again = paceline("train", "smoke", *flags, cwd=tmp_path)
+    assert again.code == 0, again
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_an_actor_without_a_worker_is_asked_to_stop_again() -> None:
+    host, numbers = Host("."), list[int]()
+    assert not host.interrupt()
+    host._interrupt = numbers.append
+    assert host.interrupt()
+    assert numbers == [signal.SIGTERM]
 
 
 # --- resources

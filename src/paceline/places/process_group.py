@@ -38,6 +38,7 @@ from paceline.places.process import Process, StartProcess, close_stdin, exit_rea
 from paceline.places.restarts import RestartBudget
 from paceline.places.survivors import keep_newest
 from paceline.places.watchdog import Watchdog, stopped
+from paceline.worker.session import end_session
 
 WAITING_EVERY_S = 10.0
 EXIT_S = 30.0
@@ -85,6 +86,8 @@ class Group:
         for process in self._processes:
             process.wait()
             close_stdin(process)
+            if isinstance(process, subprocess.Popen):
+                end_session(process.pid)
 
     def interrupt(self, number: int) -> None:
         """Let the workers save and end; the second time, or before training began, end them.

@@ -53,8 +53,11 @@ def _build_driver(job: Job, workers: int) -> list[Job]:
     return [replace(job, place=place, kind="relay" if relays else "train")]
 
 
-def relay(job: Job, send: Send, stop: threading.Event) -> None:
-    """Place the workers, pass their messages to `send`, and stop them when `stop` is set."""
+def relay(job: Job, send: Send, stop: threading.Event) -> bool:
+    """Place the workers, and pass their messages to `send` until they end.
+
+    Stops them when `stop` is set; returns whether it was.
+    """
     import ray
 
     from paceline.engines.object_store.cluster import connect
@@ -64,14 +67,14 @@ def relay(job: Job, send: Send, stop: threading.Event) -> None:
     addresses = ray.get([host.address.remote() for host in hosts])
     jobs = _build_worker_jobs(job, tuple(addresses))
     runs = [host.run.remote(each.to_json()) for host, each in zip(hosts, jobs, strict=True)]
-    asked = False
+    unasked = hosts
     while True:
-        if stop.is_set() and not asked:
-            asked = all(_call(host, "interrupt") for host in hosts)
+        if stop.is_set():
+            unasked = [host for host in unasked if not _call(host, "interrupt")]
         done, running = ray.wait(runs, num_returns=len(runs), timeout=0.2)
         try:
             if _pass_on_messages(hosts, send):
-                return
+                return stop.is_set()
             failed = any(ray.get(done))
         except ray.exceptions.RayActorError as error:
             reason = str(error).splitlines()[0]
@@ -82,7 +85,7 @@ def relay(job: Job, send: Send, stop: threading.Event) -> None:
             outcomes = ((addresses[runs.index(each)], ray.get(each)) for each in done)
             _raise_first(dict(outcomes))
         if not running:
-            return
+            return stop.is_set()
 
 
 def _build_worker_jobs(job: Job, addresses: tuple[str, ...]) -> list[Job]:
@@ -179,7 +182,7 @@ class Host:
         with contextlib.suppress(OSError):
             os.chdir(folder)
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._interrupt: Callable[[int], None] = lambda number: None
+        self._interrupt: Callable[[int], None] | None = None
 
     def sees(self, path: str) -> bool:
         return Path(path).exists()
@@ -212,5 +215,7 @@ class Host:
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def interrupt(self) -> bool:
-        self._interrupt(signal.SIGTERM)
-        return True
+        """Let the worker save and end; return False if there is none yet."""
+        if self._interrupt:
+            self._interrupt(signal.SIGTERM)
+        return self._interrupt is not None

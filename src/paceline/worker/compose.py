@@ -36,7 +36,7 @@ def run_job(
         values = describe(job) if job.dry_run else use_run(job, send)
         send(Result(values))
     elif job.kind == "relay":
-        import_module("paceline.places.ray").relay(job, send, stop)
+        return import_module("paceline.places.ray").relay(job, send, stop)
     elif job.cluster.role == "evaluator":
         return evaluator.watch(job, send, stop)
     elif job.cluster.serves:

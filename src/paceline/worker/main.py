@@ -23,6 +23,7 @@ from paceline.results.in_worker import KINDS
 from paceline.run_folder.files import to_log
 from paceline.worker.compose import run_job
 from paceline.worker.memory import Survivor
+from paceline.worker.session import end_session
 
 ALIVE_EVERY_S = 1.0
 READ_BYTES_PER_S = 20e6
@@ -77,6 +78,8 @@ def _listen_to_parent(survivor: Survivor) -> None:
         for line in sys.stdin:
             survivor.answer(json.loads(line))
     finally:
+        if os.getsid(0) == os.getpid():
+            end_session(os.getpid())
         os._exit(1)
 
 
