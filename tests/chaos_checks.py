@@ -55,6 +55,8 @@ def check_attempt(ended: list[Ended], faults: list[dict[str, Any]], logs: bool =
     for each in ended:
         text = each.err.strip()
         line = (text.splitlines() or [""])[-1]
+        if line.startswith("srun: "):  # its own words stand after those of the tasks
+            line = "\n".join([*re.findall(r"^paceline: .*", text, re.MULTILINE)[-1:], line])
         if each.code in (0, *KILLED_CODES, -15, 143):
             continue
         assert each.code in (1, 2), f"exit code {each.code}: {text[-800:]}"
@@ -63,7 +65,7 @@ def check_attempt(ended: list[Ended], faults: list[dict[str, Any]], logs: bool =
         names = {fault["fault"] for fault in faults}
         assert names, f"it failed though nothing had happened: {line}"
         causes = "|".join(CAUSES[name] for name in names)
-        assert re.search(causes, line), f"no cause that was there is named: {line}"
+        assert re.search(causes, line), f"no cause that was there is named: {text[-800:]}"
 
 
 def check_round(scene: Scene, reference: dict[str, Any]) -> None:
