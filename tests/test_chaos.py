@@ -47,6 +47,22 @@ def test_an_end_that_does_not_name_a_fault_that_was_there_is_found(
         check_attempt([Ended(code, "", line)], faults)
 
 
+def test_a_task_that_lost_another_leaves_the_cause_to_it() -> None:
+    full = STOP | {"fault": "full disk"}
+    lost = Ended(1, "", "paceline: worker 1 failed: another worker is gone; no answer from h:1")
+    named = Ended(2, "", "paceline: cannot write run: No space left on device")
+    check_attempt([named, lost], [full])
+    with pytest.raises(AssertionError):
+        check_attempt([lost, lost], [full])
+
+
+def test_srun_speaks_after_its_tasks() -> None:
+    lines = "paceline: worker 0 failed: it is stopped or starved\nsrun: error: n1: task 0: Exited"
+    check_attempt([Ended(1, "", lines)], [STOP])
+    with pytest.raises(AssertionError):
+        check_attempt([Ended(1, "", lines.splitlines()[1])], [STOP])
+
+
 def test_rounds_of_several_plays_are_added_up(tmp_path: Path) -> None:
     good = Round(1, plan_of(random.Random(1)), faults=[STOP, STOP], seconds=60)
     bad = Round(2, plan_of(random.Random(2)), faults=[STOP], result="another digest", seconds=60)

@@ -14,6 +14,7 @@ from typing import IO, Protocol
 
 from paceline.config.job import Job
 from paceline.messages import MESSAGES
+from paceline.worker.family import MARK, new_mark
 
 
 class Process(Protocol):
@@ -42,6 +43,13 @@ def exit_reason(process: Process) -> str:
     return f"exit code {code}" if code else ""
 
 
+class WorkerProcess(subprocess.Popen[bytes]):
+    """A worker on this machine."""
+
+    mark = ""
+    """That of its family, by which its descendants are found."""
+
+
 def close_stdin(process: Process) -> None:
     assert process.stdin
     process.stdin.close()
@@ -53,23 +61,25 @@ def start_worker(
     folder: str | None = None,
     environment: Mapping[str, str] = os.environ,
     passed: Sequence[int] = (),
-) -> tuple[subprocess.Popen[bytes], int]:
+) -> tuple[WorkerProcess, int]:
     """Start a worker in its own session, so that a Ctrl-C reaches only this process.
 
     A file descriptor that is given as log is closed here. Those of `passed` stay open in both.
     """
     reader, writer = os.pipe()
+    mark = new_mark(environment)
     with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
-        process = subprocess.Popen(
+        process = WorkerProcess(
             [sys.executable, "-m", "paceline.worker"],
             stdin=subprocess.PIPE,
             stdout=log_file,
             stderr=log_file,
             pass_fds=[writer, *passed],
             cwd=folder,
-            env={**environment, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
+            env={**environment, MARK: mark, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
+    process.mark = mark
     os.close(writer)
     assert process.stdin
     process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")

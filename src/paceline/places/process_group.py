@@ -34,11 +34,18 @@ from paceline.messages import (
     from_line,
 )
 from paceline.places.failures import Interrupted, WorkerFailed
-from paceline.places.process import Process, StartProcess, close_stdin, exit_reason, start_worker
+from paceline.places.process import (
+    Process,
+    StartProcess,
+    WorkerProcess,
+    close_stdin,
+    exit_reason,
+    start_worker,
+)
 from paceline.places.restarts import RestartBudget
 from paceline.places.survivors import keep_newest
 from paceline.places.watchdog import Watchdog, stopped
-from paceline.worker.session import end_session
+from paceline.worker.family import end_family
 
 WAITING_EVERY_S = 10.0
 EXIT_S = 30.0
@@ -86,8 +93,8 @@ class Group:
         for process in self._processes:
             process.wait()
             close_stdin(process)
-            if isinstance(process, subprocess.Popen):
-                end_session(process.pid)
+            if isinstance(process, WorkerProcess):
+                end_family(process.mark)
 
     def interrupt(self, number: int) -> None:
         """Let the workers save and end; the second time, or before training began, end them.

@@ -22,8 +22,8 @@ from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_l
 from paceline.results.in_worker import KINDS
 from paceline.run_folder.files import to_log
 from paceline.worker.compose import run_job
+from paceline.worker.family import MARK, end_family
 from paceline.worker.memory import Survivor
-from paceline.worker.session import end_session
 
 ALIVE_EVERY_S = 1.0
 READ_BYTES_PER_S = 20e6
@@ -78,8 +78,7 @@ def _listen_to_parent(survivor: Survivor) -> None:
         for line in sys.stdin:
             survivor.answer(json.loads(line))
     finally:
-        if os.getsid(0) == os.getpid():
-            end_session(os.getpid())
+        end_family(os.environ[MARK])
         os._exit(1)
 
 
@@ -112,7 +111,8 @@ def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
         send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
         return 2
     first_line = (str(error).strip().splitlines() or [""])[0]
-    send(Crash(f"{type(error).__name__}: {first_line}", lost))
+    text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line}"
+    send(Crash(text, lost))
     if lost:
         survivor.linger()
     return 1
