@@ -25,24 +25,29 @@ def start_a_child(step, metrics):
 """
 
 
-def test_a_family_ends_with_those_that_lost_their_parent_or_lead_a_session() -> None:
+def test_a_family_ends_with_those_that_lost_their_parent_their_mark_or_their_session() -> None:
     mark = new_mark({})
     child = new_mark({MARK: mark})
     other = subprocess.Popen(["sleep", "600"], env=os.environ | {MARK: new_mark({})})
-    script = f"sleep 600 >&- & echo $!; {MARK}={child} setsid sleep 600 >&- & echo $!"
-    ended = subprocess.run(["sh", "-c", script], env=os.environ | {MARK: mark}, stdout=-1)
-    pids = [int(line) for line in ended.stdout.split()]
-    wait_until(lambda: all(_has_mark(pid, mark) for pid in pids), 10.0, "it did not start")
-    end_family(mark)
-    wait_until(lambda: not any(_has_mark(pid, mark) for pid in pids), 10.0, "it lives")
+    script = f"{MARK}= sleep 600 >&- & echo $!; {MARK}={child} setsid sleep 600 >&- & echo $!"
+    leader = subprocess.Popen(
+        ["sh", "-c", script],
+        env=os.environ | {MARK: mark},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    pids = [int(line) for line in leader.communicate()[0].split()]
+    wait_until(lambda: all(_sleeps(pid) for pid in pids), 10.0, "it did not start")
+    end_family(leader.pid, mark)
+    wait_until(lambda: not any(_sleeps(pid) for pid in pids), 10.0, "it lives")
     assert other.poll() is None
     other.kill()
     other.wait()
 
 
-def _has_mark(pid: int, mark: str) -> bool:
+def _sleeps(pid: int) -> bool:
     with suppress(OSError):
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep")
     return False
 
 

@@ -94,7 +94,7 @@ class Group:
             process.wait()
             close_stdin(process)
             if isinstance(process, WorkerProcess):
-                end_family(process.mark)
+                end_family(process.pid, process.mark)
 
     def interrupt(self, number: int) -> None:
         """Let the workers save and end; the second time, or before training began, end them.

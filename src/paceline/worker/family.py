@@ -1,7 +1,8 @@
 """The family of a worker: the processes that it started, and all that they started.
 
-A worker has a mark in its environment, which its descendants inherit, also those whose parents have
-ended, or that lead a session of their own.
+A worker leads a session, and has a mark in its environment. Its descendants inherit both, also
+those whose parents have ended. Some start a session of their own, and daemons of Ray write their
+names over their environment.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ def new_mark(environment: Mapping[str, str]) -> str:
     return f"{environment.get(MARK, '')}/{uuid.uuid4().hex}"
 
 
-def end_family(mark: str) -> None:
-    """Kill all processes with a mark, except for this one. Linux only.
+def end_family(leader: int, mark: str) -> None:
+    """Kill all processes of a worker's session or with its mark, except for this one. Linux only.
 
     Daemons of Ray outlive a driver that was killed by up to a minute.
     """
-    start = f"{MARK}={mark}".encode()
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         with suppress(ValueError, OSError):
-            values = Path("/proc", name, "environ").read_bytes().split(b"\0")
-            if int(name) != os.getpid() and any(value.startswith(start) for value in values):
-                os.kill(int(name), signal.SIGKILL)
+            pid = int(name)
+            belongs = os.getsid(pid) == leader or _has_mark(pid, mark)
+            if belongs and pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
+
+
+def _has_mark(pid: int, mark: str) -> bool:
+    values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return any(value.startswith(f"{MARK}={mark}".encode()) for value in values)

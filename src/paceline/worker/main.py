@@ -78,7 +78,7 @@ def _listen_to_parent(survivor: Survivor) -> None:
         for line in sys.stdin:
             survivor.answer(json.loads(line))
     finally:
-        end_family(os.environ[MARK])
+        end_family(os.getpid(), os.environ[MARK])
         os._exit(1)
 
 
