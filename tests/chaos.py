@@ -174,10 +174,11 @@ def commands(scene: Scene) -> Iterable[None]:
     scene.start()
     try:
         yield
-        deadline = CLOCK.now() + GONE_S
-        while left := scene.processes():
-            assert CLOCK.now() < deadline, f"processes are left: {states(left)}"
-            time.sleep(0.1)
+        CLOCK.wait_until(
+            lambda: not scene.processes(),
+            GONE_S,
+            lambda: f"processes are left: {states(scene.processes())}",
+        )
     finally:
         for each in (*scene.running, *scene.others):
             for pid in each.processes():

@@ -36,10 +36,12 @@ class Clock:
         while (left := until - self.now()) > 0:
             time.sleep(min(left, 0.2))
 
-    def wait_until(self, happened: Callable[[], Any], timeout_s: float, complaint: str) -> None:
+    def wait_until(
+        self, happened: Callable[[], Any], timeout_s: float, complaint: Callable[[], str]
+    ) -> None:
         deadline = self.now() + timeout_s
         while not happened():
-            assert self.now() < deadline, complaint
+            assert self.now() < deadline, complaint()
             time.sleep(0.1)
 
     def _tick(self) -> None:

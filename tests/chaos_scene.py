@@ -268,5 +268,5 @@ def start_spark(folder: Path, stack: ExitStack) -> str:
     )
     stack.callback(process.wait)
     stack.callback(process.terminate)
-    CLOCK.wait_until(url.exists, 600, "Spark did not start")
+    CLOCK.wait_until(url.exists, 600, lambda: "Spark did not start")
     return url.read_text().strip()

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from helpers import program, wait_until
-from paceline.worker.family import MARK, end_family, new_mark
+from paceline.worker.family import MARK, end_families, new_mark
 
 ACTIONS = """
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -38,7 +37,7 @@ def test_a_family_ends_with_those_that_lost_their_parent_their_mark_or_their_ses
     )
     pids = [int(line) for line in leader.communicate()[0].split()]
     wait_until(lambda: all(_sleeps(pid) for pid in pids), 10.0, "it did not start")
-    end_family(leader.pid, mark)
+    end_families({leader.pid: mark})
     wait_until(lambda: not any(_sleeps(pid) for pid in pids), 10.0, "it lives")
     assert other.poll() is None
     other.kill()

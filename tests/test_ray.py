@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +21,16 @@ import tensorflow as tf
 from keras.src.utils.naming import reset_uids
 from ray.cluster_utils import Cluster
 
-from helpers import TIMEOUT_S, WEIGHTS, paceline, program, result_of, wait_until, write_own_code
+from helpers import (
+    TIMEOUT_S,
+    WEIGHTS,
+    Program,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+    write_own_code,
+)
 from paceline.config.experiment import Sync
 from paceline.config.job import Job, Place, Run
 from paceline.config.job import Ray as RayFlags
@@ -137,6 +147,22 @@ def assert_as_expected(engine: ObjectStoreEngine, method: str, metrics: dict[str
     assert engine.state().sha256() == digest
 
 
+TWO_WORKERS = ("--on", "ray", "--workers", "2", "--run-dir", "run")
+COLLECTIVE = (*TWO_WORKERS, "--ray.exchange", "collective")
+
+
+@contextmanager
+def training(folder: Path, *flags: str, until: str = "reached") -> Iterator[Program]:
+    """Train smoke until it waits for a signal, or until a process with such a name is there."""
+    write_own_code(folder)
+    waits = ("--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", *flags, *waits, cwd=folder) as running:
+        wait_until(
+            lambda: (folder / until).exists() or running.find(until) or not running.is_running()
+        )
+        yield running
+
+
 # --- examples, before the actors of other tests have all CPUs
 
 
@@ -198,9 +224,7 @@ def test_one_to_four_workers_on_two_nodes_give_the_bits_of_one_process(
 def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_nothing_of_ray(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    ended = paceline(
-        "train", "smoke", "--on", "ray", "--workers", "2", "--run-dir", "run", cwd=tmp_path
-    )
+    ended = paceline("train", "smoke", *TWO_WORKERS, cwd=tmp_path)
     assert (ended.code, ended.err) == (0, ""), ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert "2 workers" in ended.out
@@ -234,8 +258,7 @@ def test_the_command_gives_the_bits_of_one_process(
 def test_the_exchange_collective_gives_the_bits_of_one_process(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
-    ended = paceline("train", "smoke", *flags, cwd=tmp_path)
+    ended = paceline("train", "smoke", *COLLECTIVE, cwd=tmp_path)
     assert ended.code == 0, ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
@@ -244,12 +267,7 @@ def test_the_exchange_collective_gives_the_bits_of_one_process(
 def test_a_killed_worker_of_the_exchange_collective_is_started_again(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    write_own_code(tmp_path)
-    flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
-    with program(
-        "train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
-    ) as running:
-        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+    with training(tmp_path, *COLLECTIVE) as running:
         os.kill(running.workers()[-1], signal.SIGKILL)
         ended = running.wait()
     assert ended.code == 0, ended
@@ -377,12 +395,8 @@ def test_a_run_whose_driver_is_killed_goes_on(
     uninterrupted: Path, tmp_path: Path, restarts: str
 ) -> None:
     """By itself if it may restart, else with the same command; no actor outlives its driver."""
-    write_own_code(tmp_path)
-    flags = ("--on", "ray", "--workers", "2", "--run-dir", "run", "--max-restarts", restarts)
-    with program(
-        "train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
-    ) as running:
-        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+    flags = (*TWO_WORKERS, "--max-restarts", restarts)
+    with training(tmp_path, *flags) as running:
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
         running.wait_until_gone(5.0)  # Ray's agents alone would stay for a minute
@@ -396,19 +410,7 @@ def test_a_run_whose_driver_is_killed_goes_on(
 def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    write_own_code(tmp_path)
-    flags = (
-        "--on",
-        "ray",
-        "--workers",
-        "2",
-        "--run-dir",
-        "run",
-        "--actions",
-        "own.py:wait_for_a_signal",
-    )
-    with program("train", "smoke", *flags, cwd=tmp_path) as running:
-        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+    with training(tmp_path, *TWO_WORKERS) as running:
         os.kill(running.pid, signal.SIGTERM)
         ended = running.wait()
     assert ended.code == 143
@@ -418,27 +420,17 @@ def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("when", ["placing", "training"])
+@pytest.mark.parametrize("until", ["ray::Host", "reached"], ids=["placing", "training"])
 def test_a_sigterm_to_the_driver_of_the_exchange_collective_ends_all(
-    uninterrupted: Path, tmp_path: Path, when: str
+    uninterrupted: Path, tmp_path: Path, until: str
 ) -> None:
     """Also before there is a worker, a stopped training is not a finished one."""
-    write_own_code(tmp_path)
-    flags = ("--on", "ray", "--ray.exchange", "collective", "--workers", "2", "--run-dir", "run")
-    with program(
-        "train", "smoke", *flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path
-    ) as running:
-
-        def reached() -> bool:
-            actors, trains = running.find("ray::Host"), (tmp_path / "reached").exists()
-            return trains if when == "training" else bool(actors)
-
-        wait_until(lambda: reached() or not running.is_running())
+    with training(tmp_path, *COLLECTIVE, until=until) as running:
         os.kill(running.workers()[0], signal.SIGTERM)
         ended = running.wait()
         running.wait_until_gone(5.0)
     assert ended.code == 143, ended
-    again = paceline("train", "smoke", *flags, cwd=tmp_path)
+    again = paceline("train", "smoke", *COLLECTIVE, cwd=tmp_path)
     assert again.code == 0, again
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 

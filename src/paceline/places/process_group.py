@@ -45,7 +45,7 @@ from paceline.places.process import (
 from paceline.places.restarts import RestartBudget
 from paceline.places.survivors import keep_newest
 from paceline.places.watchdog import Watchdog, stopped
-from paceline.worker.family import end_family
+from paceline.worker.family import end_families
 
 WAITING_EVERY_S = 10.0
 EXIT_S = 30.0
@@ -93,8 +93,8 @@ class Group:
         for process in self._processes:
             process.wait()
             close_stdin(process)
-            if isinstance(process, WorkerProcess):
-                end_family(process.pid, process.mark)
+        here = [each for each in self._processes if isinstance(each, WorkerProcess)]
+        end_families({each.pid: each.mark for each in here})
 
     def interrupt(self, number: int) -> None:
         """Let the workers save and end; the second time, or before training began, end them.

@@ -24,19 +24,20 @@ def new_mark(environment: Mapping[str, str]) -> str:
     return f"{environment.get(MARK, '')}/{uuid.uuid4().hex}"
 
 
-def end_family(leader: int, mark: str) -> None:
-    """Kill all processes of a worker's session or with its mark, except for this one. Linux only.
+def end_families(marks: Mapping[int, str]) -> None:
+    """Kill the families of workers (process id -> mark), except for this process. Linux only.
 
     Daemons of Ray outlive a driver that was killed by up to a minute.
     """
+    starts = tuple(f"{MARK}={mark}".encode() for mark in marks.values())
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         with suppress(ValueError, OSError):
             pid = int(name)
-            belongs = os.getsid(pid) == leader or _has_mark(pid, mark)
+            belongs = os.getsid(pid) in marks or _has_mark(pid, starts)
             if belongs and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
 
 
-def _has_mark(pid: int, mark: str) -> bool:
+def _has_mark(pid: int, starts: tuple[bytes, ...]) -> bool:
     values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return any(value.startswith(f"{MARK}={mark}".encode()) for value in values)
+    return any(value.startswith(starts) for value in values)

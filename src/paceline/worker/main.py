@@ -22,7 +22,7 @@ from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_l
 from paceline.results.in_worker import KINDS
 from paceline.run_folder.files import to_log
 from paceline.worker.compose import run_job
-from paceline.worker.family import MARK, end_family
+from paceline.worker.family import MARK, end_families
 from paceline.worker.memory import Survivor
 
 ALIVE_EVERY_S = 1.0
@@ -78,7 +78,7 @@ def _listen_to_parent(survivor: Survivor) -> None:
         for line in sys.stdin:
             survivor.answer(json.loads(line))
     finally:
-        end_family(os.getpid(), os.environ[MARK])
+        end_families({os.getpid(): os.environ[MARK]})
         os._exit(1)
 
 
