@@ -1,11 +1,11 @@
-"""Trains what docs/results.md lists, and writes its table and its picture from the run folders.
+"""Trains what docs/results.md lists, and writes its table and its picture.
 
     python -m benchmarks.results train RUNS DATA_FOLDER [NAME ...]
-    python -m benchmarks.results write RUNS
+    python -m benchmarks.results write
 
-`train` continues where it was interrupted and leaves out what is finished; names are those of ROWS.
-A run gets a file cost.json: its CPU time and peak memory over all commands. The test set is looked
-at once for each run and kind of views, when it is finished.
+`train` continues where it was interrupted; names are those of ROWS. What is known of a finished run
+becomes a file in `benchmarks/measured`, and `write` needs only these. A run that has its file is
+left out. CPU time and peak memory over all commands of a run are in its cost.json.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.flops_of_training import training_flops_of
-from paceline.config.experiment import Experiment
 from paceline.results.report.charts import Chart, Drawing, Line
 from paceline.results.report.page import render_svg
-from paceline.results.report.run_data import RunData, read_run
+from paceline.results.report.run_data import read_run
 from paceline.run_folder.folder import RunFolder
 
 DOCS = Path(__file__).parents[1] / "docs"
+MEASURED = Path(__file__).parent / "measured"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 CPU_RATIO_TO_PYTORCH = 2.30
 """CPU time per image of ResNet-20, PyTorch's DDP to Paceline: `python -m benchmarks resnet20`."""
@@ -45,13 +44,8 @@ class Row:
     views: tuple[str, ...] = ("none",)
     in_picture: bool = True
 
-    def folder(self, runs: Path, seed: int) -> Path:
-        return runs / f"{self.name}-seed{seed}"
-
-    def finished(self, runs: Path) -> Iterator[Path]:
-        for seed in range(self.seeds):
-            if (self.folder(runs, seed) / "views.json").exists():
-                yield self.folder(runs, seed)
+    def run_name(self, seed: int) -> str:
+        return f"{self.name}-seed{seed}"
 
 
 def _resnet(depth: int, epochs: int, seeds: int) -> Row:
@@ -61,10 +55,12 @@ def _resnet(depth: int, epochs: int, seeds: int) -> Row:
     return Row(f"resnet{depth}-{epochs}", f"ResNet-{depth}", flags, seeds)
 
 
-def _other_sync(name: str, title: str, *flags: str) -> Row:
-    """Return ResNet-20 in 10 epochs with another way to share what replicas learn."""
-    plain = _resnet(20, 10, 3)
-    return Row(f"{plain.name}-{name}", title, (*plain.flags, *flags), plain.seeds, in_picture=False)
+def _variant(plain: Row, name: str, title: str, *flags: str) -> Row:
+    """Return a row that differs from another by some flags, to be compared with it."""
+    network = f"{plain.network}, {title}"
+    return Row(
+        f"{plain.name}-{name}", network, (*plain.flags, *flags), plain.seeds, in_picture=False
+    )
 
 
 def _speedrun(epochs: int, seeds: int) -> Row:
@@ -74,41 +70,60 @@ def _speedrun(epochs: int, seeds: int) -> Row:
     return Row(f"speedrun-{epochs}", "speedrun", flags, seeds, views)
 
 
+_TEN_EPOCHS = _resnet(20, 10, 3)
+_FORTY_EPOCHS = _resnet(20, 40, 1)
 ROWS = (
-    _speedrun(2, 3),
-    _speedrun(4, 3),
-    _speedrun(6, 3),
-    _speedrun(8, 3),
+    *(_speedrun(epochs, 3) for epochs in (2, 4, 6, 8)),
     _speedrun(11, 5),
-    _resnet(20, 10, 3),
-    _other_sync(
+    _TEN_EPOCHS,
+    _variant(
+        _TEN_EPOCHS,
         "weights",
-        "ResNet-20, weights every 10 steps",
+        "weights every 10 steps",
         *("--sync.method", "weights", "--sync.every", "10"),
     ),
-    _other_sync(
+    _variant(
+        _TEN_EPOCHS,
         "async",
-        "ResNet-20, asynchronous",
+        "asynchronous",
         *("--sync.method", "async", "--workers", "2", "--ps", "1"),
     ),
     _resnet(20, 20, 1),
-    _resnet(20, 40, 1),
+    _FORTY_EPOCHS,
+    _variant(_FORTY_EPOCHS, "tensorflow", "TensorFlow's kernels", "--kernels", "tensorflow"),
     _resnet(56, 20, 1),
     _resnet(56, 40, 1),
 )
 
 
-def train(row: Row, runs: Path, data: str) -> None:
-    """Train the seeds of a row that are not finished yet, and evaluate each once."""
-    for seed in range(row.seeds):
-        folder = row.folder(runs, seed)
-        if (folder / "views.json").exists():
-            continue
-        print(f"{row.name}, seed {seed}", flush=True)
-        where = ("--seed", str(seed), "--data.dir", data, "--run-dir", str(folder))
-        _pay(folder, "train", *row.flags, *where)
-        accuracies = {views: _accuracy(folder, views) for views in row.views}
-        (folder / "views.json").write_text(json.dumps(accuracies))
+@dataclass(frozen=True)
+class Measured:
+    """What is known of a finished run."""
+
+    digest: str
+    accuracies: dict[str, float]
+    """By kind of views."""
+    epochs: float
+    petaflops: float
+    cpu_minutes: float
+    training_minutes: float
+    images_per_second: float
+    peak_memory_gb: float
+
+
+def train(rows: Sequence[Row], runs: Path, data: str, measured: Path = MEASURED) -> None:
+    """Train what has no file in `measured` yet: the first seed of all rows, then the others."""
+    for seed in range(max(row.seeds for row in rows)):
+        for row in rows:
+            file = measured / f"{row.run_name(seed)}.json"
+            if seed >= row.seeds or file.exists():
+                continue
+            print(row.run_name(seed), flush=True)
+            folder = runs / row.run_name(seed)
+            where = ("--seed", str(seed), "--data.dir", data, "--run-dir", str(folder))
+            _pay(folder, "train", *row.flags, *where)
+            found = measure(folder, {views: _accuracy(folder, views) for views in row.views})
+            file.write_text(json.dumps(asdict(found), indent=2) + "\n")
 
 
 def _pay(folder: Path, *arguments: str) -> None:
@@ -133,45 +148,37 @@ def _accuracy(folder: Path, views: str) -> float:
     return json.loads(ended.stdout.splitlines()[-1])["accuracy"]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What the run folders of a row say."""
-
-    row: Row
-    experiment: Experiment
-    runs: list[RunData]
-    accuracies: dict[str, list[float]]
-    cpu_minutes: float
-    peak_memory_gb: float
-
-    @property
-    def petaflops(self) -> float:
-        return training_flops_of(self.experiment, self.runs[0].data["train"]) / 1e15
-
-    @property
-    def plain(self) -> float:
-        return statistics.mean(self.accuracies["none"])
-
-
-def measure(row: Row, runs: Path) -> Measured | None:
-    """Read the finished runs of a row; None if there are none."""
-    folders = list(row.finished(runs))
-    if not folders:
-        return None
-    views = [_read(folder, "views.json") for folder in folders]
-    costs = [_read(folder, "cost.json") for folder in folders]
+def measure(folder: Path, accuracies: dict[str, float]) -> Measured:
+    """Read a finished run."""
+    experiment, run = RunFolder(folder).experiment(), read_run(RunFolder(folder))
+    cost = json.loads((folder / "cost.json").read_text())
     return Measured(
-        row,
-        RunFolder(folders[0]).experiment(),
-        [read_run(RunFolder(folder)) for folder in folders],
-        {name: [each[name] for each in views] for name in row.views},
-        statistics.mean(cost["cpu_seconds"] for cost in costs) / 60,
-        max(cost["peak_memory_mb"] for cost in costs) / 1000,
+        digest=run.digest,
+        accuracies=accuracies,
+        epochs=run.settings["epochs"],
+        petaflops=round(training_flops_of(experiment, run.data["train"]) / 1e15, 4),
+        cpu_minutes=round(cost["cpu_seconds"] / 60, 1),
+        training_minutes=round(run.training_minutes, 1),
+        images_per_second=round(run.images_per_second or 0),
+        peak_memory_gb=round(cost["peak_memory_mb"] / 1000, 1),
     )
 
 
-def _read(folder: Path, name: str) -> dict[str, Any]:
-    return json.loads((folder / name).read_text())
+Finished = dict[Row, list[Measured]]
+"""The rows that have runs, and these in the order of their seeds."""
+
+
+def read_finished(rows: Sequence[Row] = ROWS, measured: Path = MEASURED) -> Finished:
+    finished = Finished()
+    for row in rows:
+        files = (measured / f"{row.run_name(seed)}.json" for seed in range(row.seeds))
+        if runs := [Measured(**json.loads(file.read_text())) for file in files if file.exists()]:
+            finished[row] = runs
+    return finished
+
+
+def _accuracies(runs: Sequence[Measured], views: str) -> list[float]:
+    return [run.accuracies[views] for run in runs]
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -182,88 +189,79 @@ def _spread(values: Sequence[float]) -> str:
     )
 
 
-def table(rows: Sequence[Measured]) -> str:
+def table(finished: Finished) -> str:
     """Return the table in Markdown, with commands and digests below it."""
     head = ("network", "accuracy", "with views", "PFLOP", "CPU minutes", "training minutes")
     head += ("images/s", "memory")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for each in rows:
-        best = [
-            f"{name} {_spread(values)}"
-            for name, values in each.accuracies.items()
-            if name != "none"
+    for row, runs in finished.items():
+        views = [
+            f"{name} {_spread(_accuracies(runs, name))}" for name in row.views if name != "none"
         ]
-        minutes = statistics.median(run.training_minutes for run in each.runs)
-        speed = statistics.median(run.images_per_second or 0 for run in each.runs)
-        epochs = each.runs[0].settings["epochs"]
         cells = (
-            f"{each.row.network}, {epochs:g} epochs",
-            _spread(each.accuracies["none"]),
-            "<br>".join(best),
-            f"{each.petaflops:.3f}",
-            f"{each.cpu_minutes:.1f}",
-            f"{minutes:.1f}",
-            f"{speed:,.0f}",
-            f"{each.peak_memory_gb:.1f} GB",
+            f"{row.network}, {runs[0].epochs:g} epochs",
+            _spread(_accuracies(runs, "none")),
+            "<br>".join(views),
+            f"{runs[0].petaflops:.3f}",
+            f"{_cpu_minutes(runs):.1f}",
+            f"{statistics.median(run.training_minutes for run in runs):.1f}",
+            f"{statistics.median(run.images_per_second for run in runs):,.0f}",
+            f"{max(run.peak_memory_gb for run in runs):.1f} GB",
         )
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| command | digests, seed 0 first |", "|---|---|"]
-    for each in rows:
-        digests = " ".join(f"`{run.digest[:16]}`" for run in each.runs)
-        if each.experiment.sync.method == "async":
+    for row, runs in finished.items():
+        digests = " ".join(f"`{run.digest[:16]}`" for run in runs)
+        if "async" in row.flags:
             digests = "others in each run"
-        lines.append(f"| `paceline train {' '.join(each.row.flags)}` | {digests} |")
+        lines.append(f"| `paceline train {' '.join(row.flags)}` | {digests} |")
     return "\n".join(lines) + "\n"
 
 
-def picture(rows: Sequence[Measured]) -> str:
+def _cpu_minutes(runs: Sequence[Measured]) -> float:
+    return statistics.mean(run.cpu_minutes for run in runs)
+
+
+def picture(finished: Finished) -> str:
     """Return the accuracy over CPU minutes as SVG, a line for each network."""
-    rows = [each for each in rows if each.row.in_picture]
-    names = list(dict.fromkeys(each.row.network for each in rows))
-    lines = [_line(name, [each for each in rows if each.row.network == name]) for name in names]
-    slower = [
-        (x * CPU_RATIO_TO_PYTORCH, y)
-        for line in lines
-        if line[0] == "ResNet-20"
-        for x, y in line[1]
+    lines = dict[str, list[tuple[float, float]]]()
+    for row, runs in finished.items():
+        if row.in_picture:
+            accuracy = statistics.mean(_accuracies(runs, "none"))
+            lines.setdefault(row.network, []).append((_cpu_minutes(runs), accuracy))
+    if ours := lines.get("ResNet-20"):
+        lines["PyTorch"] = [(minutes * CPU_RATIO_TO_PYTORCH, value) for minutes, value in ours]
+    drawn = [
+        Line(name, sorted(points), i, marked=True) for i, (name, points) in enumerate(lines.items())
     ]
-    lines += [("PyTorch", slower)] if slower else []
-    drawn = [Line(name, points, i, marked=True) for i, (name, points) in enumerate(lines)]
     chart = Chart("test accuracy", drawn, "CPU minutes", lambda value: f"{value:.0%}")
     return render_svg(Drawing(chart))
 
 
-def _line(name: str, rows: Sequence[Measured]) -> tuple[str, list[tuple[float, float]]]:
-    return name, sorted((each.cpu_minutes, each.plain) for each in rows)
-
-
-def write(runs: Path) -> None:
+def write() -> None:
     """Put the table into docs/results.md and the picture beside it."""
-    rows = [measured for row in ROWS if (measured := measure(row, runs))]
-    page = DOCS / "results.md"
+    finished, page = read_finished(), DOCS / "results.md"
     before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(before + BEGIN + table(rows) + END + rest.partition(END)[2])
-    (DOCS / "images" / "results.svg").write_text(picture(rows))
+    page.write_text(before + BEGIN + table(finished) + END + rest.partition(END)[2])
+    (DOCS / "images" / "results.svg").write_text(picture(finished))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.results")
     verbs = parser.add_subparsers(dest="verb", required=True)
     trains = verbs.add_parser("train", help="train what is missing")
-    writes = verbs.add_parser("write", help="write docs/results.md and its picture")
-    for each in (trains, writes):
-        each.add_argument("runs", type=Path)
+    trains.add_argument("runs", type=Path)
     trains.add_argument("data")
     trains.add_argument("names", nargs="*", metavar="name")
+    verbs.add_parser("write", help="write docs/results.md and its picture")
     options = parser.parse_args()
-    if unknown := set(getattr(options, "names", ())) - {row.name for row in ROWS}:
-        parser.error(f"there is no {', '.join(unknown)}; see ROWS")
     if options.verb == "write":
-        write(options.runs)
-    else:
-        for row in ROWS:
-            if not options.names or row.name in options.names:
-                train(row, options.runs, options.data)
+        write()
+        return
+    if unknown := set(options.names) - {row.name for row in ROWS}:
+        parser.error(f"there is no {', '.join(unknown)}; see ROWS")
+    rows = [row for row in ROWS if not options.names or row.name in options.names]
+    train(rows, options.runs, options.data)
 
 
 if __name__ == "__main__":

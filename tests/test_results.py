@@ -1,10 +1,10 @@
-"""The tool that trains what docs/results.md lists: its table and picture are of the run folders."""
+"""The tool that trains what docs/results.md lists, and makes its table and its picture."""
 
 from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,25 +15,24 @@ from benchmarks.flops_of_training import training_flops_of
 from in_process import paceline_here
 from paceline.config.recipes import get_recipe
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
-    for seed in range(2):
-        run = folder / f"tiny-seed{seed}"
-        paceline_here("train", "smoke", "--seed", str(seed), "--run-dir", str(run), cwd=folder)
-        (run / "views.json").write_text(json.dumps({"none": 0.5 + 0.1 * seed, "mirror": 0.7}))
-        (run / "cost.json").write_text(json.dumps({"cpu_seconds": 90, "peak_memory_mb": 1200}))
-    return folder
-
-
 ROW = results.Row("tiny", "ResNet-20", ("smoke",), seeds=3, views=("none", "mirror"))
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the runs of two seeds, and with what was measured of them."""
+    folder = tmp_path_factory.mktemp("results")
+    for seed in range(2):
+        run = folder / ROW.run_name(seed)
+        paceline_here("train", "smoke", "--seed", str(seed), "--run-dir", str(run), cwd=folder)
+        (run / "cost.json").write_text(json.dumps({"cpu_seconds": 90, "peak_memory_mb": 1200}))
+        found = results.measure(run, {"none": 0.5 + 0.1 * seed, "mirror": 0.7})
+        (folder / f"{run.name}.json").write_text(json.dumps(asdict(found)))
+    return folder
+
+
 def test_the_table_has_means_costs_and_digests_of_the_finished_runs(runs: Path) -> None:
-    measured = results.measure(ROW, runs)
-    assert measured
-    table = results.table([measured])
+    table = results.table(results.read_finished([ROW], runs))
     digest = json.loads((runs / "tiny-seed1" / "result.json").read_text())["state_sha256"]
     assert "0.5500 (0.5000 to 0.6000, n=2)" in table
     assert "mirror 0.7000 (0.7000 to 0.7000, n=2)" in table
@@ -42,11 +41,20 @@ def test_the_table_has_means_costs_and_digests_of_the_finished_runs(runs: Path) 
 
 
 def test_the_picture_has_a_line_for_each_network_and_for_pytorch(runs: Path) -> None:
-    measured = results.measure(ROW, runs)
-    assert measured
-    drawn = ElementTree.fromstring(results.picture([measured]))
+    drawn = ElementTree.fromstring(results.picture(results.read_finished([ROW], runs)))
     texts = {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"ResNet-20", "PyTorch", "CPU minutes"} <= texts
+
+
+def test_the_page_and_its_picture_are_made_from_what_was_measured() -> None:
+    finished = results.read_finished()
+    assert results.table(finished) in (results.DOCS / "results.md").read_text()
+    assert results.picture(finished) == (results.DOCS / "images" / "results.svg").read_text()
+
+
+def test_every_measured_run_belongs_to_a_row() -> None:
+    names = {row.run_name(seed) for row in results.ROWS for seed in range(row.seeds)}
+    assert {file.stem for file in results.MEASURED.glob("*.json")} <= names
 
 
 def test_the_accuracy_of_a_run_is_that_of_its_training(runs: Path) -> None:
@@ -54,8 +62,23 @@ def test_the_accuracy_of_a_run_is_that_of_its_training(runs: Path) -> None:
     assert results._accuracy(runs / "tiny-seed0", "none") == result["test_accuracy"]
 
 
+def test_what_was_measured_is_not_trained_again(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = list[str]()
+
+    def pay(folder: Path, *_: str) -> None:
+        trained.append(folder.name)
+        raise SystemExit  # before it is evaluated
+
+    monkeypatch.setattr(results, "_pay", pay)
+    with pytest.raises(SystemExit):
+        results.train([ROW], tmp_path, "data", runs)
+    assert trained == ["tiny-seed2"]
+
+
 def test_a_row_without_a_finished_run_is_left_out(tmp_path: Path) -> None:
-    assert results.measure(ROW, tmp_path) is None
+    assert results.read_finished([ROW], tmp_path) == {}
 
 
 def test_operations_counted_by_the_model_are_those_counted_by_hand() -> None:
