@@ -42,7 +42,7 @@ def cifar10_resnet56_fast() -> Experiment:
 
 def cifar10_speedrun() -> Experiment:
     """A network for short trainings on CIFAR-10 in 11 epochs, after airbench94 with Muon (Jordan
-    2024).
+    2024): 0.9428 with `--views shifts`, 0.9348 without, in 13 minutes on two cores.
 
     The first convolution whitens patches and is not trained. Filters are trained by Muon, all other
     weights by Nesterov's momentum. The first quarter sees images of 20 pixels. Crops have 33
