@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.flops_of_training import training_flops_of
@@ -72,6 +72,7 @@ def _speedrun(epochs: int, seeds: int) -> Row:
 
 _TEN_EPOCHS = _resnet(20, 10, 3)
 _FORTY_EPOCHS = _resnet(20, 40, 1)
+_AVERAGE = ("--optimizer.ema", "0.998")
 ROWS = (
     *(_speedrun(epochs, 3) for epochs in (2, 4, 6, 8)),
     _speedrun(11, 5),
@@ -88,9 +89,16 @@ ROWS = (
         "asynchronous",
         *("--sync.method", "async", "--workers", "2", "--ps", "1"),
     ),
+    _variant(replace(_TEN_EPOCHS, seeds=2), "average", "averaged weights", *_AVERAGE),
     _resnet(20, 20, 1),
     _FORTY_EPOCHS,
-    _variant(_FORTY_EPOCHS, "tensorflow", "TensorFlow's kernels", "--kernels", "tensorflow"),
+    _variant(_FORTY_EPOCHS, "average", "averaged weights", *_AVERAGE),
+    _variant(
+        _FORTY_EPOCHS,
+        "average-tensorflow",
+        "averaged weights, TensorFlow's kernels",
+        *(*_AVERAGE, "--kernels", "tensorflow"),
+    ),
     _resnet(56, 20, 1),
     _resnet(56, 40, 1),
 )

@@ -19,7 +19,7 @@ def cifar10_fast() -> Experiment:
     return Experiment(
         data=replace(_CIFAR10, padding_mode="reflect"),
         model=Model(depth=20, shortcut="A-pool"),
-        optimizer=Optimizer(nesterov=True, weight_decay=5e-4, label_smoothing=0.05, ema=0.998),
+        optimizer=Optimizer(nesterov=True, weight_decay=5e-4, label_smoothing=0.05),
         schedule=Schedule(name="one-cycle", rate=0.2, warmup=8, warmup_from=0.1),
         epochs=40,
         evaluate_every=5.0,
