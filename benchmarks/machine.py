@@ -45,7 +45,8 @@ def _versions() -> dict[str, str]:
     return found | ({"torch": torch} if torch else {})
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of this machine's CPU."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
@@ -58,7 +59,7 @@ def describe() -> dict[str, object]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.executable).name, "-m", "benchmarks", *sys.argv[1:]]),
         "source": _output(["git", "describe", "--always", "--dirty"]),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "platform": platform.platform(),
         "load_average_at_start": os.getloadavg()[0],

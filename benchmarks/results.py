@@ -1,6 +1,6 @@
 """Trains what docs/results.md lists, and writes its table and its picture.
 
-    python -m benchmarks.results train RUNS DATA_FOLDER [NAME ...]
+    python -m benchmarks.results train RUNS DATA_FOLDER [NAME ...] [--seeds N]
     python -m benchmarks.results write
 
 `train` continues where it was interrupted; names are those of ROWS. What is known of a finished run
@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.flops_of_training import training_flops_of
+from benchmarks.machine import processor
 from paceline.results.report.charts import Chart, Drawing, Line
 from paceline.results.report.page import render_svg
 from paceline.results.report.run_data import read_run
@@ -117,11 +118,18 @@ class Measured:
     training_minutes: float
     images_per_second: float
     peak_memory_gb: float
+    processor: str
+    """It decides the minutes, and the digest too."""
 
 
-def train(rows: Sequence[Row], runs: Path, data: str, measured: Path = MEASURED) -> None:
-    """Train what has no file in `measured` yet: the first seed of all rows, then the others."""
-    for seed in range(max(row.seeds for row in rows)):
+def train(
+    rows: Sequence[Row], runs: Path, data: str, measured: Path = MEASURED, seeds: int = 0
+) -> None:
+    """Train what has no file in `measured` yet: the first seed of all rows, then the others.
+
+    If `seeds` is not 0, it is the largest number of seeds.
+    """
+    for seed in range(seeds or max(row.seeds for row in rows)):
         for row in rows:
             file = measured / f"{row.run_name(seed)}.json"
             if seed >= row.seeds or file.exists():
@@ -169,6 +177,7 @@ def measure(folder: Path, accuracies: dict[str, float]) -> Measured:
         training_minutes=round(run.training_minutes, 1),
         images_per_second=round(run.images_per_second or 0),
         peak_memory_gb=round(cost["peak_memory_mb"] / 1000, 1),
+        processor=processor(),
     )
 
 
@@ -261,6 +270,7 @@ def main() -> None:
     trains.add_argument("runs", type=Path)
     trains.add_argument("data")
     trains.add_argument("names", nargs="*", metavar="name")
+    trains.add_argument("--seeds", type=int, default=0, help="at most so many of each row")
     verbs.add_parser("write", help="write docs/results.md and its picture")
     options = parser.parse_args()
     if options.verb == "write":
@@ -269,7 +279,7 @@ def main() -> None:
     if unknown := set(options.names) - {row.name for row in ROWS}:
         parser.error(f"there is no {', '.join(unknown)}; see ROWS")
     rows = [row for row in ROWS if not options.names or row.name in options.names]
-    train(rows, options.runs, options.data)
+    train(rows, options.runs, options.data, seeds=options.seeds)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_movi
             numbers = range(num_batches(core.splits[split].size, core.eval_batch_size))
             rows = [
                 core.evaluate_batch[split](
-                    state["ema"], state["stats"], tf.constant(number, tf.int64)
+                    state["ema"], state["ema_stats"], tf.constant(number, tf.int64)
                 ).numpy()
                 for number in numbers
             ]

@@ -34,7 +34,7 @@ from paceline.models.applications import build_application, own_scaling
 from paceline.models.warm_start import scaled_otherwise, start_from
 from paceline.results.export_formats import scaling_layers
 from paceline.run_folder.checkpoint import newest_variables
-from tiny import EXPERIMENT, build_tiny_core, number
+from tiny import EXPERIMENT, build_tiny_core, number, with_optimizer
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]
 FILE = "mobilenet_1_0_224_tf_no_top.h5"
@@ -240,15 +240,16 @@ def train_on(core, strategy, steps=2):
 )
 def test_frozen_weights_do_not_move_and_devices_agree(sync, mirrored):
     """With three replicas, the mean of equal numbers would differ from them."""
-    core = build_tiny_core(replace(FROZEN, sync=sync))
+    core = build_tiny_core(with_optimizer(replace(FROZEN, sync=sync), ema=0.9))
     first, template = core.initial_state(), core.template
     states = [train_on(core, mirrored(count)) for count in (1, 2)]
     assert states[0].sha256() == states[1].sha256()
     mask = template.fixed_mask()
     assert 0 < mask.sum() == len(mask) - template.moving_size()
-    before, after = first.vectors["stats"], states[0].vectors["stats"]
-    np.testing.assert_array_equal(after[mask], before[mask])
-    assert (after[~mask] != before[~mask]).all()
+    for vector in ("stats", "ema_stats"):
+        before, after = first.vectors[vector], states[0].vectors[vector]
+        np.testing.assert_array_equal(after[mask], before[mask])
+        assert (after[~mask] != before[~mask]).all()
     assert (states[0].vectors["params"] != first.vectors["params"]).mean() > 0.9
     assert len(first.vectors["momentum"]) == len(first.vectors["params"])
 

@@ -189,19 +189,24 @@ def test_the_rate_of_a_group_ends_its_curve_when_it_is_frozen():
     np.testing.assert_allclose(table[:, 2], 2 - 0.2 * np.arange(10))
 
 
-def test_the_average_of_weights_follows_its_schedule():
+def test_the_averages_of_weights_and_statistics_follow_their_schedule():
     optimizer = Optimizer(ema=0.9, ema_every=2, ema_power=3.0, momentum=0.0, weight_decay=0.0)
     experiment = replace(EXPERIMENT, optimizer=optimizer)
     core = build_tiny_core(replace(experiment, steps=6))
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
     engine.load(core.initial_state())
-    average = np.float64(core.initial_state().vectors["params"])
+    sources = {"ema": "params", "ema_stats": "stats"}
+    first = core.initial_state().vectors
+    averages = {name: np.float64(first[source]) for name, source in sources.items()}
     for step in range(6):
         engine.advance(step, step + 1)
-        if step % 2:
-            decay = 0.9 * ((step + 1) / 6) ** 3
-            average = decay * average + (1 - decay) * engine.state().vectors["params"]
-        np.testing.assert_allclose(engine.state().vectors["ema"], average, atol=1e-6)
+        state = engine.state().vectors
+        for name, source in sources.items():
+            if step % 2:
+                decay = 0.9 * ((step + 1) / 6) ** 3
+                averages[name] = decay * averages[name] + (1 - decay) * state[source]
+            np.testing.assert_allclose(state[name], averages[name], atol=1e-6)
+    assert np.abs(averages["ema_stats"] - state["stats"]).max() > 1e-3
 
 
 @pytest.mark.parametrize(

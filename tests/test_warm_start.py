@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from paceline.core.flat import build_template
-from paceline.core.state import State
+from paceline.core.state import State, StateLayout
 from paceline.errors import UserError
 from paceline.models.warm_start import start_from
+from paceline.run_folder.checkpoint import Checkpoints
 
 
 def a_model(classes: int, seed: int) -> keras.Model:
@@ -48,3 +49,20 @@ def test_a_start_that_is_not_there_is_one_clear_line(tmp_path, spec):
     with pytest.raises(UserError, match=r"model\.init-from") as error:
         start_from(str(tmp_path / spec), template, State(0, template.initial()))
     assert "\n" not in str(error.value)
+
+
+def test_a_start_from_a_run_with_an_average_takes_the_averages_of_weights_and_statistics(tmp_path):
+    template = build_template(a_model(3, seed=1))
+    parts = {"params": template.params, "stats": template.stats}
+    parts |= {"ema": template.params, "ema_stats": template.stats}
+    layout = StateLayout(parts)
+    sizes = layout.sizes()
+    vectors = {name: np.full(sizes[name], k, np.float32) for k, name in enumerate(parts)}
+    (tmp_path / "config.json").write_text("{}")
+    Checkpoints(tmp_path / "checkpoints", layout).save(State(7, vectors))
+    fresh = template.initial()
+    averages = {"ema": fresh["params"], "ema_stats": fresh["stats"]}
+    state, new = start_from(str(tmp_path), template, State(0, fresh | averages))
+    assert new == []
+    for name, value in {"params": 2, "ema": 2, "stats": 3, "ema_stats": 3}.items():
+        np.testing.assert_array_equal(state.vectors[name], np.full(sizes[name], value))

@@ -138,6 +138,11 @@ class Template:
         pieces = zip(tf.split(stats, _sizes(self.stats)), self.stats, strict=True)
         return tf.concat([old if name in self.fixed else next(new) for old, (name, _) in pieces], 0)
 
+    def keep_fixed(self, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        """Return the statistics `new`, with the numbers of `old` where they are fixed: a mean of
+        equal numbers may differ from them in the last bit."""
+        return self.merge(old, self.moving(new)) if self.fixed else new
+
     def fixed_mask(self) -> np.ndarray:
         """Return which numbers of `stats` are fixed."""
         each = [np.full(math.prod(shape), name in self.fixed) for name, shape in self.stats]

@@ -19,7 +19,7 @@ from paceline.config.schedule import FIRST_GROUP
 from paceline.core.muon import build_muon
 from paceline.core.state import Part
 from paceline.core.tree import opaque
-from paceline.core.update import Vectors, clip_scale, decays, slot_names, update_slice
+from paceline.core.update import Vectors, average, clip_scale, decays, slot_names, update_slice
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ def _build_one(
             else:
                 new = update_slice(own, vectors, gradient, row, decay, None)
         if optimizer.ema:
-            kept = rates[FIRST_GROUP - 1]
-            new["ema"] = kept * vectors["ema"] + (1 - kept) * new["params"]
+            new["ema"] = average(rates[FIRST_GROUP - 1], vectors["ema"], new["params"])
         return new
 
     return opaque(update)

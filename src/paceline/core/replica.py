@@ -27,9 +27,9 @@ from paceline.core.flat import Template
 from paceline.core.groups import build_grouped_update
 from paceline.core.losses import build_targets, correct, cross_entropy, training_loss
 from paceline.core.metrics import TAIL
-from paceline.core.state import State, StateLayout
+from paceline.core.state import AVERAGED_STATS, State, StateLayout
 from paceline.core.tree import opaque
-from paceline.core.update import Vectors, build_update, slot_names
+from paceline.core.update import Vectors, average_of_stats, build_update, slot_names
 from paceline.core.views import mean_over_views
 from paceline.data.batches import Batch, build_eval_batches, build_train_batches, image_shape
 from paceline.data.draws import op_key
@@ -93,12 +93,10 @@ class Core:
     def initial_state(self) -> State:
         """Return the state of step 0: the model as it was built, and empty slots."""
         vectors = self.template.initial()
-        slots = {
-            name: vectors["params"] if name == "ema" else np.zeros_like(vectors["params"])
-            for name in self.layout.parts
-        }
-        scale = {loss_scale.VECTOR: loss_scale.INITIAL} if self.is_scaled else {}
-        return State(0, slots | scale | vectors)
+        known = vectors | {"ema": vectors["params"], AVERAGED_STATS: vectors["stats"]}
+        known[loss_scale.VECTOR] = loss_scale.INITIAL
+        empty = np.zeros_like(vectors["params"])
+        return State(0, {name: known.get(name, empty) for name in self.layout.parts})
 
     @property
     def is_scaled(self) -> bool:
@@ -209,13 +207,15 @@ def _build_phases(
 
 
 def build_layout(experiment: Experiment, template: Template) -> StateLayout:
-    """Return the vectors of a state: parameters, the optimizer's slots, statistics."""
+    """Return the vectors of a state: parameters, the optimizer's slots, statistics, and the average
+    of these if there is one of the parameters."""
     parts = {
         "params": template.params,
         **dict.fromkeys(slot_names(experiment.optimizer), template.params),
     }
     scale = {loss_scale.VECTOR: loss_scale.PART} if loss_scale.is_scaled(experiment) else {}
-    return StateLayout({**parts, **scale, "stats": template.stats})
+    average = {AVERAGED_STATS: template.stats} if experiment.optimizer.ema else {}
+    return StateLayout({**parts, **scale, "stats": template.stats, **average})
 
 
 def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
@@ -266,6 +266,11 @@ def _build_apply(
         gradient, moving, _ = tf.split(mean, [sizes["params"], template.moving_size(), len(TAIL)])
         stats = template.merge(vectors["stats"], moving)
         new = {**update(vectors, gradient, rates), "stats": stats}
+        if optimizer.ema:
+            old = vectors[AVERAGED_STATS]
+            new[AVERAGED_STATS] = template.keep_fixed(
+                old, average_of_stats(optimizer, old, stats, rates)
+            )
         return loss_scale.finish_step(vectors, new, gradient) if scaled else new
 
     return opaque(apply)

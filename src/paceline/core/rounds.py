@@ -18,6 +18,7 @@ from paceline.config.schedule import rates
 from paceline.core import loss_scale
 from paceline.core.metrics import TAIL, tail_scale
 from paceline.core.replica import Core
+from paceline.core.state import AVERAGED_STATS
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors
 
@@ -131,8 +132,8 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
         tails = tf.reshape(tails, [length, len(TAIL)]) * scale
         new = dict(zip(names, pieces, strict=True))
-        if template.fixed:  # a mean of equal numbers may differ from them in the last bit
-            new["stats"] = template.merge(vectors["stats"], template.moving(new["stats"]))
+        for name in {"stats", AVERAGED_STATS} & new.keys():
+            new[name] = template.keep_fixed(vectors[name], new[name])
         return new, tails
 
     return one_replica, finish

@@ -60,9 +60,14 @@ class StateLayout:
                 start = stop
 
 
-def evaluated_vector(names: Container[str]) -> str:
-    """Return the name of the vector that evaluation and export take as the parameters.
+AVERAGED_STATS = "ema_stats"
+"""Name of the vector with the moving average of the statistics."""
 
-    It is the moving average of the weights if the experiment keeps one (`optimizer.ema`).
+
+def evaluated_vectors(names: Container[str]) -> tuple[str, str]:
+    """Return the names of the vectors that evaluation and export take as parameters and statistics.
+
+    They are the moving averages if the experiment keeps them (`optimizer.ema`).
     """
-    return "ema" if "ema" in names else "params"
+    params = "ema" if "ema" in names else "params"
+    return params, AVERAGED_STATS if AVERAGED_STATS in names else "stats"

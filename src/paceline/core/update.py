@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.config.experiment import Optimizer
+from paceline.config.schedule import FIRST_GROUP, has_more
 from paceline.core.state import Part
 
 Vectors = dict[str, tf.Tensor]
@@ -84,8 +85,23 @@ def update_slice(
     if decay is not None and optimizer.name == "adamw":
         new["params"] -= rates[0] * (decay * vectors["params"])
     if optimizer.ema:
-        new["ema"] = optimizer.ema * vectors["ema"] + (1 - optimizer.ema) * new["params"]
+        new["ema"] = average(optimizer.ema, vectors["ema"], new["params"])
     return new
+
+
+def average(decay: float | tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    """Return a moving average after a step."""
+    return decay * old + (1 - decay) * new
+
+
+def average_of_stats(
+    optimizer: Optimizer, old: tf.Tensor, stats: tf.Tensor, rates: tf.Tensor
+) -> tf.Tensor:
+    """Return the moving average of the statistics after a step; its decay is that of the weights'.
+
+    BatchNorm's statistics of the last weights do not fit the average of many.
+    """
+    return average(rates[FIRST_GROUP - 1] if has_more(optimizer) else optimizer.ema, old, stats)
 
 
 def _sgd(optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:

@@ -20,7 +20,7 @@ from paceline.core.metrics import TAIL, Metrics, block_metrics
 from paceline.core.replica import Core
 from paceline.core.rounds import build_rounds, rates_of
 from paceline.core.shares import divided_tree, mean_factor, shares
-from paceline.core.state import State, evaluated_vector
+from paceline.core.state import State, evaluated_vectors
 from paceline.core.tree import add, subtree_sums
 from paceline.engines.base import BuildCore, WantsStop
 from paceline.engines.collectives import Collectives
@@ -240,13 +240,13 @@ class CollectiveEngine:
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """Return the function first -> rows of one turn: `side_by_side` batches on each device."""
         count = self._side_by_side
-        params = self._vectors[evaluated_vector(self._vectors)]
+        evaluated = [self._vectors[name] for name in evaluated_vectors(self._vectors)]
 
         def on_device(first: tf.Tensor) -> tf.Tensor:
             context = tf.distribute.get_replica_context()
             own_first = first + tf.cast(context.replica_id_in_sync_group, tf.int64) * count
-            weights, stats = tf.identity(params), tf.identity(self._vectors["stats"])
-            rows = self._core.evaluate_batches(split, weights, stats, own_first, count)
+            params, stats = map(tf.identity, evaluated)
+            rows = self._core.evaluate_batches(split, params, stats, own_first, count)
             numbers = tf.cast(own_first + tf.range(count, dtype=tf.int64), rows.dtype)
             rows = tf.concat([numbers[:, None], rows], 1)
             return rows if context.num_replicas_in_sync == 1 else context.all_gather(rows, axis=0)

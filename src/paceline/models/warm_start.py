@@ -11,7 +11,7 @@ import numpy as np
 from paceline.config.applications import is_application, parse_application
 from paceline.config.experiment import Experiment
 from paceline.core.flat import Template, relative_names
-from paceline.core.state import Part, State, evaluated_vector
+from paceline.core.state import AVERAGED_STATS, Part, State, evaluated_vectors
 from paceline.errors import UserError
 from paceline.models.applications import application_weights, own_scaling
 from paceline.models.batch_norm import FusedBatchNormalization
@@ -38,8 +38,8 @@ def start_from(spec: str, template: Template, state: State) -> tuple[State, list
             f"model.init-from {spec} fits only {count - len(new)} of {count} variables; {new[0]}, "
             "for example, does not fit. It must be of the same kind of model"
         )
-    evaluated = evaluated_vector(state.vectors)
-    vectors = {**state.vectors, evaluated: params.copy(), "params": params, "stats": stats}
+    evaluated = dict(zip(evaluated_vectors(state.vectors), (params, stats), strict=True))
+    vectors = {**state.vectors, **evaluated, "params": params, "stats": stats}
     return State(state.step, vectors), new
 
 
@@ -83,7 +83,7 @@ def _from_run(spec: str) -> dict[str, np.ndarray]:
             f"model.init-from is {spec!r}; it must be a run folder with checkpoints, or a "
             ".keras file"
         )
-    return newest_variables(run.checkpoints, ("ema", "params", "stats"))
+    return newest_variables(run.checkpoints, ("ema", "params", AVERAGED_STATS, "stats"))
 
 
 def _from_keras(spec: str) -> dict[str, np.ndarray]:

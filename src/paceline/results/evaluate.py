@@ -24,7 +24,7 @@ from paceline.core.scores import (
     macro_scores,
     top_k_accuracy,
 )
-from paceline.core.state import State, evaluated_vector
+from paceline.core.state import State, evaluated_vectors
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
@@ -205,8 +205,7 @@ def _evaluate_batches(
     import tensorflow as tf
 
     size, batch_size = core.splits[split].size, core.eval_batch_size
-    params = tf.constant(state.vectors[evaluated_vector(state.vectors)])
-    stats = tf.constant(state.vectors["stats"])
+    params, stats = (tf.constant(state.vectors[n]) for n in evaluated_vectors(state.vectors))
 
     def evaluate(number: int) -> list[np.ndarray]:
         batch = core.examine_batch[split](params, stats, tf.constant(number, tf.int64))

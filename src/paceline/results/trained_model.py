@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.config.experiment import Experiment
 from paceline.config.views import Views
-from paceline.core.state import State, evaluated_vector
+from paceline.core.state import State, evaluated_vectors
 from paceline.errors import UserError
 from paceline.kernels.choice import usable_kernels
 from paceline.results.in_worker import check_trust
@@ -50,11 +50,12 @@ class TrainedModel:
     @property
     def params(self) -> np.ndarray:
         """Return the parameters that evaluation takes."""
-        return self.state.vectors[evaluated_vector(self.state.vectors)]
+        return self.state.vectors[evaluated_vectors(self.state.vectors)[0]]
 
     @property
     def stats(self) -> np.ndarray:
-        return self.state.vectors["stats"]
+        """Return the statistics that evaluation takes."""
+        return self.state.vectors[evaluated_vectors(self.state.vectors)[1]]
 
     @property
     def gives_logits(self) -> bool:

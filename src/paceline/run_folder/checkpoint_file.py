@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
-from paceline.core.state import State, StateLayout
+from paceline.core.state import AVERAGED_STATS, State, StateLayout
 from paceline.errors import UserError
 from paceline.run_folder.files import patiently, sealed, unsealed
 from paceline.run_folder.versions import library_versions
@@ -72,10 +72,10 @@ def read_state(path: Path, step: int, layout: StateLayout) -> State:
     content, metadata = _read(path)
     _check_metadata(path, metadata, step)
     vectors, wanted = json.loads(metadata["vectors"]), list(layout.parts)
-    if vectors == WEIGHTS:  # an entry of the zoo
-        layout = StateLayout({name: layout.parts[name] for name in WEIGHTS})
-        wanted = WEIGHTS
-    if vectors != wanted:
+    without_average = wanted == [*vectors, AVERAGED_STATS]  # of an older version
+    if vectors == WEIGHTS or without_average:  # or an entry of the zoo
+        layout = StateLayout({name: layout.parts[name] for name in vectors})
+    elif vectors != wanted:
         raise UserError(
             f"{path} does not fit the model: it has the vectors {vectors}, not {wanted}"
         )
@@ -90,6 +90,8 @@ def read_state(path: Path, step: int, layout: StateLayout) -> State:
     state = State(step, values, np.array(json.loads(metadata.get("tails", "[]")), np.float32))
     if state.sha256() != metadata.get("state_sha256"):
         raise Damaged("its contents do not have the digest they were saved with")
+    if without_average:
+        values[AVERAGED_STATS] = values["stats"].copy()
     return state
 
 

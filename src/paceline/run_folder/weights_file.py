@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.core.state import Part, State, StateLayout, evaluated_vector
+from paceline.core.state import Part, State, StateLayout, evaluated_vectors
 from paceline.errors import UserError
 from paceline.run_folder.checkpoint import file_of
 from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
@@ -16,17 +16,17 @@ from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_var
 def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest: str) -> Path:
     """Write the weights of the checkpoint of `step` into a file of the same name in `folder`.
 
-    Its `params` are the averaged weights if the training kept an average.
+    They are the averaged ones if the training kept an average.
     """
     source_file, target = file_of(checkpoints, step), file_of(folder, step)
     try:
         tensors = read_variables(source_file, step)
     except (Damaged, OSError) as error:
         raise UserError(f"{source_file} cannot be read: {error}") from error
-    evaluated = evaluated_vector({each.partition("/")[0] for each in tensors})
+    evaluated = evaluated_vectors({each.partition("/")[0] for each in tensors})
     parts: dict[str, Part] = {}
     vectors: dict[str, np.ndarray] = {}
-    for vector, source in zip(WEIGHTS, (evaluated, "stats"), strict=True):
+    for vector, source in zip(WEIGHTS, evaluated, strict=True):
         own = {
             each.removeprefix(f"{source}/"): array
             for each, array in tensors.items()

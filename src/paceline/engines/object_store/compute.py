@@ -12,7 +12,7 @@ from paceline.core.metrics import SIGNALS
 from paceline.core.replica import Core
 from paceline.core.rounds import build_rounds, rates_of
 from paceline.core.shares import Span, relative
-from paceline.core.state import evaluated_vector
+from paceline.core.state import evaluated_vectors
 from paceline.core.tree import subtree_sums
 from paceline.core.update import Vectors
 
@@ -59,7 +59,7 @@ class Computer:
 
     def evaluate(self, vectors: Vectors, split: str, start: int, stop: int) -> np.ndarray:
         """Return the rows of the evaluation batches [start, stop)."""
-        params, stats = vectors[evaluated_vector(vectors)], vectors["stats"]
+        params, stats = (vectors[name] for name in evaluated_vectors(vectors))
         rows = [
             self._evaluate(split, params, stats, tf.constant(first, tf.int64), self._side_by_side)
             for first in range(start, stop, self._side_by_side)

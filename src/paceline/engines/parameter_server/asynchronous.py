@@ -193,7 +193,7 @@ class AsynchronousEngine(ParameterServerEngine):
             with tf.device(server.device):
                 gradient, new, old = server.split(row[:-STAMP])
                 stats = self._move(tf.identity(server.vectors["stats"]), old, new)
-                server.assign({**server.update(gradient, rates), "stats": stats}, ready)
+                server.update(gradient, stats, rates, ready)
         return ready
 
     def _move_stats(self, current: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:

@@ -21,7 +21,7 @@ from paceline.core.evaluation import evaluate_splits
 from paceline.core.metrics import SIGNALS, TAIL, Metrics
 from paceline.core.replica import Core
 from paceline.core.rounds import run_side_by_side
-from paceline.core.state import State, evaluated_vector
+from paceline.core.state import State, evaluated_vectors
 from paceline.core.tree import opaque
 from paceline.core.update import clip_scale
 from paceline.engines.base import WantsStop
@@ -88,10 +88,10 @@ class ParameterServerEngine:
 
     def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """Return the function first -> rows of one turn, for the graph of a worker."""
-        weights = evaluated_vector(self._core.layout.parts)
+        evaluated = evaluated_vectors(self._core.layout.parts)
 
         def turn(first: tf.Tensor) -> tf.Tensor:
-            _, (params, stats) = self._read(weights, "stats")
+            _, (params, stats) = self._read(*evaluated)
             return self._core.evaluate_batches(split, params, stats, first, self._side_by_side)
 
         return turn

@@ -11,11 +11,12 @@ import tensorflow as tf
 from paceline.config.schedule import has_more
 from paceline.core.groups import build_segments, build_segments_update, cut, has_muon
 from paceline.core.replica import Core
-from paceline.core.state import Part
+from paceline.core.state import AVERAGED_STATS, Part
 from paceline.core.tree import opaque
-from paceline.core.update import Vectors, decay_mask, update_slice
+from paceline.core.update import average_of_stats, decay_mask, update_slice
 
 STAMP = 2  # float32 places of an int64
+STATISTICS = ("stats", AVERAGED_STATS)
 
 
 def bounds(size: int, count: int) -> list[tuple[int, int]]:
@@ -56,9 +57,12 @@ class Server:
         }
         if has_muon(optimizer):  # it needs whole variables
             own_params = slice(*layer_bounds(params, count)[index])
-            self.slices = {n: own if n == "stats" else own_params for n, own in self.slices.items()}
+            self.slices = {
+                n: own if n in STATISTICS else own_params for n, own in self.slices.items()
+            }
         self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
         self._update = opaque(partial(update_slice, optimizer))
+        self._average_stats = opaque(partial(average_of_stats, optimizer))
         self._update_groups = None
         if has_more(optimizer):
             own = self.slices["params"]
@@ -103,19 +107,26 @@ class Server:
         return tf.split(row, [self.sizes["params"], self.sizes["stats"], -1])
 
     def update(
-        self, gradient: tf.Tensor, rates: tf.Tensor, scale: tf.Tensor | None = None
-    ) -> Vectors:
-        """Return the vectors after an update, without the statistics."""
+        self,
+        gradient: tf.Tensor,
+        stats: tf.Tensor,
+        rates: tf.Tensor,
+        ready: tf.Tensor,
+        scale: tf.Tensor | None = None,
+    ) -> None:
+        """Update the vectors by a gradient and new statistics, if everything was `ready`."""
         vectors = {name: tf.identity(variable) for name, variable in self.vectors.items()}
         if self._update_groups:
-            return self._update_groups(vectors, gradient, rates, scale)
-        decay = None if self._decay is None else tf.identity(self._decay)
-        return self._update(vectors, gradient, rates, decay, scale)
-
-    def assign(self, new: Vectors, ready: tf.Tensor) -> None:
-        """Store the new vectors, if everything was ready for the update."""
-        if self._fixed is not None:
-            new = {**new, "stats": tf.where(self._fixed, self.vectors["stats"], new["stats"])}
+            new = self._update_groups(vectors, gradient, rates, scale)
+        else:
+            decay = None if self._decay is None else tf.identity(self._decay)
+            new = self._update(vectors, gradient, rates, decay, scale)
+        new = {**new, "stats": stats}
+        if AVERAGED_STATS in vectors:
+            new[AVERAGED_STATS] = self._average_stats(vectors[AVERAGED_STATS], stats, rates)
         for name, variable in self.vectors.items():
-            variable.assign(tf.where(ready, new[name], variable))
+            kept = ready
+            if name in STATISTICS and self._fixed is not None:
+                kept = ready & ~self._fixed
+            variable.assign(tf.where(kept, new[name], variable))
         self.version.assign_add(tf.cast(ready, tf.int64))

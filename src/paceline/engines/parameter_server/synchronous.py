@@ -95,6 +95,6 @@ class SynchronousEngine(ParameterServerEngine):
             scale = self._clip(tf.concat([gradient for gradient, _, _ in parts], 0), limit)
         for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
             with tf.device(server.device):
-                server.assign({**server.update(gradient, rates, scale), "stats": stats}, ready)
+                server.update(gradient, stats, rates, ready, scale)
         tail = parts[0][2] * tail_scale(self._replicas)
         return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)
