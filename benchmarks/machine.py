@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harness import ROOT
+from paceline.run_folder.versions import machine
 
 PACKAGES = ("paceline", "tensorflow-cpu", "tensorflow", "keras", "numpy", "ray")
 
@@ -45,21 +46,12 @@ def _versions() -> dict[str, str]:
     return found | ({"torch": torch} if torch else {})
 
 
-def processor() -> str:
-    """Return the name of this machine's CPU."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
-
-
 def describe() -> dict[str, object]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.executable).name, "-m", "benchmarks", *sys.argv[1:]]),
         "source": _output(["git", "describe", "--always", "--dirty"]),
-        "processor": processor(),
+        "processor": machine()["cpu"],
         "cores": len(os.sched_getaffinity(0)),
         "platform": platform.platform(),
         "load_average_at_start": os.getloadavg()[0],

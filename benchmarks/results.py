@@ -17,21 +17,22 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.flops_of_training import training_flops_of
-from benchmarks.machine import processor
 from paceline.results.report.charts import Chart, Drawing, Line
 from paceline.results.report.page import render_svg
 from paceline.results.report.run_data import read_run
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.versions import machine
 
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURED = Path(__file__).parent / "measured"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-CPU_RATIO_TO_PYTORCH = 2.30
-"""CPU time per image of ResNet-20, PyTorch's DDP to Paceline: `python -m benchmarks resnet20`."""
+CPU_RATIO_TO_PYTORCH = {"AMD EPYC": 2.30}
+"""By family of CPUs: CPU time per image of ResNet-20, PyTorch's DDP to Paceline (`python -m
+benchmarks resnet20`)."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,6 @@ def _speedrun(epochs: int, seeds: int) -> Row:
 
 
 _TEN_EPOCHS = _resnet(20, 10, 3)
-_FORTY_EPOCHS = _resnet(20, 40, 1)
-_AVERAGE = ("--optimizer.ema", "0.998")
 ROWS = (
     *(_speedrun(epochs, 3) for epochs in (2, 4, 6, 8)),
     _speedrun(11, 5),
@@ -90,16 +89,8 @@ ROWS = (
         "asynchronous",
         *("--sync.method", "async", "--workers", "2", "--ps", "1"),
     ),
-    _variant(replace(_TEN_EPOCHS, seeds=2), "average", "averaged weights", *_AVERAGE),
     _resnet(20, 20, 1),
-    _FORTY_EPOCHS,
-    _variant(_FORTY_EPOCHS, "average", "averaged weights", *_AVERAGE),
-    _variant(
-        _FORTY_EPOCHS,
-        "average-tensorflow",
-        "averaged weights, TensorFlow's kernels",
-        *(*_AVERAGE, "--kernels", "tensorflow"),
-    ),
+    _resnet(20, 40, 1),
     _resnet(56, 20, 1),
     _resnet(56, 40, 1),
 )
@@ -120,6 +111,11 @@ class Measured:
     peak_memory_gb: float
     processor: str
     """It decides the minutes, and the digest too."""
+
+    @property
+    def family(self) -> str:
+        """Return the family of the processor, such as "Intel Xeon"."""
+        return " ".join(self.processor.replace("(R)", "").split()[:2])
 
 
 def train(
@@ -177,7 +173,7 @@ def measure(folder: Path, accuracies: dict[str, float]) -> Measured:
         training_minutes=round(run.training_minutes, 1),
         images_per_second=round(run.images_per_second or 0),
         peak_memory_gb=round(cost["peak_memory_mb"] / 1000, 1),
-        processor=processor(),
+        processor=machine()["cpu"],
     )
 
 
@@ -209,7 +205,7 @@ def _spread(values: Sequence[float]) -> str:
 def table(finished: Finished) -> str:
     """Return the table in Markdown, with commands and digests below it."""
     head = ("network", "accuracy", "with views", "PFLOP", "CPU minutes", "training minutes")
-    head += ("images/s", "memory")
+    head += ("images/s", "memory", "CPU")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row, runs in finished.items():
         views = [
@@ -224,6 +220,7 @@ def table(finished: Finished) -> str:
             f"{statistics.median(run.training_minutes for run in runs):.1f}",
             f"{statistics.median(run.images_per_second for run in runs):,.0f}",
             f"{max(run.peak_memory_gb for run in runs):.1f} GB",
+            ", ".join(sorted({run.family for run in runs})),
         )
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| command | digests, seed 0 first |", "|---|---|"]
@@ -240,14 +237,16 @@ def _cpu_minutes(runs: Sequence[Measured]) -> float:
 
 
 def picture(finished: Finished) -> str:
-    """Return the accuracy over CPU minutes as SVG, a line for each network."""
+    """Return the accuracy over CPU minutes as SVG, a line for each network and family of CPUs."""
     lines = dict[str, list[tuple[float, float]]]()
     for row, runs in finished.items():
-        if row.in_picture:
-            accuracy = statistics.mean(_accuracies(runs, "none"))
-            lines.setdefault(row.network, []).append((_cpu_minutes(runs), accuracy))
-    if ours := lines.get("ResNet-20"):
-        lines["PyTorch"] = [(minutes * CPU_RATIO_TO_PYTORCH, value) for minutes, value in ours]
+        for family in sorted({run.family for run in runs} if row.in_picture else ()):
+            own = [run for run in runs if run.family == family]
+            minutes, accuracy = _cpu_minutes(own), statistics.mean(_accuracies(own, "none"))
+            lines.setdefault(f"{row.network}, {family}", []).append((minutes, accuracy))
+            if row.network == "ResNet-20" and (ratio := CPU_RATIO_TO_PYTORCH.get(family)):
+                other = lines.setdefault(f"{row.network}, {family}, PyTorch", [])
+                other.append((minutes * ratio, accuracy))
     drawn = [
         Line(name, sorted(points), i, marked=True) for i, (name, points) in enumerate(lines.items())
     ]

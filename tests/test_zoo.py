@@ -169,7 +169,8 @@ def test_the_whole_entry_is_made_again_and_another_digest_is_told(zoo: Path, tmp
     assert paceline("reproduce", "smoke-resnet8", cwd=tmp_path).code == 0
     copy = tmp_path / "zoo" / "smoke-resnet8"
     shutil.copytree(entry_of(zoo), copy)
-    row = read_json(copy / "zoo.json", "") | {"first_sha256": "0" * 64}
+    other = {"first_sha256": "0" * 64, "cpu": "a CPU of 1979"}
+    row = read_json(copy / "zoo.json", "") | other
     write_json(copy / "zoo.json", sealed(row))
     ended = paceline(
         *("reproduce", "smoke-resnet8", "--steps", STEPS),
@@ -178,3 +179,4 @@ def test_the_whole_entry_is_made_again_and_another_digest_is_told(zoo: Path, tmp
     )
     assert ended.code == 1
     assert "ANOTHER digest" in ended.out
+    assert "another CPU can give other bits: zoo a CPU of 1979, here" in ended.out

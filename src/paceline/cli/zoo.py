@@ -71,6 +71,7 @@ class AddToZoo:
 
     def __call__(self) -> int:
         from paceline.run_folder.finding import existing_run
+        from paceline.run_folder.versions import machine
         from paceline.run_folder.zoo import Row, add_entry
 
         run = existing_run(self.run)
@@ -88,6 +89,7 @@ class AddToZoo:
             first_steps=steps,
             first_sha256=first["state_sha256"],
             kernels=run.kernels(),
+            cpu=machine()["cpu"],
         )
         print(f"wrote {add_entry(row, run.path, Path(self.out))}")
         return 0
@@ -132,6 +134,7 @@ class Reproduce:
     data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:
+        from paceline.run_folder.versions import machine
         from paceline.run_folder.zoo import find_row
 
         row = find_row(self.name)
@@ -150,6 +153,8 @@ class Reproduce:
             f"{row.name} after {steps:,} steps: {'the same digest' if same else 'ANOTHER digest'}"
         )
         print(f"zoo   {wanted}\nhere  {found}")
+        if not same and machine()["cpu"] != row.cpu:
+            print(f"another CPU can give other bits: zoo {row.cpu}, here {machine()['cpu']}")
         return 0 if same else 1
 
 

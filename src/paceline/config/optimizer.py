@@ -32,9 +32,8 @@ class Optimizer:
     """Factor of the loss of each class's training examples, in the order of the classes. balanced:
     computed from the training data, so that all classes count alike. Empty: all are 1."""
     ema: float = 0.0
-    """Decay of a moving average of the weights, which is then evaluated and exported; 0 keeps
-    none. BatchNorm's statistics stay those of the last weights: if the weights still change much
-    at the end, the average is less accurate than they are."""
+    """Decay of a moving average of the weights and of BatchNorm's statistics, which is then
+    evaluated and exported; 0 keeps none."""
     ema_every: int = 1
     """Steps between two updates of that average."""
     ema_power: float = 0.0

@@ -44,6 +44,8 @@ class Row:
     first_sha256: str
     """Digest of the state after `first_steps` steps."""
     kernels: str
+    cpu: str = "an unknown CPU"
+    """Name of the CPU that computed both."""
 
     @property
     def experiment(self) -> Experiment:

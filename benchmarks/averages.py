@@ -1,0 +1,77 @@
+"""Compares BatchNorm statistics for the average of weights (`optimizer.ema`) on held-out images.
+
+    python -m benchmarks.averages RUN
+
+RUN was trained with --optimizer.ema and --data.validation. The first line is of the last weights,
+the others are of the average: with the statistics of the last weights, with the average of the
+statistics, which is what Paceline evaluates, and with statistics measured anew on training images.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.config.job import Job
+from paceline.core.evaluation import num_batches, summarise
+from paceline.core.metrics import SIGNALS
+from paceline.core.replica import Core
+from paceline.run_folder.checkpoint import Checkpoints
+from paceline.run_folder.folder import RunFolder
+from paceline.worker.build import build_core_for
+
+STEPS = 100
+"""Of measuring statistics anew; a moving statistic has then forgotten where it began."""
+
+
+def measured_anew(core: Core, params: tf.Tensor, stats: tf.Tensor, step: int) -> tf.Tensor:
+    """Return the statistics of constant weights after the training images of `STEPS` steps."""
+    size = core.layout.sizes()["params"]
+    replicas = range(core.experiment.replicas)
+
+    @tf.function
+    def advance(stats: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        signals = tf.zeros([len(SIGNALS)])
+        vectors = [
+            core.replica_vector(params, stats, step, tf.constant(k, tf.int64), signals)
+            for k in replicas
+        ]
+        moving = tf.reduce_mean(tf.stack(vectors), 0)[size : size + core.template.moving_size()]
+        return core.template.merge(stats, moving)
+
+    for number in range(step - STEPS, step):
+        stats = advance(stats, tf.constant(number, tf.int64))
+    return stats
+
+
+def accuracy(core: Core, params: tf.Tensor, stats: tf.Tensor) -> float:
+    """Return the accuracy on the validation split."""
+    numbers = range(num_batches(core.splits["validation"].size, core.eval_batch_size))
+    evaluate = core.evaluate_batch["validation"]
+    rows = [evaluate(params, stats, tf.constant(number, tf.int64)) for number in numbers]
+    return summarise("validation", np.stack(rows))["validation_accuracy"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.averages")
+    parser.add_argument("run")
+    run = RunFolder(parser.parse_args().run)
+    core = build_core_for(Job(run.experiment()))
+    state = Checkpoints(run.checkpoints, core.layout).choose("last")
+    last, average, stats, averaged_stats = (
+        tf.constant(state.vectors[name]) for name in ("params", "ema", "stats", "ema_stats")
+    )
+    anew = measured_anew(core, average, averaged_stats, state.step)
+    for name, params, own in (
+        ("last weights", last, stats),
+        ("average, statistics of the last weights", average, stats),
+        ("average, averaged statistics", average, averaged_stats),
+        ("average, statistics measured anew", average, anew),
+    ):
+        print(f"{accuracy(core, params, own):.4f}  {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
