@@ -243,9 +243,10 @@ def picture(finished: Finished) -> str:
         for family in sorted({run.family for run in runs} if row.in_picture else ()):
             own = [run for run in runs if run.family == family]
             minutes, accuracy = _cpu_minutes(own), statistics.mean(_accuracies(own, "none"))
-            lines.setdefault(f"{row.network}, {family}", []).append((minutes, accuracy))
+            vendor = family.split()[0]  # a label must be short
+            lines.setdefault(f"{row.network}, {vendor}", []).append((minutes, accuracy))
             if row.network == "ResNet-20" and (ratio := CPU_RATIO_TO_PYTORCH.get(family)):
-                other = lines.setdefault(f"{row.network}, {family}, PyTorch", [])
+                other = lines.setdefault(f"PyTorch, {vendor}", [])
                 other.append((minutes * ratio, accuracy))
     drawn = [
         Line(name, sorted(points), i, marked=True) for i, (name, points) in enumerate(lines.items())
