@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +25,7 @@ from paceline.errors import UserError
 from paceline.run_folder.checkpoint import Checkpoints
 from paceline.run_folder.files import read_json, sealed, write_json
 from paceline.run_folder.finding import existing_run
-from paceline.run_folder.zoo import FOLDER, find_row
+from paceline.run_folder.zoo import FOLDER, add_entry, find_row
 
 STEPS = "3"
 
@@ -73,6 +74,15 @@ def test_an_entry_is_evaluated_and_listed_like_its_run(zoo: Path, uninterrupted:
     ]
     for name in ("accuracy", "loss", "classes"):
         assert found[0][name] == found[1][name]
+
+
+def test_an_entry_does_not_contain_the_folder_of_its_data(uninterrupted: Path, tmp_path: Path):
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    config = read_json(run / "config.json", "")
+    config["experiment"]["data"]["dir"] = "../mine"
+    write_json(run / "config.json", sealed(config | {"data_dir": "/home/me/mine"}))
+    entry = add_entry(replace(find_row("smoke-resnet8"), name="copy"), run, tmp_path / "entries")
+    assert "mine" not in (entry / "config.json").read_text()
 
 
 def test_a_damaged_entry_is_refused(zoo: Path, tmp_path: Path):

@@ -12,12 +12,14 @@ from PIL import Image
 
 import paceline
 from in_process import paceline_here
+from paceline.run_folder.files import read_json
 from paceline.run_folder.versions import machine
-from paceline.run_folder.zoo import FOLDER, list_zoo
+from paceline.run_folder.zoo import FOLDER, list_zoo, zoo_folder
 
 ROOT = Path(__file__).parents[1]
 PACKAGED = ("cifar10-resnet20", "shapes-resnet8")
-ENTRIES = (*PACKAGED, "cifar10-speedrun")
+SHORTER = ("cifar10-resnet20-10-epochs",)
+ENTRIES = (*PACKAGED, "cifar10-speedrun", *SHORTER)
 MOST_BYTES = 5_000_000
 """Of the entries in the wheel."""
 
@@ -43,6 +45,14 @@ def test_the_list_has_all_entries_and_the_wheel_the_small_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_names_no_folder_of_the_machine_that_trained_it(name: str) -> None:
+    config = read_json(zoo_folder(name) / "config.json", "")
+    assert (config["data_dir"], config["experiment"]["data"]["dir"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "name", [*ENTRIES[:3], *(pytest.param(each, marks=pytest.mark.long) for each in SHORTER)]
+)
 def test_an_entry_loads_as_a_keras_model_and_predicts_a_file(name: str, tmp_path: Path) -> None:
     model = paceline.load(f"zoo:{name}")
     assert model.output_shape == (None, 10)
@@ -54,7 +64,10 @@ def test_an_entry_loads_as_a_keras_model_and_predicts_a_file(name: str, tmp_path
 
 @pytest.mark.parametrize(
     "name",
-    ["shapes-resnet8", *(pytest.param(each, marks=pytest.mark.long) for each in ENTRIES[::2])],
+    [
+        pytest.param(each, marks=pytest.mark.long if each.startswith("cifar10") else ())
+        for each in ENTRIES
+    ],
 )
 def test_an_entry_has_the_accuracy_of_its_row(name: str, tmp_path: Path) -> None:
     (row,) = [row for row in list_zoo() if row.name == name]

@@ -156,7 +156,7 @@ def add_entry(row: Row, run: Path, folder: Path) -> Path:
         config = read_json(run / "config.json", ADVICE)
         experiment = _without_code(Experiment.from_json(config["experiment"]), row.name)
         anywhere = replace(experiment, data=replace(experiment.data, dir=""))
-        config |= {"experiment": anywhere.to_json()}
+        config |= {"experiment": anywhere.to_json(), "data_dir": ""}
         write_json(entry / "config.json", sealed(config))
         shutil.copyfile(run / "result.json", entry / "result.json")
         folders = run / "checkpoints", entry / "checkpoints"
