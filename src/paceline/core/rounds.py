@@ -18,7 +18,7 @@ from paceline.config.schedule import rates
 from paceline.core import loss_scale
 from paceline.core.metrics import TAIL, tail_scale
 from paceline.core.replica import Core
-from paceline.core.state import AVERAGED_STATS
+from paceline.core.state import STATISTICS
 from paceline.core.tree import opaque
 from paceline.core.update import Vectors
 
@@ -132,8 +132,9 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
         tails = tf.reshape(tails, [length, len(TAIL)]) * scale
         new = dict(zip(names, pieces, strict=True))
-        for name in {"stats", AVERAGED_STATS} & new.keys():
-            new[name] = template.keep_fixed(vectors[name], new[name])
+        for name in STATISTICS:
+            if name in new:
+                new[name] = template.keep_fixed(vectors[name], new[name])
         return new, tails
 
     return one_replica, finish

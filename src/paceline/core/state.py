@@ -62,6 +62,7 @@ class StateLayout:
 
 AVERAGED_STATS = "ema_stats"
 """Name of the vector with the moving average of the statistics."""
+STATISTICS = ("stats", AVERAGED_STATS)
 
 
 def evaluated_vectors(names: Container[str]) -> tuple[str, str]:

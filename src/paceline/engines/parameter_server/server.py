@@ -11,12 +11,11 @@ import tensorflow as tf
 from paceline.config.schedule import has_more
 from paceline.core.groups import build_segments, build_segments_update, cut, has_muon
 from paceline.core.replica import Core
-from paceline.core.state import AVERAGED_STATS, Part
+from paceline.core.state import AVERAGED_STATS, STATISTICS, Part
 from paceline.core.tree import opaque
 from paceline.core.update import average_of_stats, decay_mask, update_slice
 
 STAMP = 2  # float32 places of an int64
-STATISTICS = ("stats", AVERAGED_STATS)
 
 
 def bounds(size: int, count: int) -> list[tuple[int, int]]:
@@ -125,8 +124,8 @@ class Server:
         if AVERAGED_STATS in vectors:
             new[AVERAGED_STATS] = self._average_stats(vectors[AVERAGED_STATS], stats, rates)
         for name, variable in self.vectors.items():
-            kept = ready
+            changes = ready
             if name in STATISTICS and self._fixed is not None:
-                kept = ready & ~self._fixed
-            variable.assign(tf.where(kept, new[name], variable))
+                changes = ready & ~self._fixed
+            variable.assign(tf.where(changes, new[name], variable))
         self.version.assign_add(tf.cast(ready, tf.int64))
