@@ -18,7 +18,7 @@ from paceline.run_folder.zoo import FOLDER, list_zoo, zoo_folder
 
 ROOT = Path(__file__).parents[1]
 PACKAGED = ("cifar10-resnet20", "shapes-resnet8")
-SHORTER = ("cifar10-resnet20-10-epochs", "cifar10-resnet20-20-epochs")
+SHORTER = tuple(f"cifar10-{each}-epochs" for each in ("resnet20-10", "resnet20-20", "resnet56-20"))
 ENTRIES = (*PACKAGED, "cifar10-speedrun", *SHORTER)
 MOST_BYTES = 5_000_000
 """Of the entries in the wheel."""
