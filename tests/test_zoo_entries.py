@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.images import find_cifar10
+from benchmarks.results import read_finished
 from PIL import Image
 
 import paceline
@@ -18,7 +19,13 @@ from paceline.run_folder.zoo import FOLDER, list_zoo, zoo_folder
 
 ROOT = Path(__file__).parents[1]
 PACKAGED = ("cifar10-resnet20", "shapes-resnet8")
-SHORTER = tuple(f"cifar10-{each}-epochs" for each in ("resnet20-10", "resnet20-20", "resnet56-20"))
+SHORTER = tuple(
+    f"cifar10-{each}-epochs"
+    for each in (
+        *("speedrun-2", "speedrun-4", "speedrun-6", "speedrun-8"),
+        *("resnet20-10", "resnet20-weights-10", "resnet20-20", "resnet56-20"),
+    )
+)
 ENTRIES = (*PACKAGED, "cifar10-speedrun", *SHORTER, "cifar10-resnet56")
 MOST_BYTES = 5_000_000
 """Of the entries in the wheel."""
@@ -42,6 +49,13 @@ def test_the_list_has_all_entries_and_the_wheel_the_small_ones() -> None:
     package = ROOT / "src" / "paceline" / "zoo"
     assert {path.parent.name for path in package.glob("*/zoo.json")} == set(PACKAGED)
     assert sum(path.stat().st_size for path in package.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_each_row_of_the_results_has_its_weights_in_the_zoo() -> None:
+    asynchronous = "resnet20-10-async"  # its digest is another one in each run
+    rows = {row.name: runs[0].digest for row, runs in read_finished().items()}
+    digests = {row.state_sha256 for row in list_zoo()}
+    assert {name for name, digest in rows.items() if digest not in digests} == {asynchronous}
 
 
 @pytest.mark.parametrize("name", ENTRIES)
