@@ -107,7 +107,7 @@ def test_training_never_waits_for_a_tracker(monkeypatch: pytest.MonkeyPatch) -> 
     for step in range(1, 100):
         tracks(step, {"loss": 1.0})
     tracks.finish({"finished": True})
-    assert time.monotonic() - began < service.slow_s  # not even one answer was waited for
+    assert time.monotonic() - began < 2
     assert "mlflow did not get everything" in warnings[-1]
 
 
