@@ -32,7 +32,7 @@ check: setup-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict $(addprefix src/paceline/,config core places run_folder)
+	$(BIN)/mypy --strict $(addprefix src/paceline/,experiment maths places runs storage)
 	$(BIN)/lint-imports
 	$(MKDOCS) build --strict --quiet
 	@rm -rf build/dist && mkdir -p build
@@ -57,7 +57,7 @@ docs-serve: setup-all
 sanitize:
 	mkdir -p build
 	g++ -O1 -g -mavx2 -mfma -std=c++17 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-	    -I$(KERNELS) tests/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
+	    -I$(KERNELS) tests/support/check_kernels.cc $(filter-out %ops.cc,$(wildcard $(KERNELS)/*.cc)) -o build/check-kernels
 	build/check-kernels
 
 # What the long tests of trackers need. MLflow's server, with 700 MB of packages that are not in constraints.txt, is in build/mlflow.
@@ -71,7 +71,7 @@ MINUTES ?= 10
 SEED ?= 1
 chaos: setup-all
 	@mkdir -p build
-	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED) --log build/chaos.jsonl
+	$(BIN)/python tests/support/chaos.py --minutes $(MINUTES) --seed $(SEED) --log build/chaos.jsonl
 
 # A wheel with the compiled kernels in it, in dist/.
 wheel: setup

@@ -14,13 +14,13 @@ import argparse
 import numpy as np
 import tensorflow as tf
 
-from paceline.config.job import Job
-from paceline.core.evaluation import num_batches, summarise
-from paceline.core.metrics import SIGNALS
-from paceline.core.replica import Core
-from paceline.run_folder.checkpoint import Checkpoints
-from paceline.run_folder.folder import RunFolder
-from paceline.worker.build import build_core_for
+from paceline.job import Job
+from paceline.maths.evaluation import num_batches, summarise
+from paceline.maths.metrics import SIGNALS
+from paceline.maths.replica import Core
+from paceline.runs.checkpoints import Checkpoints
+from paceline.runs.folder import RunFolder
+from paceline.worker_build import build_core_for
 
 STEPS = 100
 """Of measuring statistics anew; a moving statistic has then forgotten where it began."""

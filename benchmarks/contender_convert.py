@@ -41,7 +41,7 @@ def serve_decoding(folder: str) -> None:
 def serve_conversion(folder: str) -> None:
     from rich.console import Console
 
-    from paceline.data.tools.convert import convert
+    from paceline.formats.convert import convert
 
     channel = Channel()
     while (steps := channel.next_turn()) is not None:

@@ -30,7 +30,7 @@ class Exchanger:
         self._vector = np.ones(size, np.float32)
 
     def load(self, attempt: int, state: Any, index: int, workers: int) -> None:
-        from paceline.engines.object_store.actor import num_shards
+        from paceline.engines_more.object_store.actor import num_shards
 
         self._workers, self._shards = workers, num_shards(workers)
 
@@ -40,7 +40,7 @@ class Exchanger:
         return [*np.array_split(rows, self._shards, axis=1), np.zeros((1, 5), np.float32)]
 
     def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
-        from paceline.engines.object_store.actor import mean
+        from paceline.engines_more.object_store.actor import mean
 
         return mean(pieces, self._workers)
 
@@ -54,9 +54,9 @@ def build_exchange(workers: int, size: int) -> Any:
     """Run the engine with actors that only exchange."""
     import ray
 
-    from paceline.config.job import Job, Place
-    from paceline.config.recipes import get_recipe
-    from paceline.engines.object_store.engine import ObjectStoreEngine
+    from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
+    from paceline.experiment.recipes.table import get_recipe
+    from paceline.job import Job, Place
 
     ray.init(
         address="local",

@@ -17,12 +17,12 @@ import sys
 from dataclasses import replace
 
 from benchmarks.protocol import serve
-from paceline.config.cluster import Cluster
-from paceline.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
-from paceline.config.job import Job, Place
-from paceline.config.recipes import get_recipe
+from paceline.cluster import Cluster
 from paceline.engines.base import Engine
-from paceline.worker.devices import import_tensorflow
+from paceline.engines.devices import import_tensorflow
+from paceline.experiment.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.experiment.recipes.table import get_recipe
+from paceline.job import Job, Place
 
 REPLICAS = "PACELINE_BENCH_REPLICAS"
 MEAN = "PACELINE_BENCH_MEAN"
@@ -72,7 +72,7 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
     if os.environ.get(MEAN) and cluster.num_workers > 1:
         replace_mean(os.environ[MEAN])
     from paceline.engines.collective import open_engine
-    from paceline.worker.build import build_core_for
+    from paceline.worker_build import build_core_for
 
     core, engine = open_engine(job, lambda: build_core_for(job), lambda: False)
     engine.load(core.initial_state())
@@ -83,8 +83,8 @@ def replace_mean(name: str) -> None:
     """Let the engine add up the replicas in another way than Paceline does."""
     import tensorflow as tf
 
-    from paceline.core.tree import tree_sum
     from paceline.engines.collective import CollectiveEngine
+    from paceline.maths.tree import tree_sum
 
     def ring(engine: CollectiveEngine, results: list[tf.Tensor]) -> tf.Tensor:
         context = tf.distribute.get_replica_context()

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
-from paceline.config.experiment import Experiment
-from paceline.config.job import Job
-from paceline.worker.build import build_core_for
-from paceline.worker.devices import build_strategy
+from paceline.engines.devices import build_strategy
+from paceline.experiment.experiment import Experiment
+from paceline.job import Job
+from paceline.worker_build import build_core_for
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from paceline.core.replica import Core
     from paceline.data.batches import Batch
+    from paceline.maths.replica import Core
 
 Touch = Callable[["Batch"], "tf.Tensor"]
 """A number that needs the batch, so that preparing it is not optimised away."""

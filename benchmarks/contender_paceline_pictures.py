@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from benchmarks.contender_paceline_input import serve_input
 from benchmarks.pictures import BATCH_SIZE, MEAN, STD
 from benchmarks.protocol import Channel, Clock
-from paceline.config.experiment import Data, Experiment, Model, Schedule
-from paceline.config.job import Job
-from paceline.worker.build import build_core_for
-from paceline.worker.devices import build_strategy
+from paceline.engines.devices import build_strategy
+from paceline.experiment.experiment import Data, Experiment, Model, Schedule
+from paceline.job import Job
+from paceline.worker_build import build_core_for
 
 if TYPE_CHECKING:
     import tensorflow as tf

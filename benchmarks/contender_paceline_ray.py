@@ -13,9 +13,9 @@ from functools import partial
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve_group
-from paceline.config.experiment import Sync
-from paceline.config.job import Job, Place
-from paceline.worker.build import build_core_for
+from paceline.experiment.experiment import Sync
+from paceline.job import Job, Place
+from paceline.worker_build import build_core_for
 
 WORKERS, EVERY = 2, 10
 
@@ -25,7 +25,7 @@ def main() -> None:
         build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY)
     )
     job = Job(experiment, Place(on="ray", workers=WORKERS))
-    from paceline.engines.object_store.engine import open_engine
+    from paceline.engines_more.object_store.object_store_engine import open_engine
 
     core, engine = open_engine(job, partial(build_core_for, job), lambda: False)
     engine.load(core.initial_state())

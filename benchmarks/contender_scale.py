@@ -25,11 +25,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from benchmarks.forked import run_forked
-from paceline.core.shares import divided_tree
-from paceline.core.tree import add, tree_sum
-from paceline.engines.collectives import Collectives
-from paceline.engines.exchange import ExactSum
+from paceline.engines.pairs import ExactSum
 from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
+from paceline.engines.tf_pairs import Collectives
+from paceline.maths.shares import divided_tree
+from paceline.maths.tree import add, tree_sum
 
 _CLONE_NEWNET = 0x40000000
 _TIMEOUT_S = 150

@@ -24,7 +24,7 @@ def serve_predict(run: str, folder: str) -> None:
     from PIL import Image
     from pyspark.sql import SparkSession
 
-    from paceline.spark import predict
+    from paceline.extras.spark_predict import predict
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     pictures = []
@@ -51,7 +51,7 @@ def serve_predict(run: str, folder: str) -> None:
 
 def serve_eval(run: str, folder: str) -> None:
     from paceline.results.evaluate import evaluate_run
-    from paceline.run_folder.folder import RunFolder
+    from paceline.runs.folder import RunFolder
 
     channel = Channel()
     while (steps := channel.next_turn()) is not None:

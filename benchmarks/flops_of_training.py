@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import keras
 
-from paceline.config.experiment import Experiment
-from paceline.config.phases import build_phases
-from paceline.config.plan import build_plan
-from paceline.models import build_model
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.phases import build_phases
+from paceline.experiment.plan import build_plan
+from paceline.models.build import build_model
 
 
 def training_flops_of(experiment: Experiment, train_size: int) -> float:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from paceline.config.experiment import Data
-from paceline.data.sources import example
-from paceline.data.sources.keys import IMAGE_KEY, LABEL_KEY
-from paceline.data.sources.records import framed
-from paceline.data.sources.shards import LABELS
+from paceline.experiment.experiment import Data
+from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.keys import IMAGE_KEY, LABEL_KEY
+from paceline.formats.tfrecord.records import framed
+from paceline.formats.tfrecord.shards import LABELS
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -50,7 +50,7 @@ def write_shards(folder: Path, records: int) -> None:
 
 def open_folder(folder: str) -> Source:
     """Do everything from a folder to a source that can be read at any position."""
-    from paceline.data.sources.tfrecord import build_tfrecord
+    from paceline.formats.tfrecord.tfrecord_source import build_tfrecord
 
     return build_tfrecord(Data(source="tfrecord", dir=folder), Console(quiet=True))
 
@@ -80,8 +80,8 @@ def memory_bytes(field: str) -> int:
 
 def make(folder: str) -> dict[str, float]:
     """Open a folder for the first time, which has to find every record."""
-    from paceline.data.sources.index import load_index
-    from paceline.data.sources.shards import train_and_test
+    from paceline.formats.tfrecord.index import load_index
+    from paceline.formats.tfrecord.shards import train_and_test
 
     began = time.perf_counter()
     parts = load_index(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harness import ROOT
-from paceline.run_folder.versions import machine
+from paceline.versions import machine
 
 PACKAGES = ("paceline", "tensorflow-cpu", "tensorflow", "keras", "numpy", "ray")
 

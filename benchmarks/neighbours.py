@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from benchmarks.protocol import serve_processes
-from paceline.places.neighbours import Neighbours
+from paceline.places.supervise.neighbors import Neighbours
 
 
 def free_addresses(count: int) -> list[str]:

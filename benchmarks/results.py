@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.flops_of_training import training_flops_of
-from paceline.results.report.charts import Chart, Drawing, Line
-from paceline.results.report.page import render_svg
-from paceline.results.report.run_data import read_run
-from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.versions import machine
+from paceline.extras.report.charts import Chart, Drawing, Line
+from paceline.extras.report.report_page import render_svg
+from paceline.extras.report.run_data import read_run
+from paceline.runs.folder import RunFolder
+from paceline.versions import machine
 
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURED = Path(__file__).parent / "measured"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.core.shares import divided_tree
+from paceline.maths.shares import divided_tree
 
 FLOAT_BYTES = 4
 LATENCY_S = 50e-6  # of a round on a network of one data centre
@@ -31,7 +31,7 @@ class Traffic:
 
 
 def exact_traffic(workers: int, replicas: int) -> Traffic:
-    """Return the traffic of `paceline.engines.exchange`."""
+    """Return the traffic of `paceline.engines.pairs`."""
     if workers <= 2:
         return Traffic(workers - 1.0, workers - 1, workers - 1)
     counts = [len(spans) for spans in divided_tree(replicas, workers)]

@@ -16,7 +16,7 @@ from benchmarks.harness import Contender, Measured, alternate
 from benchmarks.pictures import BATCH_SIZE, picture_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, best, quartiles, ratio, rows
-from paceline.data.tools.convert import convert
+from paceline.formats.convert import convert
 
 INPUT_TARGET = Target(">=", 0.95)
 START_TARGET = Target("<=", 1.1)

@@ -17,7 +17,7 @@ from benchmarks.harness import ContenderFailed
 from benchmarks.images import cifar10_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, quartiles
-from paceline.config.job import Job, Place, Run
+from paceline.job import Job, Place, Run
 from paceline.messages import Block, Message, Start
 from paceline.places import local
 

@@ -13,7 +13,7 @@ from benchmarks.machine import torch_python
 from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
-from paceline.data.sources.arrays import save_arrays
+from paceline.formats.arrays import save_arrays
 
 PYTORCH_TARGET = Target(">=", 1.5)
 KERNELS_TARGET = Target(">=", 1.5)

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.api import Result, evaluate, export, predict, recipes, report, runs, search, train
-from paceline.config.experiment import (
+from paceline.api.functions import (
+    Result,
+    evaluate,
+    export,
+    predict,
+    recipes,
+    report,
+    runs,
+    search,
+    train,
+)
+from paceline.errors import UserError
+from paceline.experiment.experiment import (
     Data,
     EarlyStopping,
     Experiment,
@@ -18,17 +29,16 @@ from paceline.config.experiment import (
     Schedule,
     Sync,
 )
-from paceline.config.job import Place, Run
-from paceline.config.recipes import get_recipe
-from paceline.errors import UserError
+from paceline.experiment.recipes.table import get_recipe
+from paceline.job import Place, Run
 
 if TYPE_CHECKING:
-    from paceline.core.weights import Weights
     from paceline.data.source import Source, Split
-    from paceline.library.keras_callbacks import KerasCallbacks
+    from paceline.extras.keras_callbacks import KerasCallbacks
+    from paceline.extras.search.run_search import SearchResult
+    from paceline.extras.weights import Weights
     from paceline.results.predictor import load_predictor
     from paceline.results.trained_model import load
-    from paceline.tuning.run import SearchResult
 
 __all__ = [
     "Data",
@@ -61,11 +71,11 @@ __all__ = [
 ]
 
 _LATE = {
-    "KerasCallbacks": "paceline.library.keras_callbacks",
-    "SearchResult": "paceline.tuning.run",
+    "KerasCallbacks": "paceline.extras.keras_callbacks",
+    "SearchResult": "paceline.extras.search.run_search",
     "Source": "paceline.data.source",
     "Split": "paceline.data.source",
-    "Weights": "paceline.core.weights",
+    "Weights": "paceline.extras.weights",
     "load": "paceline.results.trained_model",
     "load_predictor": "paceline.results.predictor",
 }

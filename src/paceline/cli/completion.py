@@ -90,11 +90,11 @@ def _all_candidates(before: list[str], word: str) -> Sequence[str]:
 def _known(metavar: str, word: str) -> Sequence[str]:
     """Return the names that exist of what `metavar` stands for; of runs also their paths."""
     if metavar == "RECIPE":
-        from paceline.config.recipes import RECIPES
+        from paceline.experiment.recipes.table import RECIPES
 
         return list(RECIPES)
     if metavar == "RUN":
-        from paceline.run_folder.finding import all_runs
+        from paceline.runs.finding import all_runs
 
         paths = [run.path for run in all_runs()]
         names = [path.name for path in paths]

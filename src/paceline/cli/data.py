@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from paceline.cli.parse import DataFolder
-from paceline.config.experiment import Data
-from paceline.config.job import Spark
+from paceline.experiment.experiment import Data
+from paceline.job import Spark
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Fetch:
     """Folder to write it to."""
 
     def __call__(self) -> int:
-        from paceline.data.tools.fetch import fetch
+        from paceline.formats.fetch import fetch
 
         print(f"ready: --data.dir {fetch(self.name, self.dir)}")
         return 0
@@ -69,8 +69,8 @@ class Info:
     data: Reading = field(default_factory=Reading)
 
     def __call__(self) -> int:
-        from paceline.data.remote import local_folder
-        from paceline.data.tools.info import describe_source, description_lines, detect
+        from paceline.formats.detect import describe_source, description_lines, detect
+        from paceline.storage.data_cache import local_folder
 
         folder = local_folder(self.dir)
         source = detect(folder)  # before TensorFlow is loaded: it finds most mistakes
@@ -79,7 +79,7 @@ class Info:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         os.environ |= quiet | {"CUDA_VISIBLE_DEVICES": "-1"}
-        from paceline.data import build_source
+        from paceline.data.build import build_source
 
         built = build_source(Data(**vars(self.data), source=source, dir=folder))
         print("\n".join(description_lines(describe_source(built))))
@@ -117,9 +117,9 @@ class Convert:
     spark: Spark = field(default_factory=Spark)
 
     def __call__(self) -> int:
-        from paceline.data.remote import local_folder
-        from paceline.data.tools.convert import convert, convert_remote
-        from paceline.run_folder.storage import is_remote
+        from paceline.formats.convert import convert, convert_remote
+        from paceline.storage.backends import is_remote
+        from paceline.storage.data_cache import local_folder
 
         to = convert_remote if is_remote(self.out) else convert
         to(
@@ -152,8 +152,8 @@ class Check:
     data: Reading = field(default_factory=Reading)
 
     def __call__(self) -> int:
-        from paceline.data.remote import local_folder
-        from paceline.data.tools.check import check
+        from paceline.formats.check import check
+        from paceline.storage.data_cache import local_folder
 
         report = check(local_folder(self.dir), Data(**vars(self.data)))
         print("\n".join(report.lines()))

@@ -10,7 +10,7 @@ import tyro
 
 from paceline.cli.results import DataFlags
 from paceline.errors import UserError
-from paceline.machine.bench import Kind, measure_recipe
+from paceline.extras.bench import Kind, measure_recipe
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Doctor:
         from rich.console import Console
         from rich.text import Text
 
-        from paceline.machine.doctor import examine_machine
+        from paceline.extras.doctor import examine_machine
 
         console, broken = Console(), False
         styles = {"good": "green", "slow": "yellow", "broken": "red", "absent": "dim"}
@@ -67,7 +67,7 @@ class Bench:
     """Numbers of workers to measure."""
 
     def __call__(self) -> int:
-        from paceline.config.recipes import get_recipe
+        from paceline.experiment.recipes.table import get_recipe
 
         if self.seconds <= 0 or not self.workers:
             raise UserError(

@@ -13,8 +13,8 @@ import tyro
 import tyro._docstrings as docstrings
 import tyro._errors as refused
 
-from paceline.config.overrides import nearest_name
 from paceline.errors import UserError
+from paceline.experiment.overrides import nearest_name
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from paceline.cli.parse import RunName
-from paceline.config.views import Views
 from paceline.errors import UserError
+from paceline.experiment.views import Views
 from paceline.messages import Message, Predictions, Progress, Send, Warn
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Eval:
         from rich.console import Console
 
         from paceline.results.in_worker import in_a_worker
-        from paceline.run_folder.finding import existing_run
+        from paceline.runs.finding import existing_run
 
         request: dict[str, Any] = {"checkpoint": self.checkpoint, "data_dir": self.data.dir}
         request["split"] = self.split
@@ -140,7 +140,7 @@ class Predict:
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
         from paceline.results.predict_files import Prediction, find_files
-        from paceline.run_folder.finding import existing_run
+        from paceline.runs.finding import existing_run
 
         self._check()
         run, files = existing_run(self.run), find_files(self.images)
@@ -198,7 +198,7 @@ def _csv_writer(top: int) -> Callable[[Prediction], None]:
 @contextmanager
 def _listening(what: str) -> Iterator[Send]:
     """Yield a listener that shows a worker's warnings and, after two seconds, its progress."""
-    from paceline.data.tools.progress_bar import late_bar
+    from paceline.storage.progress_bar import late_bar
 
     done = 0
     with ExitStack() as stack:

@@ -40,7 +40,7 @@ class ListRuns:
         from rich.table import Table
         from rich.text import Text
 
-        from paceline import api
+        from paceline.api import functions as api
 
         rows = api.runs(self.dir, sort=self.sort)
         if not rows:
@@ -103,7 +103,7 @@ class WriteReport:
     """Replace the file if it exists."""
 
     def __call__(self) -> int:
-        from paceline import api
+        from paceline.api import functions as api
 
         if not self.runs:
             raise UserError("which run? Use: paceline report RUN... -o FILE")
@@ -131,7 +131,7 @@ class TensorBoard:
     """Address to listen at. localhost admits only this machine, 0.0.0.0 every machine."""
 
     def __call__(self) -> int:
-        from paceline.run_folder.finding import existing_run
+        from paceline.runs.finding import existing_run
 
         if not self.runs:
             raise UserError(

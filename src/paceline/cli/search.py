@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline.config.experiment import Experiment
-from paceline.config.job import Place
-from paceline.config.recipes import get_recipe
-from paceline.tuning.options import Options, build_search
-from paceline.tuning.space import parse_over
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.recipes.table import get_recipe
+from paceline.extras.search.options import Options, build_search
+from paceline.extras.search.space import parse_over
+from paceline.job import Place
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from paceline.tuning.options import Search as Plan
-    from paceline.tuning.run import SearchResult
-    from paceline.tuning.trials import TrialSummary
+    from paceline.extras.search.options import Search as Plan
+    from paceline.extras.search.run_search import SearchResult
+    from paceline.extras.search.trials import TrialSummary
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Search:
         return cls(name, get_recipe(name), Place(), Options())
 
     def __call__(self) -> int:
-        from paceline.places.failures import Interrupted
-        from paceline.tuning.run import run_search
+        from paceline.extras.search.run_search import run_search
+        from paceline.places.supervise.failures import Interrupted
 
         space = parse_over(self.over, self.experiment)
         plan = build_search(self.recipe, self.experiment, space, self.place, self.options)

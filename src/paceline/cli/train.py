@@ -14,10 +14,10 @@ from typing import Annotated
 
 import tyro
 
-from paceline.config.experiment import Experiment
-from paceline.config.job import Job, Place, Run
-from paceline.config.overrides import changed_flags
-from paceline.config.recipes import describe_recipes, get_recipe
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.overrides import changed_flags
+from paceline.experiment.recipes.table import describe_recipes, get_recipe
+from paceline.job import Job, Place, Run
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Train:
         return cls(name, get_recipe(name), Place(), Run())
 
     def __call__(self) -> int:
-        from paceline.library.training import run_job
-        from paceline.places.failures import Interrupted
-        from paceline.run_folder.finding import default_path
+        from paceline.api.training import run_job
+        from paceline.places.supervise.failures import Interrupted
+        from paceline.runs.finding import default_path
 
         run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
         run = dataclasses.replace(self.run, run_dir=run_dir)
@@ -72,8 +72,8 @@ class Train:
 
 def _describe(job: Job) -> dict[str, object]:
     """Print what a dry run finds; keep its folder only if it failed and left a log to read."""
-    from paceline.places import launch
-    from paceline.places.failures import WorkerFailed
+    from paceline.launch import launch
+    from paceline.places.supervise.failures import WorkerFailed
 
     folder = tempfile.mkdtemp(prefix="paceline-dry-run-")
     dry = dataclasses.replace(job, run=dataclasses.replace(job.run, run_dir=folder))
@@ -123,5 +123,5 @@ class SparkScript:
 
             print(write_package(Path(self.zip)))
         else:
-            print(Path(__file__).parents[1] / "spark_script.py")
+            print(Path(__file__).parents[1] / "places" / "spark" / "script.py")
         return 0

@@ -16,7 +16,7 @@ from paceline.cli.results import DataFlags
 from paceline.errors import UserError
 
 if TYPE_CHECKING:
-    from paceline.config.experiment import Experiment
+    from paceline.experiment.experiment import Experiment
 
 EntryName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 
@@ -33,7 +33,7 @@ class ListZoo:
         from rich.table import Table
         from rich.text import Text
 
-        from paceline.run_folder.zoo import FOLDER, list_zoo
+        from paceline.extras.zoo import FOLDER, list_zoo
 
         rows = list_zoo()
         if not rows:
@@ -70,9 +70,9 @@ class AddToZoo:
     data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:
-        from paceline.run_folder.finding import existing_run
-        from paceline.run_folder.versions import machine
-        from paceline.run_folder.zoo import Row, add_entry
+        from paceline.extras.zoo import Row, add_entry
+        from paceline.runs.finding import existing_run
+        from paceline.versions import machine
 
         run = existing_run(self.run)
         result = run.read_result()
@@ -111,7 +111,7 @@ class FetchFromZoo:
     """Folder that has the entry, or its URL."""
 
     def __call__(self) -> int:
-        from paceline.run_folder.zoo import fetch_entry
+        from paceline.extras.zoo import fetch_entry
 
         print(f"wrote {fetch_entry(self.source, self.name, print)}")
         return 0
@@ -134,8 +134,8 @@ class Reproduce:
     data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:
-        from paceline.run_folder.versions import machine
-        from paceline.run_folder.zoo import find_row
+        from paceline.extras.zoo import find_row
+        from paceline.versions import machine
 
         row = find_row(self.name)
         if self.steps not in (0, row.first_steps, row.step):
@@ -162,8 +162,8 @@ def train_first(
     experiment: Experiment, kernels: str, stop_at: int, data_dir: str
 ) -> dict[str, Any]:
     """Train an experiment up to a step, or with 0 to its end, in a temporary folder."""
-    from paceline.api import run_job
-    from paceline.config.job import Job, Place, Run
+    from paceline.api.functions import run_job
+    from paceline.job import Job, Place, Run
 
     where = os.path.abspath(data_dir) if data_dir else experiment.data.dir
     experiment = replace(

@@ -9,15 +9,17 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from paceline.config.experiment import Data, Experiment
-from paceline.data import augment, encoded, order
-from paceline.data.colour import change_colours
+from paceline.data import order
+from paceline.data.augment import crop as augment
+from paceline.data.augment.color import change_colours
+from paceline.data.augment.erase import cutout, erase
+from paceline.data.augment.mix import mix
+from paceline.data.augment.rand_augment import rand_augment
 from paceline.data.draws import Draws
-from paceline.data.mixing import mix
-from paceline.data.rand_augment import rand_augment
-from paceline.data.rectangles import cutout, erase
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
+from paceline.experiment.experiment import Data, Experiment
+from paceline.formats.encoded import prepare as encoded
 
 Shape = tuple[int, int, int]
 """Height, width, channels."""

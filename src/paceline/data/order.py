@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from paceline.config.experiment import Experiment
-from paceline.config.plan import steps_per_epoch
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.plan import steps_per_epoch
 
 _SALT = 0x9ACE  # keeps the key of the order apart from other uses of the same seed
 

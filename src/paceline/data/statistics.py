@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.config.experiment import Data, Experiment, Optimizer
 from paceline.data.batches import evaluation_images
 from paceline.data.source import Split
 from paceline.errors import UserError
+from paceline.experiment.experiment import Data, Experiment, Optimizer
 
 CHUNK = 250
 """Examples that are read at a time."""

@@ -3,10 +3,10 @@
 An engine is how the workers of a place advance one state together. It owns where the state is
 stored and how the vectors of the replicas meet. It does not own the loop, the run folder or the
 maths: rounds, the sum over replicas, the metrics of a block and of an evaluation are in
-`paceline.core`, and all engines use them.
+`paceline.maths`, and all engines use them.
 
 To add an engine: write a module with an `open_engine` function, add a line to the table
-`paceline.engines.ENGINES`, and add a row to the tests. This module does not import TensorFlow.
+`paceline.engines.table.ENGINES`, and add a row to the tests. This module imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from paceline.config.job import Job
-from paceline.core.metrics import Metrics
-from paceline.core.state import State
+from paceline.job import Job
+from paceline.maths.metrics import Metrics
+from paceline.maths.state import State
 
 if TYPE_CHECKING:
-    from paceline.core.replica import Core
+    from paceline.maths.replica import Core
 
 BuildCore = Callable[[], "Core"]
 """Builds the core of the job. An engine calls it after it has configured its devices, because
@@ -44,7 +44,7 @@ class Engine(Protocol):
     def advance(self, start: int, stop: int) -> Metrics:
         """Train the steps [start, stop), or fewer if a worker wants to stop.
 
-        Returns `core.metrics.block_metrics`. `step`, `stop_requested` and `seconds_per_step` are
+        Returns `maths.metrics.block_metrics`. `step`, `stop_requested` and `seconds_per_step` are
         the same for all workers.
         """
         ...
@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, final: bool) -> Metrics:
-        """Evaluate the current state with `core.evaluation.evaluate_splits`, and return metrics."""
+        """Evaluate the current state (`maths.evaluation.evaluate_splits`), and return metrics."""
         ...
 
     def agree(self, own: bool) -> bool:

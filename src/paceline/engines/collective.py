@@ -14,22 +14,22 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from paceline.config.job import Job
-from paceline.core.evaluation import evaluate_splits
-from paceline.core.metrics import TAIL, Metrics, block_metrics
-from paceline.core.replica import Core
-from paceline.core.rounds import build_rounds, rates_of
-from paceline.core.shares import divided_tree, mean_factor, shares
-from paceline.core.state import State, evaluated_vectors
-from paceline.core.tree import add, subtree_sums
+from paceline.engines import devices
 from paceline.engines.base import BuildCore, WantsStop
-from paceline.engines.collectives import Collectives
-from paceline.engines.exchange import ExactSum
+from paceline.engines.compare import compare_workers
 from paceline.engines.memory import Memory
+from paceline.engines.pairs import ExactSum
 from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
+from paceline.engines.tf_pairs import Collectives
 from paceline.engines.wait_for_tasks import wait_for_tasks
-from paceline.worker import devices
-from paceline.worker.fingerprint import compare_workers
+from paceline.job import Job
+from paceline.maths.evaluation import evaluate_splits
+from paceline.maths.metrics import TAIL, Metrics, block_metrics
+from paceline.maths.replica import Core
+from paceline.maths.rounds import build_rounds, rates_of
+from paceline.maths.shares import divided_tree, mean_factor, shares
+from paceline.maths.state import State, evaluated_vectors
+from paceline.maths.tree import add, subtree_sums
 
 
 def open_engine(

@@ -11,9 +11,9 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from paceline.core.metrics import TAIL
-from paceline.core.state import State
-from paceline.core.update import Vectors
+from paceline.maths.metrics import TAIL
+from paceline.maths.state import State
+from paceline.maths.update import Vectors
 
 NUM_TAILS = 8192
 """Steps of which the tails are kept: more than a block, which takes seconds, has."""

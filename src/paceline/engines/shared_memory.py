@@ -1,6 +1,7 @@
 """The sum over the replicas of workers on one machine, through memory that they share.
 
-The parent gives each worker the memory and a socket to every other one (`places.neighbours`). Each
+The parent gives each worker the memory and a socket to every other one
+(`places.supervise.neighbors`). Each
 worker writes the sums of its subtrees there, adds up one shard of all of them, and reads the shards
 of the others. It costs a few copies in memory, where TensorFlow's collectives send messages. The
 additions are those of `exchange`, in the tree's order, so the bits are the same.
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.core.shares import add_subtrees, divided_tree
-from paceline.core.tree import add
-from paceline.engines.exchange import ALIGNED
+from paceline.engines.pairs import ALIGNED
+from paceline.maths.shares import add_subtrees, divided_tree
+from paceline.maths.tree import add
 from paceline.messages import NEIGHBOURS
 
 FLOAT_BYTES = 4

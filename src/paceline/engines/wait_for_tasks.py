@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from paceline.config.cluster import Cluster
+from paceline.cluster import Cluster
 from paceline.engines.probe import find_silent
 from paceline.errors import address_taken
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from paceline.config.experiment import Experiment
 from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
 from paceline.kernels.library import why_unavailable
 
 

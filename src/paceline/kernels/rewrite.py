@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from paceline.config.experiment import Experiment
+from paceline.experiment.experiment import Experiment
 from paceline.kernels import ops
 from paceline.kernels.choice import choose_kernels
 from paceline.kernels.layers import FastBatchNorm, FastConv2D, FastConvNorm, is_fast_conv

@@ -16,10 +16,10 @@ from keras import layers
 from keras.src.backend.config import keras_home
 from keras.src.utils import file_utils
 
-from paceline.config.applications import application_of, is_application, parse_application
-from paceline.config.experiment import Data, Experiment, Model
 from paceline.data.draws import initializer_seed
 from paceline.errors import UserError, near_names
+from paceline.experiment.application_names import application_of, is_application, parse_application
+from paceline.experiment.experiment import Data, Experiment, Model
 
 HEAD = "head_dense"
 """Name of the new last layer."""

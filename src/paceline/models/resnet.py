@@ -13,9 +13,9 @@ from functools import partial
 import keras
 from keras import layers
 
-from paceline.config.experiment import Model
-from paceline.config.rules import IMAGENET_STAGES
 from paceline.data.draws import initializer_seed
+from paceline.experiment.experiment import Model
+from paceline.experiment.limits import IMAGENET_STAGES
 from paceline.models.activations import SigmoidGelu
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.models.initializers import Identity

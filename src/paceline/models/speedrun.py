@@ -9,8 +9,8 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from paceline.config.experiment import Model
 from paceline.data.draws import initializer_seed
+from paceline.experiment.experiment import Model
 from paceline.models.resnet import Layers
 
 PATCH = 2

@@ -8,18 +8,18 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from paceline.config.applications import is_application, parse_application
-from paceline.config.experiment import Experiment
-from paceline.core.flat import Template, relative_names
-from paceline.core.state import AVERAGED_STATS, Part, State, evaluated_vectors
 from paceline.errors import UserError
+from paceline.experiment.application_names import is_application, parse_application
+from paceline.experiment.experiment import Experiment
+from paceline.extras.zoo import PREFIX
+from paceline.maths.state import AVERAGED_STATS, Part, State, evaluated_vectors
+from paceline.maths.template import Template, relative_names
 from paceline.models.applications import application_weights, own_scaling
 from paceline.models.batch_norm import FusedBatchNormalization
-from paceline.run_folder.checkpoint import newest_variables
-from paceline.run_folder.finding import existing_run
-from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.storage import is_remote
-from paceline.run_folder.zoo import PREFIX
+from paceline.runs.checkpoints import newest_variables
+from paceline.runs.finding import existing_run
+from paceline.runs.folder import RunFolder
+from paceline.storage.backends import is_remote
 
 
 def start_from(spec: str, template: Template, state: State) -> tuple[State, list[str]]:

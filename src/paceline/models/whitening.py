@@ -11,11 +11,11 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from paceline.config.experiment import Data
-from paceline.core.flat import Template
-from paceline.core.state import State
 from paceline.data.source import Split
 from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.maths.state import State
+from paceline.maths.template import Template
 
 CHUNK = 500
 """Images whose patches are in memory at a time."""

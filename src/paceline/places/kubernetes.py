@@ -13,9 +13,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.config.cluster import Cluster
-from paceline.config.job import Job
+from paceline.cluster import Cluster
 from paceline.errors import UserError
+from paceline.job import Job
 from paceline.messages import Send
 from paceline.places.platform_task import build_cluster, number, run_task
 

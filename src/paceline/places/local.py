@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from paceline.config.cluster import Cluster
-from paceline.config.job import Job
+from paceline.cluster import Cluster
+from paceline.job import Job
 from paceline.messages import Send
-from paceline.places.neighbours import MOST_WORKERS, Neighbours
-from paceline.places.process_group import Group
-from paceline.places.restarts import run_with_restarts
-from paceline.places.signals import forwarded_signals
-from paceline.run_folder.folder import RunFolder
+from paceline.places.supervise.group import Group
+from paceline.places.supervise.neighbors import MOST_WORKERS, Neighbours
+from paceline.places.supervise.restarts import run_with_restarts
+from paceline.places.supervise.signals import forwarded_signals
+from paceline.runs.folder import RunFolder
 
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.config.cluster import Cluster
-from paceline.config.job import Job, Place
-from paceline.config.places import PlaceName
+from paceline.cluster import Cluster
 from paceline.engines.probe import find_silent
 from paceline.errors import Ended, PassingFault, UserError
+from paceline.job import Job, Place
 from paceline.messages import Send, Warn
-from paceline.places.failures import WorkerFailed
-from paceline.places.process_group import Group
-from paceline.places.signals import forwarded_signals
+from paceline.place_kinds import PlaceName
+from paceline.places.supervise.failures import WorkerFailed
+from paceline.places.supervise.group import Group
+from paceline.places.supervise.signals import forwarded_signals
 
 
 def run_task(

@@ -20,13 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paceline.config.cluster import Cluster
-from paceline.config.job import Job
+from paceline.cluster import Cluster
 from paceline.errors import PassingFault, UserError
+from paceline.job import Job
 from paceline.messages import Crash, Error, Message, Result, Send, Warn
 from paceline.places.local import run_processes
-from paceline.run_folder.folder import DRIVER_FILE, RunFolder
-from paceline.run_folder.storage import is_remote
+from paceline.runs.folder import DRIVER_FILE, RunFolder
+from paceline.storage.backends import is_remote
 
 METHODS = ("gradients", "weights")
 
@@ -60,7 +60,7 @@ def relay(job: Job, send: Send, stop: threading.Event) -> bool:
     """
     import ray
 
-    from paceline.engines.object_store.cluster import connect
+    from paceline.engines_more.object_store.ray_cluster import connect
 
     connect(job)
     hosts = _place_hosts(job)
@@ -135,7 +135,7 @@ def _place_hosts(job: Job) -> list[Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from paceline.engines.object_store.cluster import PLACED_S, needs, resources_of
+    from paceline.engines_more.object_store.ray_cluster import PLACED_S, needs, resources_of
 
     resources = resources_of(job)
     kind = ray.remote(**resources, max_restarts=0, concurrency_groups={"control": 1})(Host)
@@ -196,8 +196,8 @@ class Host:
 
     def run(self, values: dict[str, Any]) -> Error | Crash | None:
         """Run the worker to its end; return its failure."""
-        from paceline.places.failures import Interrupted, WorkerFailed
-        from paceline.places.process_group import Group
+        from paceline.places.supervise.failures import Interrupted, WorkerFailed
+        from paceline.places.supervise.group import Group
 
         group = Group([Job.from_json(values)], [None])
         self._interrupt = group.interrupt

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from paceline.config.cluster import Cluster
-from paceline.config.job import Job
+from paceline.cluster import Cluster
 from paceline.errors import UserError
+from paceline.job import Job
 from paceline.messages import Message, Send, Start, Warn
 from paceline.places.platform_task import build_cluster, build_task, number, run_task
-from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.storage import is_remote
+from paceline.runs.folder import RunFolder
+from paceline.storage.backends import is_remote
 
 FIRST_PORT = 10_000
 """Below the ports that Linux gives to outgoing connections (from 32,768)."""

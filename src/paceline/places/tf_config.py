@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from paceline.config.job import Job
 from paceline.errors import UserError
+from paceline.job import Job
 from paceline.messages import Send
 from paceline.places.platform_task import run_task
 from paceline.places.tf_config_variable import parse_tf_config

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from paceline.config.cluster import Cluster
+from paceline.cluster import Cluster
 from paceline.errors import UserError
 
 _ROLES = ("chief", "master", "worker", "evaluator", "ps")

@@ -13,31 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.config.experiment import Experiment
-from paceline.config.job import Job
-from paceline.config.views import Views
-from paceline.core.evaluation import Examples, num_batches, summarise
-from paceline.core.scores import (
+from paceline import worker_build as build
+from paceline.engines import devices
+from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.views import Views
+from paceline.job import Job
+from paceline.kernels.choice import usable_kernels
+from paceline.kernels.library import why_unavailable
+from paceline.maths.evaluation import Examples, num_batches, summarise
+from paceline.maths.state import State, evaluated_vectors
+from paceline.messages import Progress, Send, Warn
+from paceline.results.scores import (
     Scores,
     calibration_error,
     class_scores,
     macro_scores,
     top_k_accuracy,
 )
-from paceline.core.state import State, evaluated_vectors
-from paceline.errors import UserError
-from paceline.kernels.choice import usable_kernels
-from paceline.kernels.library import why_unavailable
-from paceline.messages import Progress, Send, Warn
 from paceline.results.trained_model import output_names, to_probabilities
-from paceline.run_folder.code_copies import with_copies
-from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.storage import is_remote
-from paceline.run_folder.versions import library_versions
-from paceline.worker import build, devices
+from paceline.runs.code_copies import with_copies
+from paceline.runs.folder import RunFolder
+from paceline.storage.backends import is_remote
+from paceline.versions import library_versions
 
 if TYPE_CHECKING:
-    from paceline.core.replica import Core
+    from paceline.maths.replica import Core
 
 
 NUMBERS = ("run_dir", "step", "split", "accuracy", "top5", "loss", "count")
@@ -165,7 +166,7 @@ def evaluate_run(
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)
-    from paceline.run_folder.checkpoint import Checkpoints
+    from paceline.runs.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send(Warn(text)))
     state = checkpoints.choose(checkpoint)

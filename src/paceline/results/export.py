@@ -15,16 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.job import Job
-from paceline.config.views import Views
 from paceline.errors import UserError
+from paceline.experiment.views import Views
+from paceline.job import Job
 from paceline.messages import Send, Warn
 from paceline.results.export_formats import FORMATS, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.results.preprocessing import describe_preprocessing
-from paceline.run_folder.files import explained, replacing
-from paceline.run_folder.finding import existing_run
-from paceline.run_folder.folder import RunFolder
+from paceline.runs.finding import existing_run
+from paceline.runs.folder import RunFolder
+from paceline.storage.files import explained, replacing
 
 if TYPE_CHECKING:
     from paceline.results.trained_model import TrainedModel

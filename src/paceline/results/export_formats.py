@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.config.experiment import Data
-from paceline.core.state import StateLayout
+from paceline.experiment.experiment import Data
+from paceline.maths.state import StateLayout
 
 if TYPE_CHECKING:
     import keras
@@ -43,7 +43,7 @@ def portable_model(trained: TrainedModel) -> keras.Model:
     """Return the model in Keras's own layers, so that Keras alone can load it."""
     import keras
 
-    from paceline.core.views import mean_over_views
+    from paceline.maths.view_average import mean_over_views
     from paceline.models.activations import SigmoidGelu
     from paceline.models.batch_norm import FusedBatchNormalization
     from paceline.models.initializers import Identity
@@ -138,7 +138,7 @@ def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: dict[st
     import tensorflow as tf
     import tf2onnx
 
-    from paceline.data import augment
+    from paceline.data.augment import crop as augment
 
     def scale(pixels: tf.Tensor) -> tf.Tensor:
         return augment.scale(trained.experiment.data, pixels)
@@ -175,7 +175,7 @@ def _build_function(
     """Build: images -> outputs; or with `prepare`: what it takes -> probabilities."""
     import tensorflow as tf
 
-    from paceline.core.views import mean_over_views
+    from paceline.maths.view_average import mean_over_views
 
     trained.template.assign(trained.params, trained.stats)
 

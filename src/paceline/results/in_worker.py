@@ -11,14 +11,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.applications import is_application
-from paceline.config.job import Job, Run
-from paceline.config.plugins import SAVED_MODEL
 from paceline.errors import UserError
+from paceline.experiment.application_names import is_application
+from paceline.experiment.user_code import SAVED_MODEL
+from paceline.job import Job, Run
 from paceline.messages import Message, Send, Warn
 
 if TYPE_CHECKING:
-    from paceline.run_folder.folder import RunFolder
+    from paceline.runs.folder import RunFolder
 
 KINDS = {
     "evaluate": "paceline.results.evaluate",
@@ -58,9 +58,9 @@ def in_a_worker(
     `trust_code` allows code that the run names. The worker's log is kept only if it fails
     unexpectedly; the error then names it.
     """
-    from paceline.places.failures import WorkerFailed
-    from paceline.places.process_group import Group
-    from paceline.places.signals import forwarded_signals
+    from paceline.places.supervise.failures import WorkerFailed
+    from paceline.places.supervise.group import Group
+    from paceline.places.supervise.signals import forwarded_signals
 
     check_trust(run, kind, trust_code)
     _note_unfinished(run, request.get("checkpoint"), listen)

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.job import Job
-from paceline.data.sources import pictures
 from paceline.errors import UserError
+from paceline.formats import image_folder as pictures
+from paceline.job import Job
 from paceline.messages import Predictions, Send
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def _images_in(folder: str) -> list[str]:
 
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Predict files in a worker: several batches at a time, sent in the order of the files."""
+    from paceline.engines import devices
     from paceline.results.predictor import load_predictor
-    from paceline.worker import devices
 
     files, top = job.request["files"], job.request["top"]
     # `in_a_worker` has asked whether the code is trusted

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.views import Views
 from paceline.errors import UserError
+from paceline.experiment.views import Views
 from paceline.results.image_bytes import PNG, as_jpeg_or_png, png_size, to_png
 from paceline.results.in_worker import check_trust
 from paceline.results.trained_model import TrainedModel, load_trained_model, to_probabilities
-from paceline.run_folder.finding import existing_run
+from paceline.runs.finding import existing_run
 
 
 def load_predictor(
@@ -46,7 +46,7 @@ class Predictor:
     def __init__(self, trained: TrainedModel, views: Views = "none") -> None:
         import tensorflow as tf
 
-        from paceline.core.replica import choose_eval_batch_size
+        from paceline.maths.replica import choose_eval_batch_size
 
         self.classes = trained.classes
         self.step = trained.state.step
@@ -153,8 +153,8 @@ def _build_classify(trained: TrainedModel, views: Views) -> Callable[..., Any]:
     """Build: (params, stats, prepared images) -> the model's outputs."""
     import tensorflow as tf
 
-    from paceline.core.tree import opaque
-    from paceline.core.views import mean_over_views
+    from paceline.maths.tree import opaque
+    from paceline.maths.view_average import mean_over_views
 
     def classify(params: tf.Tensor, stats: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
         def call(seen: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.config.experiment import Data
+from paceline.experiment.experiment import Data
 
 DECODE = (
     "the whole image as 8-bit RGB; JPEG by libjpeg's accurate integer DCT with smooth chroma and "

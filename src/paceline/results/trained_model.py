@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from paceline.config.experiment import Experiment
-from paceline.config.views import Views
-from paceline.core.state import State, evaluated_vectors
+from paceline.engines import devices
 from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.views import Views
 from paceline.kernels.choice import usable_kernels
+from paceline.maths.state import State, evaluated_vectors
 from paceline.results.in_worker import check_trust
-from paceline.run_folder.code_copies import with_copies
-from paceline.run_folder.finding import existing_run
-from paceline.run_folder.folder import RunFolder
-from paceline.worker import devices
+from paceline.runs.code_copies import with_copies
+from paceline.runs.finding import existing_run
+from paceline.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import keras
 
-    from paceline.core.flat import Template
     from paceline.data.batches import Shape
+    from paceline.maths.template import Template
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ def load_trained_model(
         )
     layout_of = run.experiment()  # the checkpoint is that of the training's precision
     devices.configure_inference(experiment)
-    from paceline.core.flat import build_template
-    from paceline.core.replica import build_layout
     from paceline.data.batches import model_shape
     from paceline.data.statistics import with_stored_means
     from paceline.kernels.rewrite import accelerated
-    from paceline.models import build_model
-    from paceline.run_folder.checkpoint import Checkpoints
+    from paceline.maths.replica import build_layout
+    from paceline.maths.template import build_template
+    from paceline.models.build import build_model
+    from paceline.runs.checkpoints import Checkpoints
 
     experiment = replace(experiment, data=with_stored_means(experiment.data, facts))
     stored = _stored_shape(experiment, facts)
@@ -139,7 +139,7 @@ def _stored_shape(experiment: Experiment, facts: dict[str, Any]) -> Shape | None
     if "image_shape" in facts:
         shape = facts["image_shape"] and tuple(facts["image_shape"])
     else:  # an older version wrote the run folder: ask the data
-        from paceline.data import build_source
+        from paceline.data.build import build_source
 
         shape = build_source(experiment.data).image_shape
     if shape and shape[2] not in (1, 3):

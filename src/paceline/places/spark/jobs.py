@@ -1,4 +1,4 @@
-"""Many small jobs as tasks of an ordinary Spark stage: `data.tools.pool.run_jobs` on a cluster.
+"""Many small jobs as tasks of an ordinary Spark stage: `formats.pool.run_jobs` on a cluster.
 
 Spark may run a task again after a failure, or twice at a time (speculation). So a job must write
 the same bytes every time and rename its complete file last; then any of its runs may win.
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from paceline.config.job import Spark
-from paceline.data.tools.pool import Tick
-from paceline.data.tools.progress_bar import late_bar
 from paceline.errors import UserError
+from paceline.formats.pool import Tick
+from paceline.job import Spark
 from paceline.places.spark.session import explain_failure, spark_context
 from paceline.places.spark.slots import count_slots, wait_for_slots
+from paceline.storage.progress_bar import late_bar
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.cluster import Cluster
-from paceline.config.job import Job
+from paceline.cluster import Cluster
 from paceline.errors import UserError
+from paceline.job import Job
 from paceline.messages import Send, Warn
-from paceline.places.failures import RoomForFewer
-from paceline.places.process_group import Group
-from paceline.places.restarts import run_with_restarts
-from paceline.places.signals import forwarded_signals
 from paceline.places.spark.session import spark_context
 from paceline.places.spark.slots import SETTLED_S, count_slots, wait_for_slots
-from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.storage import is_remote
-from paceline.worker.training import find_finished
+from paceline.places.supervise.failures import RoomForFewer
+from paceline.places.supervise.group import Group
+from paceline.places.supervise.restarts import run_with_restarts
+from paceline.places.supervise.signals import forwarded_signals
+from paceline.runs.folder import RunFolder
+from paceline.storage.backends import is_remote
+from paceline.worker_training import find_finished
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

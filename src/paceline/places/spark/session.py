@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from paceline.config.job import Spark
 from paceline.errors import UserError
+from paceline.job import Spark
 from paceline.kernels.library import find_library
-from paceline.places.failures import WorkerFailed
+from paceline.places.supervise.failures import WorkerFailed
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from paceline.config.job import Job
 from paceline.errors import UserError
-from paceline.places.failures import WorkerFailed
+from paceline.job import Job
 from paceline.places.spark.connection import keep_alive, read_first_line, shut_down
 from paceline.places.spark.remote_worker import RemoteWorker
 from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Assignment, run_task
-from paceline.run_folder.files import explained
-from paceline.run_folder.folder import DRIVER_FILE, RunFolder
-from paceline.run_folder.storage import is_remote
+from paceline.places.supervise.failures import WorkerFailed
+from paceline.runs.folder import DRIVER_FILE, RunFolder
+from paceline.storage.backends import is_remote
+from paceline.storage.files import explained
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

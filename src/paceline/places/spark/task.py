@@ -24,13 +24,13 @@ from typing import Any
 
 from pyspark import BarrierTaskContext
 
-from paceline.config.cluster import Cluster
-from paceline.config.experiment import Data
-from paceline.config.job import Job
+from paceline.cluster import Cluster
 from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.job import Job
 from paceline.messages import Error, Exit, Log
-from paceline.places.process import start_worker
 from paceline.places.spark.connection import DriverConnection, shut_down
+from paceline.places.supervise.process import start_worker
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_MESSAGES_S = 10.0

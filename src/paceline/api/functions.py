@@ -1,0 +1,235 @@
+"""Paceline as a library, beside `train`: `evaluate`, `predict`, `export`, `report`, `runs`,
+`recipes`.
+
+The work happens in a worker process, as on the command line, because TensorFlow's settings must be
+made before it is loaded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.api.training import Result, run_job, train
+from paceline.errors import UserError
+from paceline.experiment.views import Views
+from paceline.extras.search.search_api import search
+from paceline.messages import Message, Predictions
+from paceline.results.in_worker import in_a_worker
+from paceline.runs.finding import existing_run
+from paceline.storage.backends import is_remote
+
+if TYPE_CHECKING:
+    from paceline.results.evaluate import Evaluation
+    from paceline.results.predict_files import Prediction
+    from paceline.runs.listing import RunSummary
+
+__all__ = [
+    "Result",
+    "evaluate",
+    "export",
+    "predict",
+    "recipes",
+    "report",
+    "run_job",
+    "runs",
+    "search",
+    "train",
+]
+
+AnyRun = str | Path | Result
+"""Folder of a run, its name in runs/, or the result of a training."""
+
+
+def _found(run: AnyRun) -> str | Path:
+    return run.run_dir if isinstance(run, Result) else run
+
+
+def _trusted(run: AnyRun, trust_code: bool) -> bool:
+    """The code of a training that this process started is the caller's own."""
+    return trust_code or isinstance(run, Result)
+
+
+def evaluate(
+    run: AnyRun,
+    *,
+    checkpoint: str = "best",
+    data_dir: str = "",
+    split: str = "test",
+    views: Views = "none",
+    trust_code: bool = False,
+) -> Evaluation:
+    """Evaluate a checkpoint of a run, with the same bits as the evaluation during training.
+
+    Args:
+        run: Folder of the run, its name in runs/, or the Result of `train`.
+        checkpoint: "best", "last" or a step.
+        data_dir: Folder where the data is now. Empty means where the training found it.
+        split: "test" or "validation".
+        views: "mirror" or "shifts" averages the outputs over several versions of each image.
+        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+
+    Returns:
+        Accuracy, loss, and the label and probabilities of each example. Its methods `per_class`,
+        `macro`, `calibration_error`, `top_k` and `confusion` compute the rest.
+
+    Example:
+        paceline.evaluate("runs/smoke-1a2b3c4d", checkpoint="last").accuracy
+    """
+    import numpy as np
+
+    from paceline.results.evaluate import NUMBERS, Evaluation
+
+    with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
+        file = str(Path(folder, "examples.npz"))
+        request = {"checkpoint": checkpoint, "data_dir": data_dir, "split": split, "examples": file}
+        request["views"] = views
+        outcome = in_a_worker(
+            "evaluate", existing_run(_found(run)), request, trust_code=_trusted(run, trust_code)
+        )
+        with np.load(file) as examples:
+            arrays = {name: examples[name] for name in ("labels", "probabilities")}
+    classes = tuple(score["name"] for score in outcome["classes"])
+    numbers = {name: outcome[name] for name in NUMBERS}
+    return Evaluation(**numbers, classes=classes, **arrays)
+
+
+def predict(
+    run: AnyRun,
+    pictures: str | Path | Sequence[str | Path],
+    *,
+    checkpoint: str = "best",
+    top: int = 5,
+    views: Views = "none",
+    trust_code: bool = False,
+) -> list[Prediction]:
+    """Predict the classes of images. For bytes, and for many calls, use `load_predictor`.
+
+    Args:
+        run: Folder of the run, its name in runs/, or the Result of `train`.
+        pictures: Image files, folders or globs, one or several.
+        checkpoint: "best", "last" or a step.
+        top: Number of classes for each image, the most probable first.
+        views: "mirror" or "shifts" averages the outputs over several versions of each image.
+        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+
+    Returns:
+        A prediction for each image. For a file that is not an image it has an error instead of
+        classes.
+
+    Example:
+        for prediction in paceline.predict("runs/smoke-1a2b3c4d", "photos/*.jpg", top=1):
+            print(prediction.file, prediction.top)
+    """
+    from paceline.results.predict_files import Prediction, find_files
+
+    patterns = [pictures] if isinstance(pictures, str | Path) else pictures
+    files = find_files([str(pattern) for pattern in patterns])
+    request = {"files": files, "checkpoint": checkpoint, "top": top, "views": views}
+    found: list[Prediction] = []
+
+    def listen(message: Message) -> None:
+        if isinstance(message, Predictions):
+            found.extend(Prediction.from_json(each) for each in message.predictions)
+
+    in_a_worker("predict", existing_run(_found(run)), request, listen, _trusted(run, trust_code))
+    return found
+
+
+def export(
+    run: AnyRun,
+    out: str | Path,
+    *,
+    to: str,
+    serving: bool | None = None,
+    checkpoint: str = "best",
+    views: Views = "none",
+    force: bool = False,
+    trust_code: bool = False,
+) -> Path:
+    """Export the model of a run, with its class names, and return the path of the export.
+
+    Args:
+        run: Folder of the run, its name in runs/, or the Result of `train`.
+        out: File to write, or folder for a SavedModel.
+        to: "keras", "savedmodel", "onnx" or "safetensors".
+        serving: Whether to include the preprocessing and return probabilities; None does so in
+            formats that can hold it.
+        checkpoint: "best", "last" or a step.
+        views: "mirror" or "shifts": the exported model averages over versions of each image.
+        force: Whether to replace `out` if it exists.
+        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+
+    Example:
+        paceline.export("runs/smoke-1a2b3c4d", "model.onnx", to="onnx")
+    """
+    from paceline.results.export import run_export
+
+    trusted = _trusted(run, trust_code)
+    done = run_export(_found(run), out, to, serving, checkpoint, views, force, trusted)
+    return Path(done["out"])
+
+
+def report(
+    runs: AnyRun | Sequence[AnyRun], out: str | Path = "report.html", *, force: bool = False
+) -> list[str]:
+    """Write one self-contained page about one or several runs.
+
+    Args:
+        runs: Folders of runs, their names in runs/, or results of `train`; one or several.
+        out: The HTML file to write.
+        force: Whether to replace `out` if it exists.
+
+    Returns:
+        A line for each run that cannot be read and is left out.
+
+    Example:
+        paceline.report(["runs/smoke-1a2b3c4d", "runs/smoke-5e6f7a8b"], "both.html")
+    """
+    from paceline.extras.report import write_report
+
+    each = [runs] if isinstance(runs, str | Path | Result) else runs
+    return write_report([str(_found(run)) for run in each], Path(out), force)
+
+
+def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSummary]:
+    """List the runs in a folder.
+
+    Args:
+        folder: Folder that contains the run folders.
+        sort: "name", "state", "step", "accuracy", "loss", "speed" or "changed".
+
+    Returns:
+        A row for each run, the newest, best or fastest first. The note of an unfinished run is the
+        command that continues it.
+
+    Example:
+        for row in paceline.runs(sort="accuracy"):
+            print(row.name, row.state, row.accuracy)
+    """
+    from paceline.runs.listing import COLUMNS, list_runs
+
+    if sort not in COLUMNS:
+        raise UserError(f"sort is {sort!r}; it must be one of {', '.join(COLUMNS)}")
+    if not is_remote(folder) and not Path(folder).is_dir():
+        raise UserError(
+            f"there is no folder {folder}; `paceline train` makes runs, or give another folder"
+        )
+    return list_runs(folder, sort)
+
+
+def recipes() -> dict[str, str]:
+    """List the recipes that `train` knows.
+
+    Returns:
+        The name of each recipe and what it is. `paceline.get_recipe(name)` returns its Experiment.
+
+    Example:
+        for name, what in paceline.recipes().items():
+            print(name, what)
+    """
+    from paceline.experiment.recipes.table import describe_recipes
+
+    return describe_recipes()

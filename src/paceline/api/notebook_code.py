@@ -1,0 +1,152 @@
+"""Functions and Keras models of a notebook or a script, as files that worker processes can read.
+
+A function is shipped as source, with what it uses; a Keras model as a .keras file. Nothing is
+pickled: a run can be read and resumed by another Python, and loading it runs no hidden code.
+The files are in the cache, named by their content, so the same code gives the same experiment.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import inspect
+import os
+import symtable
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.experiment.user_code import saved_model_digest
+from paceline.storage.backends import cache_folder
+
+PUT_IN_A_FILE = "put it into a file and give 'file.py:function'"
+
+
+def ship_function(function: Callable[..., Any], what: str) -> str:
+    """Return a function as file.py:function or package.module:function; `what` names it in errors.
+
+    A function of an imported module is named where it is. One of a notebook or of the script that
+    runs is written to a file, with the imports, constants and functions that it uses.
+    """
+    if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
+        raise UserError(
+            f"{what} is {function!r}; it must be a function with a name (def), or "
+            "'file.py:function'"
+        )
+    module, name = sys.modules.get(function.__module__), function.__name__
+    if _is_importable(function, name) and module and module.__file__:
+        packaged = "." in module.__name__
+        return f"{module.__name__ if packaged else module.__file__}:{name}"
+    text = _source_with_needs(function, what)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    path = cache_folder() / "code" / f"{name}-{digest}.py"
+    if not path.exists():
+        _write(path, text.encode())
+    return f"{path}:{name}"
+
+
+def ship_model(model: Any) -> str:
+    """Save a Keras model and return its file."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UserError(
+            f"model is a {type(model).__name__}; it must be a function, a keras.Model, a dict of "
+            "settings, or 'file.py:function'"
+        )
+    folder = cache_folder() / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        file = Path(temporary, "model.keras")
+        model.save(file)
+        path = folder / f"{model.name}-{saved_model_digest(file)[:12]}.keras"
+        if not path.exists():
+            os.replace(file, path)
+    return str(path)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def _is_importable(value: Any, name: str) -> bool:
+    """Return whether another process finds this object under this name in its module."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    return (
+        module is not None
+        and module.__name__ != "__main__"
+        and getattr(module, name, None) is value
+    )
+
+
+def _source_with_needs(function: FunctionType, what: str) -> str:
+    """Return the source of a function after everything of its surroundings that it uses."""
+    needs: dict[str, str] = {}
+    _add(needs, function.__name__, function, what)
+    header = '"""A function of a notebook or a script, as paceline.train found it."""\n\n'
+    return header + "\n".join(needs.values()) + "\n"
+
+
+def _add(needs: dict[str, str], name: str, value: Any, what: str) -> None:
+    """Add the lines that define `name`, after those that they need."""
+    if name in needs:
+        return
+    if isinstance(value, ModuleType):
+        needs[name] = f"import {value.__name__} as {name}"
+    elif isinstance(value, FunctionType) and not _is_importable(value, value.__name__):
+        source = _source_of(value, what)
+        around = inspect.getclosurevars(value).nonlocals
+        for used in _free_names(source) - {value.__name__}:
+            if used in around or used in value.__globals__:
+                _add(needs, used, around.get(used, value.__globals__.get(used)), what)
+        needs[name] = f"\n\n{source}"
+        if name != value.__name__:
+            needs[name] += f"\n{name} = {value.__name__}"
+    elif _is_importable(value, own := getattr(value, "__name__", "")):
+        needs[name] = f"from {value.__module__} import {own} as {name}"
+    elif _is_constant(value):
+        needs[name] = f"{name} = {value!r}"
+    else:
+        raise UserError(
+            f"{what} uses {name}, a {type(value).__name__}, which cannot be shipped as source; "
+            f"make it inside the function, or {PUT_IN_A_FILE}"
+        )
+
+
+def _source_of(function: FunctionType, what: str) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function)).rstrip()
+    except (OSError, TypeError) as error:
+        raise UserError(
+            f"{what}: Python does not know the source of {function.__name__}; {PUT_IN_A_FILE}"
+        ) from error
+
+
+def _free_names(source: str) -> set[str]:
+    """Return the names that the code takes from its surroundings."""
+    found: set[str] = set()
+    tables = [symtable.symtable(source, "source", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        outermost = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or outermost):
+                found.add(symbol.get_name())
+    return {name for name in found if not hasattr(builtins, name)}
+
+
+def _is_constant(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError, TypeError):
+        return False

@@ -1,0 +1,220 @@
+"""TensorFlow's settings for a job, and the `tf.distribute` strategy in which its replicas meet.
+
+The order in a process, because TensorFlow reads some settings when it is imported and others when
+it first touches a device:
+
+1. `import_tensorflow(job)`: before any module that imports TensorFlow;
+2. `configure(job)`, or `build_strategy(job)`, which calls it: before any tensor is made.
+
+A process that uses a trained model calls `configure_inference(experiment)` instead of both.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from paceline.errors import UserError, address_taken
+from paceline.experiment.experiment import Experiment
+from paceline.job import Job
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+NOT_NEEDED = ("pandas", "IPython")
+"""Packages that Keras imports if they are installed, and that a worker does not need."""
+
+
+def import_tensorflow(job: Job, hide: Sequence[str] = NOT_NEEDED) -> None:
+    """Set the environment variables that TensorFlow reads, and import it.
+
+    An import makes objects and no garbage. Without garbage collection it takes a fifth less time,
+    and later collections do not look at its objects. What is not needed is hidden.
+    """
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # off on many CPUs, and two to three times faster
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    computes_nothing = job.cluster.ps and (job.cluster.is_chief or job.cluster.role == "ps")
+    if job.place.devices == "cpu" or computes_nothing:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    if "tensorflow" in sys.modules:
+        return
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with _hidden(hide):
+            import_module("keras")  # which imports TensorFlow
+        gc.freeze()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def _hidden(packages: Sequence[str]) -> Iterator[None]:
+    """Let importing packages fail as if they were not installed, if nobody imported them yet."""
+    names = [name for name in packages if name not in sys.modules]
+    for name in names:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
+def configure(job: Job, check_threads: bool = True) -> list[str]:
+    """Set TensorFlow's threads and memory; return the names of the GPUs to use."""
+    import_tensorflow(job)
+    found = gpus(job)
+    threads, replicas = job.experiment.threads_per_replica, job.experiment.replicas
+    shares_threads = threads > 1 and replicas > job.cluster.num_workers and not found
+    if check_threads and shares_threads and job.cluster.role == "worker":
+        raise UserError(
+            f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per "
+            f"process; give --workers {replicas} (one replica each) or --threads-per-replica 1"
+        )
+    # with parameter servers, the workers have the GPUs
+    if job.place.devices == "gpu" and not found and not job.cluster.ps:
+        raise UserError(
+            "devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, "
+            "or give --devices cpu"
+        )
+    _compute_in_long_turns()
+    _set_threads_and_memory(threads, side_by_side(job))
+    return found
+
+
+def _compute_in_long_turns() -> None:
+    """Tell the system that this process computes (SCHED_BATCH), before TensorFlow starts threads.
+
+    Then a worker that wakes up waits for its turn instead of interrupting another one, whose data
+    is in the caches. Where workers share cores, that makes up to a tenth of the speed.
+    """
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def configure_inference(experiment: Experiment) -> int:
+    """Configure this process to use a trained model; return how many batches to compute at a time.
+
+    The settings are those of the training. If TensorFlow was used here before, they stay as they
+    are.
+    """
+    if "tensorflow" not in sys.modules:
+        import_tensorflow(Job(experiment), hide=())  # it may be the process of a user
+    import tensorflow as tf
+
+    lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
+    with suppress(RuntimeError):
+        _set_threads_and_memory(experiment.threads_per_replica, lanes)
+    return 1 if tf.config.list_physical_devices("GPU") else lanes
+
+
+def _set_threads_and_memory(threads: int, lanes: int) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, lanes))
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def build_strategy(job: Job) -> tf.distribute.Strategy:
+    """Configure TensorFlow; return the strategy of the job's devices and workers."""
+    found = configure(job)
+    import tensorflow as tf
+
+    workers = job.cluster.num_workers
+    count = min(len(found), job.experiment.replicas // workers)
+    if workers > 1:
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
+        return _build_multi_worker_strategy(job)
+    if count > 1:
+        return tf.distribute.MirroredStrategy(found[:count])
+    return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
+
+
+def _build_multi_worker_strategy(job: Job) -> tf.distribute.Strategy:
+    import tensorflow as tf
+
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(job.cluster.addresses)}),
+        task_type="worker",
+        task_id=job.cluster.index,
+        rpc_layer="grpc",
+    )
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    _raise_heartbeat_timeout(job)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    except tf.errors.UnknownError as error:
+        if "Could not start gRPC server" not in str(error):
+            raise
+        raise address_taken(job.cluster.address) from error
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow's coordination service has set its own handler
+        signal.signal(signal.SIGTERM, on_sigterm)
+    return strategy
+
+
+def _raise_heartbeat_timeout(job: Job) -> None:
+    """Let TensorFlow's coordination service wait longer than our own watchdog.
+
+    By default it gives a worker up after 10 s without a heartbeat, and a slow link full of vectors
+    can delay one for longer. Paceline's watchdog decides who is lost, and names that worker.
+    """
+    from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+    from tensorflow.python.eager import context
+
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=int(2000 * job.place.stall_timeout),
+        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=job.cluster.num_workers)],
+    )
+
+
+def has_gpus() -> bool:
+    """Return whether TensorFlow sees a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def gpus(job: Job) -> list[str]:
+    """Return the names of the GPUs that the job may use."""
+    import tensorflow as tf
+
+    if job.place.devices == "cpu":
+        return []
+    return [f"/gpu:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
+
+
+def uses_gpus(job: Job) -> bool:
+    """Return whether replicas are computed on GPUs: of this process, or of a cluster's workers."""
+    import tensorflow as tf
+
+    remote = job.cluster.ps and job.place.devices != "cpu"
+    return bool(gpus(job) or (remote and tf.config.list_logical_devices("GPU")))
+
+
+def side_by_side(job: Job) -> int:
+    """Return how many replicas run at a time on a device: one on a GPU, else by the cores.
+
+    The workers of a place on one machine share its cores.
+    """
+    if gpus(job):
+        return 1
+    sharing = job.place.workers if job.place.kind.one_machine else 1
+    cores = job.place.cores or len(os.sched_getaffinity(0)) // sharing
+    largest_share = -(-job.experiment.replicas // job.place.workers)
+    return max(1, min(cores // job.experiment.threads_per_replica, largest_share))

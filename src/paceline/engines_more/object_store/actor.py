@@ -1,0 +1,175 @@
+"""The actors of the object-store engine: processes of a Ray cluster that hold the state.
+
+This module says what may be called and when; what is computed is in `compute`. It does not import
+TensorFlow, because an actor first makes the settings that TensorFlow reads at its import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+
+from paceline.engines import devices
+from paceline.engines.base import BuildCore
+from paceline.errors import PassingFault, UserError
+from paceline.job import Job
+from paceline.maths.metrics import TAIL
+from paceline.maths.shares import add_subtrees, divided_tree, mean_factor
+
+
+class Actor:
+    """A process somewhere in the cluster that holds the whole state and computes some replicas.
+
+    Calls of an earlier `attempt` than the last `load` are refused: they come from before a failure.
+    Methods that must answer while the actor computes are in the concurrency group `control`.
+    """
+
+    def __init__(self, job: Job, folder: str) -> None:
+        self._job = job
+        self._attempt = 0
+        # one tuple, because it is read while the next one is made
+        self._state: tuple[int, dict[str, Any]] = (-1, {})
+        # relative paths mean the same as for the driver, if this node has its folder
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+
+    def build(self, build_core: BuildCore) -> dict[str, Any]:
+        """Build data, model and functions; return the fingerprint of what decides the bits."""
+        devices.import_tensorflow(self._job)
+        from paceline.engines.compare import fingerprint
+        from paceline.engines_more.object_store.compute import Computer
+
+        try:
+            devices.configure(self._job, check_threads=False)
+            core = build_core()
+        except UserError as error:
+            kind = PassingFault if isinstance(error, PassingFault) else UserError
+            raise kind(f"on {socket.gethostname()}: {error}") from None
+        self._computer = Computer(core, devices.side_by_side(self._job))
+        self._num_tails = len(TAIL) * core.plan.round_steps
+        return fingerprint(self._job, core)
+
+    @ray.method(concurrency_group="control")
+    def where(self) -> str:
+        return socket.gethostname()
+
+    @ray.method(concurrency_group="control")
+    def step(self) -> int:
+        return self._state[0]
+
+    @ray.method(concurrency_group="control")
+    def work(self) -> float:
+        """Return the processor time so far: it grows while the actor computes."""
+        return time.process_time()
+
+    @ray.method(concurrency_group="control", num_returns=2)
+    def state(self) -> tuple[int, tuple[int, dict[str, np.ndarray]]]:
+        """Return the step, and the step with the vectors. The driver may need the first alone."""
+        step, vectors = self._state
+        return step, (step, {name: np.asarray(vector) for name, vector in vectors.items()})
+
+    def load(
+        self, attempt: int, state: tuple[int, dict[str, np.ndarray]], index: int, workers: int
+    ) -> None:
+        """Continue from this state as worker `index` of `workers`."""
+        self._attempt = attempt
+        self._shards = num_shards(workers)
+        self._spans = divided_tree(self._job.experiment.replicas, workers)[index]
+        step, vectors = state
+        self._take(step, self._computer.load(vectors))
+
+    def advance(
+        self,
+        attempt: int,
+        before: tuple[int, int] | None,
+        now: tuple[int, int],
+        *pieces: np.ndarray,
+    ) -> list[np.ndarray]:
+        """Finish the round `before`, then compute the round of steps `now` = (first, last).
+
+        Returns the shards of this worker's sums, and their tails. Both have a row for each
+        subtree of its share.
+        """
+        self.finish(attempt, before, *pieces)
+        step, vectors = self._state
+        if step != now[0]:
+            raise RuntimeError(f"the state is of step {step}, the round begins at {now[0]}")
+        return self._cut(self._compute(vectors, now))
+
+    def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
+        """Return the mean of a shard over all replicas."""
+        self._check(attempt)
+        return mean(pieces, self._job.experiment.replicas)
+
+    def finish(self, attempt: int, before: tuple[int, int] | None, *pieces: np.ndarray) -> None:
+        """Take the state after the round `before`.
+
+        The pieces are the sums of all workers, or the shards of their mean.
+        """
+        self._check(attempt)
+        if before is None:
+            return
+        whole = self.reduce(attempt, *pieces) if self._shards == 1 else np.concatenate(pieces)
+        self._take(before[1], self._computer.finish(self._state[1], whole, before))
+
+    def evaluate(self, attempt: int, split: str, start: int, stop: int) -> np.ndarray:
+        """Return the rows of the evaluation batches [start, stop)."""
+        self._check(attempt)
+        with _explained():
+            return self._computer.evaluate(self._state[1], split, start, stop)
+
+    def _compute(self, vectors: dict[str, Any], now: tuple[int, int]) -> np.ndarray:
+        with _explained():
+            return self._computer.compute(vectors, now, self._spans)
+
+    def _cut(self, sums: np.ndarray) -> list[np.ndarray]:
+        shards = np.array_split(sums, self._shards, axis=1)
+        return [*shards, sums[:, -self._num_tails :].copy()]
+
+    def _check(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            raise RuntimeError(f"a call of attempt {attempt}, but this is attempt {self._attempt}")
+
+    def _take(self, step: int, vectors: dict[str, Any]) -> None:
+        self._state = step, vectors
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn an error of TensorFlow into one that can be pickled, with advice where there is any."""
+    try:
+        yield
+    except Exception as error:
+        from paceline.formats.tfrecord.tfrecord_source import explain
+
+        reason = (str(error).strip().splitlines() or [""])[0]
+        known = explain(error) or RuntimeError(f"{type(error).__name__}: {reason}")
+        kinds = (PassingFault, UserError, RuntimeError)
+        kind = next(kind for kind in kinds if isinstance(known, kind))
+        raise kind(f"on {socket.gethostname()}: {known}") from None
+
+
+def num_shards(workers: int) -> int:
+    """Return into how many shards each sum is cut, to be added up by one worker each.
+
+    Two workers read each other's whole sums: that takes one hop and moves no more bytes.
+    """
+    return 1 if workers <= 2 else workers
+
+
+def mean(sums: Sequence[np.ndarray], replicas: int) -> np.ndarray:
+    """Return the mean over all replicas from the sums of the workers, a row for each subtree.
+
+    NumPy's float32 additions give the same bits as TensorFlow's.
+    """
+    spans = [span for spans in divided_tree(replicas, len(sums)) for span in spans]
+    rows = (row for rows in sums for row in rows)
+    total = add_subtrees((0, replicas), dict(zip(spans, rows, strict=True)), np.add)
+    return np.multiply(total, mean_factor(replicas), out=total if total.flags.writeable else None)

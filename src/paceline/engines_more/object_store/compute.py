@@ -1,0 +1,72 @@
+"""What an actor computes with TensorFlow.
+
+An actor imports this module after it has made the settings that TensorFlow reads at its import.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.maths.metrics import SIGNALS
+from paceline.maths.replica import Core
+from paceline.maths.rounds import build_rounds, rates_of
+from paceline.maths.shares import Span, relative
+from paceline.maths.state import evaluated_vectors
+from paceline.maths.tree import subtree_sums
+from paceline.maths.update import Vectors
+
+
+class Computer:
+    """The compiled functions of a core. TensorFlow compiles each once for every share and split."""
+
+    def __init__(self, core: Core, side_by_side: int) -> None:
+        self._core = core
+        self._side_by_side = side_by_side
+        self._rounds = build_rounds(core, side_by_side)
+        self._sums = tf.function(self._sum_subtrees, autograph=False)
+        self._finish = tf.function(self._rounds.finish, autograph=False)
+        self._evaluate = tf.function(core.evaluate_batches, autograph=False)
+
+    def load(self, vectors: dict[str, np.ndarray]) -> Vectors:
+        """Return copies as tensors; the arrays are views of an object in Ray's store."""
+        return {name: tf.constant(np.array(vector)) for name, vector in vectors.items()}
+
+    def compute(
+        self, vectors: Vectors, now: tuple[int, int], spans: tuple[Span, ...]
+    ) -> np.ndarray:
+        """Return the sums of subtrees of replicas for the round of steps `now`, a row for each."""
+        first, last, start = (tf.constant(n, tf.int64) for n in (*now, spans[0][0]))
+        table = self._table(now)
+        return self._sums(vectors, first, last, table, start, relative(spans)).numpy()
+
+    def _sum_subtrees(
+        self,
+        vectors: Vectors,
+        first: tf.Tensor,
+        last: tf.Tensor,
+        table: tf.Tensor,
+        first_replica: tf.Tensor,
+        shape: tuple[Span, ...],
+    ) -> tf.Tensor:
+        signals, count = tf.zeros([len(SIGNALS)]), shape[-1][1]
+        results = self._rounds.compute(vectors, first, last, table, signals, first_replica, count)
+        return tf.stack(subtree_sums(results, shape))
+
+    def finish(self, vectors: Vectors, mean: np.ndarray, now: tuple[int, int]) -> Vectors:
+        """Return the vectors after the round of steps `now`, from the mean over all replicas."""
+        return self._finish(vectors, tf.constant(mean), self._table(now))[0]
+
+    def evaluate(self, vectors: Vectors, split: str, start: int, stop: int) -> np.ndarray:
+        """Return the rows of the evaluation batches [start, stop)."""
+        params, stats = (vectors[name] for name in evaluated_vectors(vectors))
+        rows = [
+            self._evaluate(split, params, stats, tf.constant(first, tf.int64), self._side_by_side)
+            for first in range(start, stop, self._side_by_side)
+        ]
+        return np.concatenate(rows)[: stop - start]
+
+    def _table(self, now: tuple[int, int]) -> tf.Tensor:
+        """Return the rates of a round; a short one is padded, so that nothing is compiled again."""
+        table = rates_of(self._core, *now)
+        return tf.constant(np.pad(table, ((0, self._core.plan.round_steps - len(table)), (0, 0))))

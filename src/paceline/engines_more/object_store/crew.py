@@ -1,0 +1,133 @@
+"""The actors of a run: asking Ray for them, comparing them, and noticing who is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from paceline.engines.base import BuildCore
+from paceline.engines_more.object_store.actor import Actor
+from paceline.engines_more.object_store.ray_cluster import PLACED_S, needs, resources_of
+from paceline.errors import UserError
+from paceline.experiment.dataclass_json import differences
+from paceline.job import Job
+
+ANSWER_S = 30.0  # within which a living actor reports its step, also while it computes
+
+
+class Crew:
+    """The actors that are ready, and those that wait for resources or still build their core."""
+
+    def __init__(self, job: Job, build_core: BuildCore) -> None:
+        self._job = job
+        self._build_core = build_core
+        self._wanted = job.place.workers
+        self._resources = resources_of(job)
+        # the reference to the answer of `build` -> the actor, the reference to that of `where`
+        self._waiting = dict[Any, tuple[Any, Any]]()
+        self._expected = dict[str, Any]()  # fingerprint
+        self._died: RayError | None = None  # of the last actor that never became ready
+        self.ready = list[Any]()
+        self.hosts = dict[Any, str]()
+        self.recruit()
+
+    def recruit(self) -> None:
+        """Ask Ray for the actors that are missing."""
+        options = {**self._resources, "max_restarts": 0, "concurrency_groups": {"control": 1}}
+        kind = ray.remote(**options)(Actor)
+        for _ in range(self._wanted - len(self.ready) - len(self._waiting)):
+            actor = kind.remote(self._job, os.getcwd())
+            self._waiting[actor.build.remote(self._build_core)] = actor, actor.where.remote()
+
+    def meet(self, fingerprint: dict[str, Any]) -> None:
+        """Wait for the first actors: all of them, or those that Ray could place.
+
+        `fingerprint` is the driver's. The actors must have its data and libraries, and the kind of
+        CPU of the first of them.
+        """
+        self._expected = {name: fingerprint[name] for name in fingerprint if name != "cpu"}
+        began = time.monotonic()
+        while self._waiting and time.monotonic() - began < 0.9 * self._job.place.start_timeout:
+            if refused := self.take_in(0.2):
+                raise UserError(refused[0])
+            placed, _ = wait([where for _, where in self._waiting.values()], 0.0)
+            if self.ready and not placed and time.monotonic() - began > PLACED_S:
+                return
+        if self._died and not self.ready:
+            raise self._died
+        if not self.ready:
+            raise UserError(
+                f"no worker got {needs(self._resources)} from the Ray cluster within "
+                f"{time.monotonic() - began:.0f} s; free some, ask for less, or give a longer "
+                "--start-timeout"
+            )
+
+    def take_in(self, timeout_s: float = 0.0) -> list[str]:
+        """Add the actors that have become ready; return why others cannot take part.
+
+        Those are not asked for again.
+        """
+        refused = []
+        for reference in wait(list(self._waiting), timeout_s)[0]:
+            actor, where = self._waiting.pop(reference)
+            try:
+                fingerprint, self.hosts[actor] = ray.get([reference, where])
+                self._compare(self.hosts[actor], fingerprint)
+                self.ready.append(actor)
+            except UserError as error:
+                refused.append(str(getattr(error, "cause", error)))
+                ray.kill(actor)
+                self._wanted -= 1
+            except RayError as error:  # the next `recruit` asks for another
+                self._died = error
+        return refused
+
+    def _compare(self, host: str, fingerprint: dict[str, Any]) -> None:
+        self._expected.setdefault("cpu", fingerprint["cpu"])
+        if different := differences(self._expected, fingerprint, everything=True):
+            raise UserError(
+                f"the worker on {host} differs from the others: {', '.join(different[:4])}; "
+                "all workers need the same experiment, data, libraries, kernels and kind of CPU"
+            )
+
+    def survivors(self) -> dict[Any, int]:
+        """Return the actors that answer, with the step of each. The others are killed."""
+        asked = {actor.step.remote(): actor for actor in self.ready}
+        done, silent = wait(list(asked), ANSWER_S)
+        for reference in silent:
+            ray.kill(asked[reference])
+        steps = dict[Any, int]()
+        for reference in done:
+            with contextlib.suppress(RayError):
+                steps[asked[reference]] = ray.get(reference)
+        self.ready = [actor for actor in self.ready if actor in steps]
+        return steps
+
+    def work(self) -> float:
+        """Return the processor time that all actors have used, as far as they answer."""
+        answers, _ = wait([actor.work.remote() for actor in self.ready], 1.0)
+        total = 0.0
+        for answer in answers:
+            with contextlib.suppress(RayError):
+                total += ray.get(answer)
+        return total
+
+    def team(self) -> list[Any]:
+        """Return the ready actors that share the replicas, at most as many as are wanted."""
+        return self.ready[: max(0, self._wanted)]
+
+    def close(self) -> None:
+        for actor in [*self.ready, *(actor for actor, _ in self._waiting.values())]:
+            ray.kill(actor)
+
+
+def wait(references: list[Any], timeout_s: float) -> tuple[list[Any], list[Any]]:
+    """Return which answers are there after that time at the latest, and which are not."""
+    if not references:
+        return [], []
+    return ray.wait(references, num_returns=len(references), timeout=timeout_s)

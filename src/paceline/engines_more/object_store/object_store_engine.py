@@ -1,0 +1,267 @@
+"""The object-store engine: actors of a Ray cluster exchange sums through its object store.
+
+Every actor holds the whole state and its step. A round is one call of each actor: it finishes the
+round before with the pieces of its mean, then computes the sum over its own replicas. Two actors
+read each other's whole sums; with more, each actor first adds up one shard. The driver, a worker
+process like any other, only passes references on; it never holds one vector per actor.
+
+When an actor is lost, the survivors take the newest state among them and continue, each with more
+replicas, until Ray has started another actor that joins them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from paceline.engines.base import BuildCore, WantsStop
+from paceline.engines_more.object_store.actor import mean, num_shards
+from paceline.engines_more.object_store.crew import Crew, wait
+from paceline.engines_more.object_store.ray_cluster import connect
+from paceline.errors import UserError
+from paceline.job import Job
+from paceline.maths.evaluation import evaluate_splits
+from paceline.maths.metrics import Metrics, block_metrics, tail_scale
+from paceline.maths.state import State
+
+if TYPE_CHECKING:
+    from paceline.maths.replica import Core
+
+ROUNDS_AHEAD = 2  # rounds that are under way, so that no actor waits for the driver
+LOOK_EVERY_S = 10.0
+WORKING_SHARE = 0.05  # of a core; an actor that uses more computes
+WORKING_LIMITS = 20  # times the limit for which computing alone counts as progress
+
+
+def open_engine(
+    job: Job, build_core: BuildCore, wants_stop: WantsStop
+) -> tuple[Core, ObjectStoreEngine]:
+    """Connect, have the actors started, build the core meanwhile, and wait for the actors."""
+    connect(job)
+    crew = Crew(job, build_core)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the driver computes nothing
+    from paceline.engines.compare import fingerprint
+
+    core = build_core()
+    crew.meet(fingerprint(job, core))
+    return core, ObjectStoreEngine(job, core, crew, wants_stop)
+
+
+class ObjectStoreEngine:
+    """Passes references from call to call, and continues from the survivors' state after a loss.
+
+    The team are the actors that share the replicas. Each time it is formed, a new attempt begins.
+    """
+
+    def __init__(
+        self, job: Job, core: Core, crew: Crew, wants_stop: WantsStop = lambda: False
+    ) -> None:
+        self._job = job
+        self._core = core
+        self._crew = crew
+        self._wants_stop = wants_stop
+        self._team = list[Any]()
+        self._attempt = 0
+        self._step = 0
+        self._failures = 0  # since the last round that was completed
+        self._pending = deque[tuple[int, int, list[Any]]]()  # rounds: first, last, their tails
+        self._tails = dict[int, np.ndarray]()  # of the block, by the first step of the round
+        self._compiled = set[tuple[Any, int]]()  # actors that computed in a team of this size
+        self._events = list[str]()
+
+    def load(self, state: State) -> State:
+        self._form(ray.put((state.step, state.vectors)))
+        self._step = state.step
+        wanted = self._job.place.workers
+        if len(self._team) < wanted:
+            found = f"{len(self._team)} of {wanted} workers found a place on the Ray cluster"
+            self._events.append(f"{found}; others may join")
+        return state
+
+    def state(self) -> State:
+        step, vectors = self._retry(lambda: self._get([self._team[0].state.remote()[1]])[0])
+        assert step == self._step
+        return State(step, {name: np.array(vectors[name]) for name in self._core.layout.parts})
+
+    def advance(self, start: int, stop: int) -> Metrics:
+        from paceline.maths.rounds import rates_of
+
+        began = time.monotonic()
+        self._let_others_join()
+        self._tails.clear()
+        while True:
+            try:
+                self._step = self._train(self._step, stop)
+                break
+            except RayError as error:
+                self._step = self._recover(error)
+        tails = np.concatenate([self._tails[first] for first in sorted(self._tails)])
+        seconds = (time.monotonic() - began) / len(tails)
+        table = rates_of(self._core, start, self._step)
+        metrics = block_metrics(self._core, self._step, tails, table, seconds)
+        events, self._events = self._events, []
+        return metrics | ({"events": events} if events else {})
+
+    def evaluate(self, final: bool) -> Metrics:
+        return evaluate_splits(self._core, final, self._compute_rows)
+
+    def agree(self, own: bool) -> bool:
+        return own  # the chief alone runs the loop
+
+    def close(self) -> None:
+        self._crew.close()
+        ray.shutdown()
+
+    def _let_others_join(self) -> None:
+        self._events += [f"a worker cannot join: {reason}" for reason in self._crew.take_in()]
+        self._crew.recruit()
+        count = len(self._crew.team())
+        if count > len(self._team):
+            self._events.append(f"continuing with {count} workers from step {self._step}")
+            self._retry(lambda: self._form(self._team[0].state.remote()[1]))
+
+    def _compute_rows(self, split: str, count: int) -> np.ndarray:
+        def rows() -> list[np.ndarray]:
+            """Divide the batches among the actors; the rows come back in the batches' order."""
+            bounds = np.linspace(0, count, len(self._team) + 1).astype(int).tolist()
+            shares = zip(self._team, bounds, bounds[1:], strict=False)
+            return self._get(
+                [
+                    actor.evaluate.remote(self._attempt, split, first, last)
+                    for actor, first, last in shares
+                    if first < last
+                ]
+            )
+
+        return np.concatenate(self._retry(rows))
+
+    def _train(self, first: int, stop: int) -> int:
+        """Train rounds from `first` on; return the step reached, whose state every actor has."""
+        start, before, pieces = first, None, list[Any]()
+        while True:
+            while (
+                first < stop
+                and len(self._pending) < ROUNDS_AHEAD
+                and not (first > start and self._wants_stop())
+            ):
+                now = first, min(first + self._core.plan.round_steps, stop)
+                pieces = self._start_round(before, now, pieces)
+                before, first = now, now[1]
+            if not self._pending:
+                break
+            self._take_tails()
+        self._get([actor.finish.remote(self._attempt, before, *pieces) for actor in self._team])
+        return first
+
+    def _start_round(
+        self, before: tuple[int, int] | None, now: tuple[int, int], pieces: list[Any]
+    ) -> list[Any]:
+        """Call every actor for the round `now`; return references to the pieces of its mean."""
+        shards = num_shards(len(self._team))
+        calls = [actor.advance.options(num_returns=shards + 1) for actor in self._team]
+        sums = [call.remote(self._attempt, before, now, *pieces) for call in calls]
+        self._pending.append((*now, [row[-1] for row in sums]))
+        if shards == 1:
+            return [row[0] for row in sums]
+        columns = zip(*(row[:-1] for row in sums), strict=True)
+        return [
+            actor.reduce.remote(self._attempt, *column)
+            for actor, column in zip(self._team, columns, strict=True)
+        ]
+
+    def _take_tails(self) -> None:
+        """Read the tails of the oldest round under way; only then is it no longer pending."""
+        first, last, references = self._pending[0]
+        replicas = self._core.experiment.replicas
+        rows = mean(self._get(references), replicas).reshape(self._core.plan.round_steps, -1)
+        self._tails[first] = rows[: last - first] * tail_scale(replicas)
+        self._pending.popleft()
+        self._failures = 0
+        self._compiled.update((actor, len(self._team)) for actor in self._team)
+
+    def _form(self, state: Any) -> None:
+        """Form the team; give every actor its part and the same state. Earlier calls are void."""
+        self._attempt += 1
+        self._team = self._crew.team()
+        self._get(
+            [
+                actor.load.remote(self._attempt, state, index, len(self._team))
+                for index, actor in enumerate(self._team)
+            ]
+        )
+
+    def _recover(self, error: RayError) -> int:
+        """Form a team of the survivors; return the step from which it continues."""
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UserError):
+            raise cause
+        self._failures += 1
+        before = set(self._team)
+        steps = self._crew.survivors()
+        no_state = max(steps.values(), default=-1) < self._step
+        if no_state or self._failures > self._job.place.max_restarts:
+            raise error  # the run starts again from the last checkpoint
+        self._crew.recruit()
+        try:
+            step = self._continue_from(max(steps, key=lambda actor: steps[actor]))
+        except RayError as another:
+            return self._recover(another)
+        finally:
+            self._pending.clear()
+        reason = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
+        hosts = sorted(self._crew.hosts[actor] for actor in before - set(steps))
+        self._events.append(
+            f"lost a worker ({reason}; lost on: {', '.join(hosts) or 'no host'}); "
+            f"continuing with {len(self._team)} workers from step {step}"
+        )
+        return step
+
+    def _continue_from(self, newest: Any) -> int:
+        """Give everyone the state of this actor, take the tails up to it, and return its step."""
+        reached, state = newest.state.remote()
+        # the step of that very state: the actor may have advanced since it was asked
+        (step,) = self._get([reached])
+        self._form(state)
+        self._pending = deque(row for row in self._pending if row[1] <= step)
+        while self._pending:
+            self._take_tails()
+        return step
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call that changes nothing; repeat it after a loss."""
+        while True:
+            try:
+                return call()
+            except RayError as error:
+                self._recover(error)
+
+    def _get(self, references: list[Any]) -> list[Any]:
+        """Return the answers of the team.
+
+        Actors that do not report are killed, and the wait ends if no answer comes at all, unless
+        someone computes.
+        """
+        place = self._job.place
+        compiled = {(actor, len(self._team)) for actor in self._team} <= self._compiled
+        limit_s = place.stall_timeout if compiled else place.start_timeout
+        began = progress = time.monotonic()
+        work = 0.0
+        while True:
+            try:
+                return ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4))
+            except GetTimeoutError:
+                now, before, work = time.monotonic(), work, self._crew.work()
+                if before and work - before > WORKING_SHARE * min(LOOK_EVERY_S, limit_s / 4):
+                    progress = now
+                    self._wants_stop()  # this tells the parent that there is progress
+                if now - progress > 0.9 * limit_s or now - began > WORKING_LIMITS * limit_s:
+                    raise
+            ray.get(wait(references, 0.0)[0])  # raises an error that is there already
+            self._crew.survivors()

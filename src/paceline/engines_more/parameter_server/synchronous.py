@@ -1,0 +1,100 @@
+"""Synchronous training on parameter servers: the same bits as one process."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
+from paceline.engines_more.parameter_server.server import STAMP, stamps
+from paceline.maths.metrics import TAIL, Metrics, block_metrics, tail_scale
+from paceline.maths.rounds import rates_of
+from paceline.maths.shares import Span, add_subtrees, divided_tree, mean_factor, relative
+from paceline.maths.tree import add, subtree_sums
+
+TRIES = 5
+
+
+class SynchronousEngine(ParameterServerEngine):
+    """Updates the state when every worker's share of a step is in its slots.
+
+    There is a slot for each subtree of a share of the replicas; it holds the sum of the subtree.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._shares = divided_tree(self._replicas, self._workers)
+        self._subtrees = [span for spans in self._shares for span in spans]
+        for server in self._servers:
+            server.open_slots(len(self._subtrees), len(TAIL))
+        self._compute = {
+            shape: tf.function(partial(self._compute_share, shape), autograph=False)
+            for shape in map(relative, self._shares)
+        }
+        self._apply = tf.function(self._apply_step, autograph=False)
+
+    def advance(self, start: int, stop: int) -> Metrics:
+        began = time.monotonic()
+        table = rates_of(self._core, start, stop)
+        tails = list[np.ndarray]()
+        with self._named_losses():
+            while self._step < stop and not (tails and self._wants_stop()):
+                tails.append(self._advance_one(table[self._step - start]))
+                self._step += 1
+        seconds = (time.monotonic() - began) / len(tails)
+        metrics = block_metrics(self._core, self._step, np.stack(tails), table, seconds)
+        return metrics | {"stop_requested": self._wants_stop()}
+
+    def _advance_one(self, rates: np.ndarray) -> np.ndarray:
+        """Train one step and return its tail."""
+        for _ in range(TRIES):
+            for spans in self._shares:
+                slot = self._subtrees.index(spans[0])
+                request = tf.constant([self._step, spans[0][0], slot], tf.int64)
+                self._coordinator.schedule(self._compute[relative(spans)], (request,))
+            self._coordinator.join()
+            step = tf.constant(self._step, tf.int64)
+            ready, *tail = self._apply(step, tf.constant(rates)).numpy()
+            if ready:
+                return np.array(tail)
+        raise RuntimeError(
+            f"late results of lost workers replaced those of step {self._step} {TRIES} times"
+        )
+
+    def _compute_share(self, shape: tuple[Span, ...], request: tf.Tensor) -> None:
+        """On a worker: put the sums of the subtrees of a share into their slots."""
+        step, first_replica, first_slot = tf.unstack(request, num=3)
+        _, (params, stats) = self._read("params", "stats")
+        which = [(step, first_replica + k) for k in range(shape[-1][1])]
+        sums = subtree_sums(self._replica_vectors(params, stats, which), shape)
+        for k, total in enumerate(sums):
+            gradient, new_stats, tail = self._split(total)
+            for server in self._servers:
+                server.put(first_slot + k, step, gradient, new_stats, tail)
+
+    def _apply_step(self, step: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
+        """On all parameter servers, for the chief: finish the sum and update the state.
+
+        Nothing changes unless every slot is of this step. Returns [whether it was | tail].
+        """
+        parts, fresh = [], []
+        for server in self._servers:
+            with tf.device(server.device):
+                rows = server.slots.read_value()
+                fresh.append(tf.reduce_all(stamps(rows) == step))
+                sums = dict(zip(self._subtrees, tf.unstack(rows[:, :-STAMP]), strict=True))
+                total = add_subtrees((0, self._replicas), sums, add)
+                parts.append(server.split(total * mean_factor(self._replicas)))
+        ready = tf.reduce_all(tf.stack(fresh))
+        limit, scale = self._core.experiment.optimizer.clip_norm, None
+        if limit:  # the bits of a norm depend on how its sum is cut, so it is taken of the whole
+            scale = self._clip(tf.concat([gradient for gradient, _, _ in parts], 0), limit)
+        for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
+            with tf.device(server.device):
+                server.update(gradient, stats, rates, ready, scale)
+        tail = parts[0][2] * tail_scale(self._replicas)
+        return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)

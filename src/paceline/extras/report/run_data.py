@@ -1,0 +1,289 @@
+"""What the report knows about one run: its run folder, read once.
+
+It reads and derives numbers (curves, speeds, starts). How they look belongs to `sections` and the
+templates.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import UserError
+from paceline.experiment.application_names import is_application
+from paceline.experiment.dataclass_json import flatten
+from paceline.experiment.plan import build_plan
+from paceline.maths.evaluation import Examples
+from paceline.runs.folder import RunFolder
+from paceline.runs.listing import resume_command, with_data
+
+Points = list[tuple[float, float]]
+
+LARGEST = 1e100
+"""Larger numbers, of a damaged record without a checksum, cannot be drawn."""
+MOST_CLASSES = 5_000
+"""The confusion matrix of more classes is not shown: it would take gigabytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedEvaluation:
+    """The last evaluation that training stored: each example of a split, and the worst mistakes."""
+
+    step: int
+    split: str
+    examples: Examples
+    worst: np.ndarray
+    """Indices of the mistakes, worst first."""
+    images: np.ndarray
+    """The images of `worst`: uint8 [mistakes, height, width, channels]."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A step at which training started: after how many minutes, and with how many workers.
+
+    `tries` is above 1 if training failed before the next checkpoint and started here again.
+    """
+
+    step: int
+    minute: float
+    workers: int
+    tries: int
+
+    @property
+    def workers_text(self) -> str:
+        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
+        return workers + (f", {self.tries} times" if self.tries > 1 else "")
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """One run. Curves are points (x, y) in order."""
+
+    name: str
+    settings: dict[str, Any]
+    """The fields of the experiment by their dotted names."""
+    data: dict[str, Any]
+    versions: dict[str, str]
+    records: list[dict[str, Any]]
+    start_records: list[dict[str, Any]]
+    result: dict[str, Any]
+    """Empty if no attempt has ended yet."""
+    total_steps: int
+    evaluation: SavedEvaluation | None
+    notes: list[str]
+
+    @property
+    def description(self) -> str:
+        """Return the model and the data in a few words."""
+        layout, source = self.settings["model.layout"], self.settings["data.source"]
+        usual = layout if layout == "speedrun" else f"ResNet-{self.settings['model.depth']}"
+        if source == "auto":
+            source = Path(self.settings["data.dir"]).name or "data"
+        init_from = self.settings.get("model.init_from", "")
+        usual = init_from if is_application(init_from) else usual
+        model, data = self.settings["model.build"] or usual, self.settings["data.build"] or source
+        return f"{model} on {data}"
+
+    @property
+    def classes(self) -> list[str]:
+        return [str(name) for name in self.data.get("classes", [])]
+
+    @property
+    def step(self) -> int:
+        last = self.records[-1]["step"] if self.records else 0
+        return max(last, int(self.result.get("step") or 0))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.result.get("finished"))
+
+    @property
+    def digest(self) -> str:
+        return str(self.result.get("state_sha256") or "")
+
+    @cached_property
+    def split(self) -> str:
+        """Return the split that training evaluates: validation if there is one, else test."""
+        return "validation" if self.curve("validation_loss") else "test"
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.last(f"{self.split}_accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        return self.last(f"{self.split}_loss")
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Return the speed of the result, or else the median of the curve."""
+        speeds = [speed for _, speed in self.speeds()]
+        median = float(np.median(speeds)) if speeds else None
+        return self.result.get("images_per_second") or median
+
+    def curve(self, name: str, x: str = "epoch") -> Points:
+        """Return the values of a metric where it was measured."""
+        pairs = [(record.get(x), record.get(name)) for record in self.records]
+        return [(at, value) for at, value in pairs if at is not None and value is not None]
+
+    def last(self, name: str) -> float | None:
+        """Return the value in the result, or else the newest measurement."""
+        if (value := self.result.get(name)) is not None:
+            return value
+        curve = self.curve(name)
+        return curve[-1][1] if curve else None
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return the records with an evaluation."""
+        return [record for record in self.records if f"{self.split}_loss" in record]
+
+    @cached_property
+    def minutes(self) -> list[tuple[int, float]]:
+        """Return each step with the minutes of training until it.
+
+        Evaluations, checkpoints and pauses do not count.
+        """
+        reached, total, before = [(0, 0.0)], 0.0, 0
+        for record in self.records:
+            if (speed := record.get("images_per_second", 0.0)) > 0:
+                images = (record["step"] - before) * self.settings["global_batch_size"]
+                total += images / speed / 60
+            before = record["step"]
+            reached.append((before, total))
+        return reached
+
+    @property
+    def training_minutes(self) -> float:
+        return self.minutes[-1][1]
+
+    def speeds(self) -> Points:
+        """Return images per second over minutes of training, at most 120 points."""
+        points = Points()
+        step_before, minute_before = 0, 0.0
+        for step, minute in self.minutes[1:]:
+            if minute - minute_before > self.training_minutes / 120:
+                images = (step - step_before) * self.settings["global_batch_size"]
+                points.append((minute, images / (minute - minute_before) / 60))
+                step_before, minute_before = step, minute
+        return points
+
+    def starts(self) -> list[Start]:
+        """Return each step at which training started; of several tries at a step, the last."""
+        steps, minutes = zip(*self.minutes, strict=True)
+        tries = Counter(start["step"] for start in self.start_records)
+        workers = {start["step"]: _workers(start) for start in self.start_records}
+        return [
+            Start(step, float(np.interp(step, steps, minutes)), workers[step], tries[step])
+            for step in sorted(tries)
+        ]
+
+    def events(self) -> list[tuple[int, float, str]]:
+        """Return step, minute and text of what an engine reported, such as a lost worker."""
+        minute = dict(self.minutes)
+        return [
+            (record["step"], minute[record["step"]], str(text))
+            for record in self.records
+            for text in record.get("events") or []
+        ]
+
+
+def read_run(run: RunFolder) -> RunData:
+    """Read a run folder; raise UserError if it is damaged or written by a newer Paceline."""
+    config, experiment, notes = run.config(), run.experiment(), list[str]()
+    try:
+        result = run.read_result() or {}
+    except UserError as error:
+        result, notes = {}, [str(error)]
+    if damaged := run.metrics.num_damaged() + run.starts.num_damaged():
+        notes.append(f"{damaged} damaged lines of metrics.jsonl or starts.jsonl are left out")
+    if reason := result.get("error"):
+        notes.append(f"training ended with an error: {reason}")
+    if run.is_locked():
+        notes.append("It is training now; this page shows how far it was.")
+    elif not result.get("finished"):
+        command = shlex.join(resume_command(run.where, with_data(run, experiment)))
+        notes.append(f"It is not finished; this command continues it: paceline {command}")
+    data = run.data_facts()
+    total_steps, size = experiment.steps, data.get("train")
+    if size:
+        total_steps = build_plan(experiment, size).total_steps
+    return RunData(
+        name=run.path.resolve().name,
+        settings=flatten(experiment.to_json()),
+        data=data,
+        versions={str(name): str(version) for name, version in config["versions"].items()},
+        records=_rising([_numbers(record) for record in run.metrics.read()]),
+        start_records=run.starts.read(),
+        result=result,
+        total_steps=total_steps,
+        evaluation=_read_evaluation(run) if len(data.get("classes", ())) <= MOST_CLASSES else None,
+        notes=notes,
+    )
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of metrics.jsonl without values that are neither numbers nor events."""
+    return {
+        name: value
+        for name, value in record.items()
+        if (name == "events" and isinstance(value, list)) or _can_be_drawn(value)
+    }
+
+
+def _rising(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records without those that are not after the one before: damaged ones."""
+    rising: list[dict[str, Any]] = []
+    for record in records:
+        if not rising or record["step"] > rising[-1]["step"]:
+            rising.append(record)
+    return rising
+
+
+def _workers(start: dict[str, Any]) -> int:
+    workers = start.get("workers")
+    return workers if type(workers) is int and 0 < workers < MOST_CLASSES else 1
+
+
+def _can_be_drawn(value: Any) -> bool:
+    return type(value) in (int, float) and (value == 0 or 1 / LARGEST < abs(value) < LARGEST)
+
+
+def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
+    arrays = run.predictions.read()
+    if arrays is None or not len(arrays.get("labels", ())):
+        return None
+    try:
+        examples = Examples(arrays["labels"], arrays["predictions"], arrays["probabilities"])
+        saved = SavedEvaluation(
+            int(arrays["step"]), str(arrays["split"]), examples, arrays["worst"], arrays["pictures"]
+        )
+    except (KeyError, TypeError, ValueError):  # written by another version
+        return None
+    return saved if _fits_together(saved) else None
+
+
+def _fits_together(saved: SavedEvaluation) -> bool:
+    """Return whether the arrays have the types and shapes that training writes."""
+    examples, count = saved.examples, len(saved.examples.labels)
+    integers = (examples.labels, examples.predictions, saved.worst)
+    return (
+        all(array.ndim == 1 and array.dtype.kind in "iu" for array in integers)
+        and all(not len(array) or array.min() >= 0 for array in integers)
+        and max(int(examples.labels.max()), int(examples.predictions.max())) < MOST_CLASSES
+        and examples.probabilities.dtype.kind == "f"
+        and examples.predictions.shape == examples.probabilities.shape == (count,)
+        and bool(np.isfinite(examples.probabilities).all())
+        and (not len(saved.worst) or int(saved.worst.max()) < count)
+        and saved.images.dtype == np.uint8
+        and saved.images.ndim == 4
+        and len(saved.images) == len(saved.worst)
+        and saved.images.shape[3] in (1, 3)
+        and 0 not in saved.images.shape[1:]
+    )

@@ -1,0 +1,176 @@
+"""What a search is: the settings of `paceline search` beside those of the experiment and the place,
+and the trials that follow from them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.overrides import override
+from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
+from paceline.job import Job, Place, Run, TrackerName
+from paceline.runs.finding import default_path
+from paceline.storage.backends import is_remote
+
+USUAL_TRIALS = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a search chooses settings, stops trials, and where it writes."""
+
+    trials: int = 0
+    """Number of trials. 0 means 16, or every combination of a grid. The same command with more
+    trials adds to those of before."""
+    method: Literal["random", "grid"] = "random"
+    """How settings are chosen. random: at random, by --seed. grid: every combination of lists."""
+    scheduler: Literal["asha", "none"] = "asha"
+    """Which trials are stopped early. asha: those that are worse than most others after the same
+    share of their training (Ray Tune's ASHAScheduler). none: no trial."""
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    """What is compared on the validation split."""
+    grace: float = 1 / 16
+    """Share of its training before which no trial is stopped (asha)."""
+    reduction: float = 4.0
+    """One in this many trials continues at each comparison (asha). Comparisons are after the share
+    `grace` of the training, this many times as much, and so on."""
+    max_concurrent: int = 0
+    """Largest number of trials at the same time. 0 means as many as there are CPUs or GPUs for."""
+    search_dir: str = ""
+    """Folder of the search, with a run folder for each trial.
+    Empty means searches/<recipe>-<hash of the search>, so that the same command continues."""
+    keep: int = 2
+    """Number of newest checkpoints that each trial keeps, beside the best one."""
+    track: tuple[TrackerName, ...] = ()
+    """Experiment trackers that get each trial as a run: mlflow, wandb."""
+    trust_code: bool = False
+    """If the code of model.build or data.build is not here, run the copies in the run folders."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.trials <= MOST_TRIALS:
+            raise UserError(f"trials is {self.trials}; it must be from 1 to {MOST_TRIALS:,}")
+        if not 0 < self.grace <= 1:
+            raise UserError(f"grace is {self.grace}; it must be a share above 0, at most 1")
+        if not self.reduction > 1:
+            raise UserError(f"reduction is {self.reduction}; it must be above 1")
+        if self.max_concurrent < 0:
+            raise UserError(f"max-concurrent is {self.max_concurrent}; it must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a search."""
+
+    number: int
+    """From 1."""
+    settings: Settings
+    """What differs from the other trials."""
+    job: Job
+
+    @property
+    def run_dir(self) -> str:
+        """Return the folder of its run."""
+        return self.job.run.run_dir
+
+    @property
+    def words(self) -> str:
+        """Return its settings as people write them."""
+        return "  ".join(f"{n.replace('_', '-')}={value}" for n, value in self.settings.items())
+
+    @property
+    def name(self) -> str:
+        """Return the name of its run."""
+        return self.run_dir.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A whole search."""
+
+    recipe: str
+    experiment: Experiment
+    """What all trials have in common."""
+    space: Space
+    options: Options
+    where: str
+    """Its folder."""
+    trials: tuple[Trial, ...]
+    place: Place
+    """Of each trial, and of the cluster."""
+
+    @property
+    def metric(self) -> str:
+        """Return the name of what is compared."""
+        return f"validation_{self.options.metric}"
+
+
+def build_search(
+    recipe: str, experiment: Experiment, space: Space, place: Place, options: Options
+) -> Search:
+    """Return a search with all its trials; raise UserError if one of them cannot be trained."""
+    if place.on not in ("auto", "ray"):
+        raise UserError(
+            f"on is {place.on!r}; a search runs on Ray, here or on the cluster of --ray.address: "
+            "leave out --on"
+        )
+    all_settings = _settings(space, options, experiment.seed)
+    experiments = [override(experiment, settings) for settings in all_settings]
+    for each in experiments:
+        _check_validation(each)
+    where = (
+        options.search_dir.rstrip("/") or f"searches/{recipe}-{_digest(experiment, space, options)}"
+    )
+    run = Run(keep=options.keep, track=options.track, trust_code=options.trust_code)
+    cores = place.cores or max(1, int(place.ray.cpus_per_worker))
+    on_one_node = replace(place, on="local", cores=cores)
+    trials = [
+        Trial(
+            number,
+            settings,
+            Job(each, on_one_node, replace(run, run_dir=str(default_path(recipe, each, where)))),
+        )
+        for number, (settings, each) in enumerate(zip(all_settings, experiments, strict=True), 1)
+    ]
+    return Search(recipe, experiment, space, options, where, tuple(trials), place)
+
+
+def _settings(space: Space, options: Options, seed: int) -> Sequence[Settings]:
+    if options.method == "random":
+        return draw(space, options.trials or USUAL_TRIALS, seed)
+    combinations = grid(space)
+    if options.trials and options.trials != len(combinations):
+        raise UserError(
+            f"trials is {options.trials}, but the grid has {len(combinations)} combinations, and "
+            "all are tried; leave out --trials, or use --method random"
+        )
+    return combinations
+
+
+def _check_validation(experiment: Experiment) -> None:
+    if not experiment.data.validation:
+        raise UserError(
+            "a search compares trials on a validation split, never on the test set, and there is "
+            "none: give --data.validation N to hold out N training examples"
+        )
+    if experiment.sync.method == "async":
+        raise UserError(
+            "sync.method is 'async', which gives other numbers every time; a search compares "
+            "trainings: use gradients or weights"
+        )
+
+
+def _digest(experiment: Experiment, space: Space, options: Options) -> str:
+    """Return the hash in the name of the folder: of all that decides the settings of trials."""
+    text = "\n".join([experiment.digest(), options.method, *sorted(describe(space))])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def absolute(path: str) -> str:
+    """Return a path for a process with another current folder."""
+    from pathlib import Path
+
+    return path if is_remote(path) else str(Path(path).resolve())

@@ -1,0 +1,224 @@
+"""Which settings a search tries: what `--over` says, and the settings of each trial.
+
+The settings depend on nothing but the space and the seed: neither on Ray nor on earlier trials. So
+a search that is started again has the same trials, and more trials begin with the old ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.experiment.dataclass_json import flatten, to_json
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.overrides import names_of, refuse_unknown
+from paceline.job import Place, Run
+
+EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
+DIGITS = 4
+"""Significant digits of a number that is drawn, so that a person can type it."""
+MOST_TRIALS = 10_000
+
+Settings = dict[str, Any]
+"""Names of fields with dots and underscores, and their values."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, whole ones if both are."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, share: float) -> float:
+        """Return the number at a share of the range, from 0 to below 1."""
+        whole = isinstance(self.low, int)
+        high = self.high + whole  # the last whole number is as probable as the others
+        if self.log:
+            value = self.low * math.exp(share * math.log(high / self.low))
+        else:
+            value = self.low + share * (high - self.low)
+        if whole:
+            return min(int(value), int(self.high))
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        """Return the value at a share of the list, from 0 to below 1."""
+        return self.values[int(share * len(self.values))]
+
+
+Space = dict[str, Range | Choice]
+
+
+def parse_over(words: Sequence[str], experiment: Experiment) -> Space:
+    """Return the space of `NAME=LOW..HIGH[:log]` and `NAME=VALUE,VALUE...`."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals or not name:
+            raise UserError(f"over is {word!r}; it must be NAME=VALUES, {EXAMPLES}")
+        if name.replace("-", "_") in given:
+            raise UserError(f"over has {name} twice; give all its values at once, as {name}=A,B,C")
+        given[name.replace("-", "_")] = values
+    return build_space(given, experiment)
+
+
+def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment) -> Space:
+    """Return the space of values by name: a text like that of a flag, or a list of values."""
+    if not over:
+        raise UserError(f"over is empty; give the settings to search, {EXAMPLES}")
+    known = flatten(to_json(experiment))
+    space: Space = {}
+    for given, values in over.items():
+        name = given.replace("__", ".").replace("-", "_")
+        _check_name(name, known)
+        if isinstance(values, str):
+            space[name] = _parse(name, values, known[name])
+        else:
+            items = values.tolist() if hasattr(values, "tolist") else values
+            space[name] = Choice(tuple(dict.fromkeys(items)))
+    return space
+
+
+def _check_name(name: str, known: Mapping[str, Any]) -> None:
+    """Raise UserError if a search cannot vary this setting."""
+    if name in (*names_of(Place()), *names_of(Run())):
+        raise UserError(
+            f"over has {_flag(name)}, which does not change the numbers; a search varies settings "
+            f"of the experiment, {EXAMPLES}"
+        )
+    if name not in known:
+        raise refuse_unknown(name, list(known))
+    if isinstance(known[name], list):
+        raise UserError(
+            f"over has {_flag(name)}, which has several values at once; a search varies settings "
+            f"with one value, {EXAMPLES}"
+        )
+
+
+def _parse(name: str, text: str, now: Any) -> Range | Choice:
+    if ".." in text:
+        return _parse_range(name, text, now)
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UserError(
+            f"over has {_flag(name)}={text}; give values with commas between, {EXAMPLES}"
+        )
+    return Choice(tuple(dict.fromkeys(_value(name, word, now) for word in words)))
+
+
+def _parse_range(name: str, text: str, now: Any) -> Range:
+    said = f"over has {_flag(name)}={text}"
+    bounds, colon, scale = text.partition(":")
+    if colon and scale != "log":
+        raise UserError(f"{said}; after the range there can only be :log")
+    if isinstance(now, bool) or not isinstance(now, int | float):
+        raise UserError(f"{said}, but it is no number; list its values, as {_flag(name)}=A,B,C")
+    low, high = (_value(name, word.strip(), now) for word in bounds.split("..", 1))
+    if not low < high:
+        raise UserError(f"{said}; the first number must be below the second")
+    if colon and low <= 0:
+        raise UserError(f"{said}; a range with :log must begin above 0")
+    return Range(low, high, bool(colon))
+
+
+def _value(name: str, word: str, now: Any) -> Any:
+    """Return a word as a value of the type that the setting has now."""
+    if isinstance(now, bool):
+        if word not in ("true", "false"):
+            raise UserError(f"over has {word!r} for {_flag(name)}; it must be true or false")
+        return word == "true"
+    if isinstance(now, str):
+        return word
+    try:
+        value = int(word) if isinstance(now, int) else float(word)
+    except ValueError:
+        kind = "a whole number" if isinstance(now, int) else "a number"
+        raise UserError(f"over has {word!r} for {_flag(name)}; it must be {kind}") from None
+    if not math.isfinite(value):
+        raise UserError(f"over has {word!r} for {_flag(name)}; it must be a finite number")
+    return value
+
+
+def draw(space: Space, count: int, seed: int) -> list[Settings]:
+    """Return that many different settings at random. Fewer are the beginning of more."""
+    if (most := _num_combinations(space)) is not None and count > most:
+        raise UserError(
+            f"trials is {count}, but over has only {most} combinations; give --trials {most} or "
+            "fewer, or --method grid"
+        )
+    drawn: list[Settings] = []
+    for number in itertools.count():
+        settings = {name: each.at(_share(seed, name, number)) for name, each in space.items()}
+        if settings not in drawn:
+            drawn.append(settings)
+        if len(drawn) == count:
+            return drawn
+        if number > 1000 * count:  # such as a narrow range of few different numbers
+            raise UserError(
+                f"over has fewer than {count} different settings; give fewer --trials, or wider "
+                "ranges"
+            )
+    raise AssertionError
+
+
+def grid(space: Space) -> list[Settings]:
+    """Return every combination."""
+    for name, each in space.items():
+        if isinstance(each, Range):
+            raise UserError(
+                f"over has a range for {_flag(name)}, which a grid cannot try; list its values, as "
+                f"{_flag(name)}=A,B,C, or use --method random"
+            )
+    values = [each.values for each in space.values() if isinstance(each, Choice)]
+    if math.prod(map(len, values)) > MOST_TRIALS:
+        raise UserError(f"over has more than {MOST_TRIALS:,} combinations; give fewer values")
+    return [dict(zip(space, each, strict=True)) for each in itertools.product(*values)]
+
+
+def describe(space: Space) -> list[str]:
+    """Return the space as words of `--over`."""
+    return [f"{_flag(name)}={_text(each)}" for name, each in space.items()]
+
+
+def _text(each: Range | Choice) -> str:
+    if isinstance(each, Range):
+        return f"{each.low}..{each.high}{':log' * each.log}"
+    words = (str(v).lower() if isinstance(v, bool) else str(v) for v in each.values)
+    return ",".join(words)
+
+
+def _num_combinations(space: Space) -> int | None:
+    """Return how many settings there are; None if there is a range of numbers."""
+    counts = []
+    for each in space.values():
+        if isinstance(each, Choice):
+            counts.append(len(each.values))
+        elif isinstance(each.low, int):
+            counts.append(int(each.high) - each.low + 1)
+        else:
+            return None
+    return math.prod(counts)
+
+
+def _share(seed: int, name: str, number: int) -> float:
+    """Return a random number from 0 to below 1, always the same for the same arguments."""
+    digest = hashlib.sha256(f"{seed}/{name}/{number}".encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")

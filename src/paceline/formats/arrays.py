@@ -1,0 +1,211 @@
+"""Data in NumPy arrays: given through the Python API, stored for the workers as .npy files.
+
+It owns the layout of that folder, its checks, and `in_memory`, the split of every source that
+holds its images in one tensor. Saving runs on the driver and needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.data.digests import arrays_digest
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.formats.source_folder import source_folder
+from paceline.storage.array_files import read_npy
+from paceline.storage.files import explained, is_file, read_text
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from paceline.data.source import Source, Split
+
+Examples = tuple[Any, Any]
+"""Images and labels: arrays, or what NumPy makes arrays of."""
+
+FILES = {"classes.json"} | {
+    f"{split}_{kind}.npy" for split in ("train", "test") for kind in ("images", "labels")
+}
+TEST_SHARE = 10
+"""Without a test split, one training example in ten becomes the test split."""
+
+
+def save_arrays(
+    folder: str | Path,
+    train: Examples,
+    test: Examples | None = None,
+    classes: Sequence[str] | None = None,
+) -> None:
+    """Write the arrays as a folder for `build_arrays`, whole or not at all. Replaces an earlier
+    folder of arrays."""
+    target = Path(folder).expanduser()
+    splits = {"train": _check_split(train, "train")}
+    if test is not None:
+        splits["test"] = _check_split(test, "test")
+    _check_together(splits, classes)
+    if target.exists():
+        _check_replaceable(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+        new, old = Path(temporary, "new"), Path(temporary, "old")
+        new.mkdir()
+        for name, (images, labels) in splits.items():
+            np.save(new / f"{name}_images.npy", images, allow_pickle=False)
+            np.save(new / f"{name}_labels.npy", labels, allow_pickle=False)
+        if classes is not None:
+            (new / "classes.json").write_text(json.dumps(list(classes)))
+        if target.exists():
+            os.rename(target, old)
+        os.rename(new, target)
+
+
+def save_arrays_by_digest(
+    root: Path, train: Examples, test: Examples | None = None, classes: Sequence[str] | None = None
+) -> Path:
+    """Save the arrays once, in a folder of `root` that is named by their content; return it. The
+    same arrays give the same experiment."""
+    digest = hashlib.sha256(json.dumps(list(classes) if classes is not None else None).encode())
+    for array in [*train, *(test or ())]:
+        array = np.ascontiguousarray(array)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    folder = root / f"arrays-{digest.hexdigest()[:12]}"
+    if not folder.exists():
+        save_arrays(folder, train, test, classes)
+    return folder
+
+
+def build_arrays(data: Data) -> Source:
+    """Return the source of a folder written by `save_arrays`. Without test arrays, a tenth of the
+    training examples is held out."""
+    from paceline.data.build import hold_out
+    from paceline.data.source import Source
+
+    folder = source_folder(data.dir, "it must have train_images.npy and train_labels.npy")
+    splits = {"train": _load_split(folder, "train")}
+    if any(is_file(folder / f"test_{kind}.npy") for kind in ("images", "labels")):
+        splits["test"] = _load_split(folder, "test")
+    classes = _check_together(splits, _load_classes(folder))
+    _, height, width, channels = splits["train"][0].shape
+    train, *tests = (in_memory(*examples) for examples in splits.values())
+    digest = arrays_digest(*(array for examples in splits.values() for array in examples))
+    shape = (height, width, channels)
+    source = Source(train, tests[0] if tests else train, classes, shape, digest)
+    if tests:
+        return source
+    train, test = hold_out(source, max(1, train.size // TEST_SHARE))
+    assert test is not None
+    return replace(source, train=train, test=test)
+
+
+def in_memory(images: np.ndarray, labels: np.ndarray) -> Split:
+    """Return a split with its images, uint8 [n, height, width, channels], and labels as tensors."""
+    import tensorflow as tf
+
+    from paceline.data.source import Split
+
+    all_images, all_labels = tf.constant(images, tf.uint8), tf.constant(labels, tf.int32)
+
+    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.gather(all_images, indices), tf.gather(all_labels, indices)
+
+    return Split(len(images), read)
+
+
+def _check_split(examples: Examples, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return images as uint8 [n, height, width, channels] and labels as int32 [n]."""
+    if not isinstance(examples, (tuple, list)) or len(examples) != 2:
+        found = type(examples).__name__
+        raise UserError(f"the {name} data must be a pair (images, labels), not a {found}")
+    images, labels = np.asarray(examples[0]), np.asarray(examples[1])
+    _check_images(images, f"the {name} images")
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        needed = f"integers of shape ({len(images)},), such as labels.reshape(-1)"
+        found = f"{labels.dtype} of shape {labels.shape}"
+        raise UserError(f"the {name} labels are {found}; give {needed}")
+    if len(labels) != len(images):
+        found = f"{len(images)} {name} images and {len(labels)} {name} labels"
+        raise UserError(f"there are {found}; give one label for each image")
+    if labels.min() < 0 or labels.max() >= 2**31:
+        bad = int(labels.min() if labels.min() < 0 else labels.max())
+        raise UserError(f"the {name} labels have a {bad}; labels count the classes from 0")
+    return images[..., None] if images.ndim == 3 else images, labels.astype(np.int32)
+
+
+def _check_images(images: np.ndarray, what: str) -> None:
+    if images.dtype != np.uint8:
+        needed = "uint8 from 0 to 255; Paceline scales them itself"
+        raise UserError(f"{what} are {images.dtype}; give {needed}")
+    if images.ndim not in (3, 4):
+        needed = "[n, height, width] or [n, height, width, channels]"
+        raise UserError(f"{what} have shape {images.shape}; it must be {needed}")
+    if 0 in images.shape:
+        raise UserError(f"{what} have shape {images.shape}; there must be one image or more")
+
+
+def _check_together(
+    splits: dict[str, tuple[np.ndarray, np.ndarray]], names: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the class names. Raise UserError if the splits and the names do not agree."""
+    shapes = {name: images.shape[1:] for name, (images, _) in splits.items()}
+    if len(set(shapes.values())) > 1:
+        found = f"the train images are {shapes['train']} and the test images {shapes['test']}"
+        raise UserError(f"{found}; make their shapes alike")
+    highest = {name: int(labels.max()) for name, (_, labels) in splits.items()}
+    if names is None:
+        return tuple(str(label) for label in range(max(highest.values()) + 1))
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"classes must be a list of one name per class, not {names!r}")
+    for split, label in highest.items():
+        if label >= len(names):
+            found = f"the {split} labels go up to {label}, but there are {len(names)} class names"
+            raise UserError(f"{found}; labels count from 0")
+    return tuple(names)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise UserError if replacing the folder would lose anything but arrays."""
+    foreign = ["is a file"]
+    if folder.is_dir():
+        names = {entry.name for entry in folder.iterdir()}
+        foreign = [f"has {name!r}" for name in sorted(names - FILES)]
+    if foreign:
+        advice = "give a folder that is new or empty"
+        raise UserError(f"{folder} {foreign[0]}, so it is not a folder of arrays; {advice}")
+
+
+def _load_split(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    loaded = []
+    for file in (folder / f"{name}_images.npy", folder / f"{name}_labels.npy"):
+        if not is_file(file):
+            advice = "save the arrays again with save_arrays"
+            raise UserError(f"there is no {file.name} in {folder}; {advice}")
+        try:
+            with explained("read", file):
+                loaded.append(read_npy(file))
+        except ValueError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{file} is not a whole .npy file of numbers: {reason}") from error
+    return _check_split((loaded[0], loaded[1]), name)
+
+
+def _load_classes(folder: Path) -> list[str] | None:
+    file = folder / "classes.json"
+    if not is_file(file):
+        return None
+    try:
+        names = json.loads(read_text(file))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON: {error}") from error
+    if not isinstance(names, list):
+        raise UserError(f"{file} must be a list of class names")
+    return names

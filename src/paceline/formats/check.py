@@ -1,0 +1,197 @@
+"""Read every example of a folder and list what is wrong, for `paceline data check`.
+
+It verifies checksums, labels, and that images can be decoded, and continues after a problem.
+Several processes read TFRecords and folders of images, without TensorFlow. Other sources are read
+as training reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from paceline.errors import PassingFault, UserError
+from paceline.experiment.experiment import Data
+from paceline.formats.detect import class_table, describe_source, detect
+from paceline.formats.image_file import inspect_image, read_image
+from paceline.formats.image_folder import LabelledImage, find_images
+from paceline.formats.pool import Tick, run_jobs
+from paceline.formats.tfrecord.index import unpacked_shard
+from paceline.formats.tfrecord.keys import Keys, check_example, choose_keys, fit_keys
+from paceline.formats.tfrecord.records import BadRecord, Shard, read_all
+from paceline.formats.tfrecord.shards import (
+    MOST_UNNAMED_CLASSES,
+    TOO_MANY_CLASSES,
+    find_shards,
+    read_labels,
+    read_notes,
+)
+from paceline.storage.files import explained
+
+IMAGES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Good examples by split and class, and one line per problem. Without problems, all is good."""
+
+    folder: str
+    source: str
+    classes: tuple[str, ...]
+    per_class: dict[str, list[int]]
+    problems: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the report as text: counts, then problems."""
+        totals = {split: [*counts, sum(counts)] for split, counts in self.per_class.items()}
+        count = f"{len(self.problems):,} problems" if self.problems else "no problems"
+        return [*class_table((*self.classes, "all"), totals), *self.problems, count]
+
+
+class JobResult(NamedTuple):
+    """The labels of the good examples of a split, and one line per problem."""
+
+    split: str
+    labels: Counter[int]
+    problems: list[str]
+
+
+def check(
+    folder: str | Path, data: Data | None = None, processes: int = 0, console: Console | None = None
+) -> CheckReport:
+    """Check every example of `folder`; `data` may give keys, the first label or the split."""
+    data, place = data or Data(), str(Path(folder).expanduser())
+    source = detect(place)
+    if source == "pictures":
+        return _check_pictures(place, data, processes, console)
+    if source == "tfrecord":
+        return _check_tfrecord(place, data, processes, console)
+    return _check_other(place, source, data)
+
+
+def _check_pictures(
+    folder: str, data: Data, processes: int, console: Console | None
+) -> CheckReport:
+    folders = find_images(Path(folder), data.split)
+    splits = {"train": folders.train, "test": folders.test}
+    jobs = [
+        (split, images[start : start + IMAGES_AT_ONCE])
+        for split, images in splits.items()
+        for start in range(0, len(images), IMAGES_AT_ONCE)
+    ]
+    total = sum(map(len, splits.values()))
+    check_images = partial(_check_images, folder)
+    found = run_jobs(check_images, jobs, processes, "checking", total, console)
+    return _summarise(folder, "pictures", folders.classes, list(splits), found)
+
+
+def _check_tfrecord(
+    folder: str, data: Data, processes: int, console: Console | None
+) -> CheckReport:
+    splits = {
+        split: [unpacked_shard(shard, True) for shard in shards]
+        for split, shards in find_shards(folder).items()
+    }
+    shards = [shard for found in splits.values() for shard in found]
+    keys = _fit_to_first(choose_keys(data, read_notes(folder)), shards)
+    classes = read_labels(folder)
+    jobs = [(split, shard) for split, found in splits.items() for shard in found]
+    total = sum(shard.size for shard in shards)
+    check_shard = partial(_check_shard, keys, len(classes))
+    found = run_jobs(check_shard, jobs, processes, "checking", total, console)
+    return _summarise(folder, "tfrecord", classes, list(splits), found, keys.first_label)
+
+
+def _check_other(folder: str, source: str, data: Data) -> CheckReport:
+    """Build the source: CIFAR and arrays check themselves when they are read."""
+    from paceline.data.build import build_source
+
+    try:
+        facts = describe_source(build_source(dataclasses.replace(data, source=source, dir=folder)))
+    except PassingFault:
+        raise
+    except UserError as error:
+        return CheckReport(folder, source, (), {}, (str(error),))
+    counts = {name: split["per_class"] for name, split in facts["splits"].items()}
+    return CheckReport(folder, source, tuple(facts["classes"]), counts, ())
+
+
+def _summarise(
+    folder: str,
+    source: str,
+    classes: tuple[str, ...],
+    splits: list[str],
+    results: Iterable[JobResult],
+    first_label: int = 0,
+) -> CheckReport:
+    labels: dict[str, Counter[int]] = {split: Counter() for split in splits}
+    problems = []
+    for result in results:
+        labels[result.split] += result.labels
+        problems += result.problems
+    highest = max((label for counter in labels.values() for label in counter), default=first_label)
+    if not classes and highest - first_label >= MOST_UNNAMED_CLASSES:
+        problems.append(f"{folder}: the highest label is {highest}; {TOO_MANY_CLASSES}")
+        return CheckReport(folder, source, (), {split: [] for split in splits}, tuple(problems))
+    names = classes or tuple(str(label) for label in range(highest - first_label + 1))
+    counts = {
+        split: [counter[first_label + label] for label in range(len(names))]
+        for split, counter in labels.items()
+    }
+    empty = [
+        f"{folder}: the {split} split has no good example" for split in splits if not labels[split]
+    ]
+    return CheckReport(folder, source, names, counts, (*sorted(problems), *empty))
+
+
+def _check_shard(keys: Keys, num_classes: int, job: tuple[str, Shard], tick: Tick) -> JobResult:
+    split, shard = job
+    found = JobResult(split, Counter(), [])
+    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
+        for offset, data in read_all(file, shard.path, shard.size, tick):
+            try:
+                if isinstance(data, BadRecord):
+                    raise ValueError(data.reason)
+                image, label = check_example(data, keys, num_classes)
+                if not keys.raw_shape:
+                    _check_image(image)
+                found.labels[label] += 1
+            except ValueError as error:
+                found.problems.append(str(BadRecord(shard.path, offset, str(error))))
+    return found
+
+
+def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]], tick: Tick) -> JobResult:
+    split, images = job
+    found = JobResult(split, Counter(), [])
+    for path, label in images:
+        tick(1)
+        try:
+            _check_image(read_image(Path(root, path)))
+            found.labels[label] += 1
+        except ValueError as error:
+            found.problems.append(f"{Path(root, path)}: {error}")
+    return found
+
+
+def _check_image(data: bytes) -> None:
+    try:
+        inspect_image(data)
+    except ValueError as error:
+        raise ValueError(f"the image cannot be decoded ({error})") from None
+
+
+def _fit_to_first(keys: Keys, shards: Sequence[Shard]) -> Keys:
+    """Fit the keys to the first record that can be read. Without one, each record is reported."""
+    for shard in shards:
+        with contextlib.suppress(BadRecord):
+            return fit_keys(keys, shard.path, 0, shard.size)
+    return keys

@@ -1,0 +1,237 @@
+"""Encoded images of any size -> square float32 images of one size, values 0 to 255; in TensorFlow
+ops.
+
+Boxes to crop are chosen for a whole batch at once (`boxes`). Then each image is decoded, resized
+(bilinear with antialiasing) and turned upright, in the same way for every format.
+docs/preprocessing.md describes it exactly. Training alone has a faster way for JPEGs, which are
+decoded more often than anything else.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import tensorflow as tf
+
+from paceline.data.augment import crop as augment
+from paceline.data.draws import Draws
+from paceline.experiment.experiment import Data
+from paceline.formats.encoded.boxes import Box, area_box, central_box, short_side_box
+from paceline.formats.encoded.decode import DCT, decode_any
+from paceline.formats.encoded.headers import Headers, is_known_format, read_headers
+
+_RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
+_PARALLEL = 32  # images in work at a time, by as many cores as there are
+
+
+def train_images(data: Data, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Return random crops of strings [n], flipped where the experiment asks for it."""
+    headers = _checked(encoded, draws.indices)
+    crops = {
+        "area": partial(area_box, area_min=data.crop_area_min),
+        "short-side": partial(short_side_box, size=data.image_size),
+    }
+    box = crops[data.crop](*_upright_size(headers), draws)
+    shorter = tf.minimum(box.height, box.width)[:, None]
+    smaller = shorter // tf.constant(_RATIOS[1:], tf.int64) >= data.image_size
+    ratio = tf.reduce_sum(tf.cast(smaller, tf.int32), axis=1)
+    way = tf.where(headers.is_jpeg, 1 + ratio, 0)
+    return _decode(encoded, headers, box, augment.mirrored(data, draws), data.image_size, way)
+
+
+def evaluation_images(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:
+    """Return central crops of strings [n]: 7/8 of the short side, that is 224 of 256."""
+    headers = _checked(encoded, indices)
+    box = central_box(*_upright_size(headers), size)
+    return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
+
+
+def fitted_images(
+    encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False
+) -> tf.Tensor:
+    """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box
+    in the middle that has the shape's proportions is resized, bilinear with antialiasing, and
+    rounded; an image of that size already stays as it is, and where all are (`fitting`), decoding
+    is all that is done."""
+    height, width, channels = shape
+    if fitting:
+        images = _decode_by_tens(encoded, [height, width, 3])
+    else:
+        options = {
+            "fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8),
+            "parallel_iterations": _PARALLEL,
+        }
+        lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
+        turn = sum(
+            tf.cast(flag, tf.int32) * weight
+            for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4))
+        )
+        images = tf.map_fn(partial(_fitted, height=height, width=width), (encoded, turn), **options)
+    if channels == 1:
+        images = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(images, tf.float32))), tf.uint8)
+    return images
+
+
+def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
+    image, turn = decode_any(parts[0]), parts[1]
+    lies = turn >= 4
+    size = tf.shape(image, tf.int64)[:2]
+    target = tf.where(lies, [width, height], [height, width])
+    across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
+    box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
+    # The box is in the middle of the upright image; where one pixel remains, it is below and to
+    # the right, so in what will be flipped it is above and to the left.
+    flips = tf.stack([turn // 2 % 2, turn % 2])
+    flips = tf.cast(tf.where(lies, tf.gather(flips, [1, 0]), flips), tf.int64)
+    start = (size - box + flips) // 2
+    image = tf.slice(image, tf.concat([start, [0]], 0), tf.concat([box, [3]], 0))
+    image = tf.image.resize(image, target, antialias=True)
+    image = tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
+    return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), [height, width, 3])
+
+
+def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
+    """The headers, sizes complete; what is not an image ends the step with the number of the
+    example."""
+    headers = read_headers(encoded)
+    unknown = tf.minimum(headers.height, headers.width) == 0
+    bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
+    message = (
+        "is not a whole JPEG, PNG, GIF, BMP or WebP image; "
+        "`paceline data check` finds all such examples"
+    )
+    check = tf.debugging.Assert(
+        ~tf.reduce_any(bad), ["example", tf.boolean_mask(indices, bad)[:1], message]
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        unknown = tf.identity(unknown)
+
+    def size_of(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        string, size, is_unknown = one
+        return tf.cond(is_unknown, lambda: tf.shape(decode_any(string), tf.int64)[:2], lambda: size)
+
+    sizes = tf.stack([headers.height, headers.width], axis=1)
+    signature = tf.TensorSpec([2], tf.int64)
+    sizes = tf.cond(
+        tf.reduce_any(unknown),
+        lambda: tf.map_fn(
+            size_of,
+            (encoded, sizes, unknown),
+            fn_output_signature=signature,
+            parallel_iterations=_PARALLEL,
+        ),
+        lambda: sizes,
+    )
+    return headers._replace(height=sizes[:, 0], width=sizes[:, 1])
+
+
+def _upright_size(headers: Headers) -> tuple[tf.Tensor, tf.Tensor]:
+    lying = headers.orientation >= 5
+    return tf.where(lying, headers.width, headers.height), tf.where(
+        lying, headers.height, headers.width
+    )
+
+
+def _turns(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return how a stored image is made upright: by transposing, flipping x, flipping y."""
+    return orientation >= 5, _is_any(orientation, 2, 3, 6, 7), _is_any(orientation, 3, 4, 7, 8)
+
+
+def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
+    return tf.reduce_any(values[:, None] == tf.constant(wanted, tf.int64), axis=1)
+
+
+def _decode(
+    encoded: tf.Tensor,
+    headers: Headers,
+    box: Box,
+    mirror: tf.Tensor,
+    size: int,
+    way: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """float32 [n, size, size, 3]: the boxes of the upright images, mirrored where `mirror` says
+    so. `way` is 0 to decode an image whole, or 1 + the place in _RATIOS for the box of a JPEG."""
+    lying, flip_x, flip_y = _turns(headers.orientation)
+    tall, wide = _upright_size(headers)
+    top = tf.where(flip_y, tall - box.top - box.height, box.top)
+    left = tf.where(flip_x, wide - box.left - box.width, box.left)
+    upright = tf.stack([top, left, box.height, box.width], axis=1)
+    stored = tf.cast(
+        tf.where(lying[:, None], tf.gather(upright, [1, 0, 3, 2], axis=1), upright), tf.int32
+    )
+    turn = sum(
+        tf.cast(flag, tf.int32) * weight
+        for flag, weight in ((flip_x ^ mirror, 1), (flip_y, 2), (lying, 4))
+    )
+    with tf.control_dependencies([headers.height]):  # nothing is decoded before it was checked
+        encoded = tf.identity(encoded)
+    one = partial(_decode_one, size=size)
+    signature = tf.TensorSpec([size, size, 3], tf.float32)
+    return tf.map_fn(
+        one,
+        (encoded, stored, turn, *(() if way is None else (way,))),
+        fn_output_signature=signature,
+        parallel_iterations=_PARALLEL,
+    )
+
+
+def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
+    string, window, turn, *way = parts
+    whole = partial(_decode_whole, string, window, size)
+    boxes = [partial(_decode_box, string, window, ratio, size) for ratio in _RATIOS]
+    image = tf.switch_case(way[0], [whole, *boxes]) if way else whole()
+    return tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
+
+
+def _decode_whole(string: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
+    image = tf.slice(
+        decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
+    )
+    return tf.ensure_shape(tf.image.resize(image, [size, size], antialias=True), [size, size, 3])
+
+
+def _decode_box(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> tf.Tensor:
+    """Decode only the window of a JPEG, made smaller by `ratio` in the decoder, for training.
+
+    It takes 0.6 of the time of `_decode_whole`, because a factor of two at most remains for
+    resizing, which needs no antialiasing filter then. Published ResNets were trained so.
+    """
+    start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
+    image = tf.image.decode_and_crop_jpeg(
+        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=DCT
+    )
+    return tf.raw_ops.ResizeBilinear(
+        images=image[None], size=[size, size], half_pixel_centers=True
+    )[0]
+
+
+def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
+    """Images of one small shape: ten in a turn of the loop, which alone costs as much as decoding
+    one of them."""
+    count = tf.size(encoded)
+    whole = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
+
+    def ten(strings: tf.Tensor) -> tf.Tensor:
+        return tf.stack(
+            [
+                tf.ensure_shape(tf.image.decode_png(s, channels=3), shape)
+                for s in tf.unstack(strings)
+            ]
+        )
+
+    signature = tf.TensorSpec([10, *shape], tf.uint8)
+    images = tf.map_fn(
+        ten,
+        tf.reshape(whole, [-1, 10]),
+        fn_output_signature=signature,
+        parallel_iterations=_PARALLEL,
+    )
+    return tf.reshape(images, [-1, *shape])[:count]
+
+
+def _turned(image: tf.Tensor, code: int) -> tf.Tensor:
+    """Bits of `code`: 4 transposes, then 1 flips left and right, 2 up and down."""
+    if code & 4:
+        image = tf.transpose(image, [1, 0, 2])
+    axes = [axis for axis, bit in ((0, 2), (1, 1)) if code & bit]
+    return tf.reverse(image, axes) if axes else tf.identity(image)

@@ -1,0 +1,198 @@
+"""Folders of images, one folder per class: list the files, and a source that reads them unchanged.
+
+`train/<class>/*.jpg` with `val/`, `valid/`, `validation/` or `test/` beside it, or one folder of
+classes of which `split` is held out by a hash of each image's path. It decodes nothing. Only
+`build_pictures` needs TensorFlow; `convert` and `check` use the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.formats.source_folder import source_folder, visible_entries
+from paceline.storage.files import explained, is_folder
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from paceline.data.source import Source, Split
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+TEST_FOLDERS = ("val", "valid", "validation", "test")
+PARALLEL_READS = 16
+UNREAD = b"\0paceline"
+"""In place of the content of files that cannot be read. No image begins like this."""
+
+
+class LabelledImage(NamedTuple):
+    """A file by its path relative to the folder of the data set, and the number of its class."""
+
+    path: str
+    label: int
+
+
+class ImageFolders(NamedTuple):
+    """All images of a data set, sorted by path."""
+
+    classes: tuple[str, ...]
+    train: list[LabelledImage]
+    test: list[LabelledImage]
+
+
+def build_pictures(data: Data) -> Source:
+    """Return the source of a folder of images."""
+    from paceline.data.digests import files_digest, sizes_digest
+    from paceline.data.source import Source
+
+    root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
+    if data.skip_bad:
+        advice = "`paceline data convert` leaves bad images out and lists them"
+        raise UserError(f"data.skip-bad is for TFRecords; {advice}")
+    folders = find_images(root, data.split)
+    train, test = (_split(root, images) for images in (folders.train, folders.test))
+    images = [*folders.train, *folders.test]
+    digests = files_digest(root, images), sizes_digest(root, images)
+    return Source(train, test, folders.classes, None, *digests)
+
+
+def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
+    """Return the images of a folder with train/ and val/, or of one folder of classes, of which
+    the share `split` becomes the test split."""
+    if not 0 <= split < 1:
+        raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
+    if not is_folder(folder / "train"):
+        return _find_and_split(folder, split)
+    test = test_folder(folder)
+    if test is None:
+        advice = f"to hold out a share of its images, give {folder}/train and a split"
+        raise UserError(f"{folder} has train/ but no val/, valid/, validation/ or test/; {advice}")
+    if split:
+        advice = f"do not give a split, or give {folder}/train"
+        raise UserError(f"{folder} has train/ and {test}/ already; {advice}")
+    classes = class_folders(folder / "train")
+    unknown = sorted(set(class_folders(folder / test)) - set(classes))
+    if unknown:
+        raise UserError(f"{folder / test} has a class {unknown[0]!r} that train/ does not have")
+    train = list_images(folder, "train", classes)
+    return ImageFolders(classes, train, list_images(folder, test, classes, may_lack=True))
+
+
+def _find_and_split(folder: Path, split: float) -> ImageFolders:
+    classes = class_folders(folder)
+    images = list_images(folder, "", classes)
+    if not split:
+        advice = "give --split or --data.split, such as 0.1, to hold out a tenth"
+        raise UserError(f"{folder} has classes but no train/ and val/; {advice}")
+    test = [image for image in images if is_held_out(image.path, split)]
+    train = [image for image in images if not is_held_out(image.path, split)]
+    for name, part in (("train", train), ("test", test)):
+        if not part:
+            found = f"a split of {split} leaves none of {len(images)} images to {name}"
+            raise UserError(f"{found}; give another split")
+    return ImageFolders(classes, train, test)
+
+
+def test_folder(folder: Path) -> str | None:
+    """Return the name of the folder of test images, if there is one."""
+    return next((name for name in TEST_FOLDERS if is_folder(folder / name)), None)
+
+
+def contains_images(folder: Path) -> bool:
+    """Return whether a class folder in `folder` has an image, by names alone."""
+    place = folder / "train" if is_folder(folder / "train") else folder
+    return any(image_names(place / name) for name in subfolders(place))
+
+
+def subfolders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    with explained("read", folder):  # of a link, its target is looked at
+        return sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
+
+
+def image_names(folder: Path) -> list[str]:
+    """Return the names of the images in a folder, sorted."""
+    with explained("read", folder):
+        images = [e for e in visible_entries(folder) if e.name.lower().endswith(ENDINGS)]
+        return sorted(entry.name for entry in images if entry.is_file())
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Return the names of the class folders, sorted. A class's label is its place."""
+    names = subfolders(folder)
+    if not names:
+        raise UserError(f"{folder} has no folders; there must be one folder of images per class")
+    if broken := [name for name in names if "\n" in name]:
+        raise UserError(f"{folder} has a class {broken[0]!r} with a line break; rename its folder")
+    return tuple(names)
+
+
+def list_images(
+    root: Path, part: str, classes: Sequence[str], may_lack: bool = False
+) -> list[LabelledImage]:
+    """Return the images of all classes in `root`/`part`. Each class must have an image; with
+    `may_lack`, one class must."""
+    found: list[LabelledImage] = []
+    for label, name in enumerate(classes):
+        place = root / part / name
+        files = image_names(place) if is_folder(place) or not may_lack else []
+        if not files and not may_lack:
+            raise UserError(f"the class folder {place} has no image ({', '.join(ENDINGS)})")
+        found += [LabelledImage(os.path.join(part, name, file), label) for file in files]
+    if not found:
+        raise UserError(f"{root / part} has no image ({', '.join(ENDINGS)}) in its class folders")
+    return found
+
+
+def is_held_out(path: str, split: float) -> bool:
+    """Return whether an image is of the test split. Its path alone decides, so that other images
+    can come and go without moving it."""
+    digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") < split * 2**64
+
+
+def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
+    """Build a split. Folder and name are stored apart: most names then need 32 bytes only."""
+    import tensorflow as tf
+
+    from paceline.data.source import Split
+
+    folders = sorted({os.path.dirname(image.path) for image in images})
+    numbers = {folder: number for number, folder in enumerate(folders)}
+    paths = tf.constant([os.fsencode(root / folder) + b"/" for folder in folders])
+    names = tf.constant([os.fsencode(os.path.basename(image.path)) for image in images])
+    places = tf.constant([numbers[os.path.dirname(image.path)] for image in images], tf.int32)
+    labels = tf.constant([image.label for image in images], tf.int32)
+
+    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        folder, name = tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)
+        return _read_files(tf.strings.join([folder, name])), tf.gather(labels, indices)
+
+    return Split(len(images), read, lambda indices: tf.gather(labels, indices))
+
+
+def _read_files(paths: tf.Tensor) -> tf.Tensor:
+    """Return the contents of files in order. If one cannot be read, an assertion names them."""
+    import tensorflow as tf
+
+    from paceline.formats.tfrecord.retries import read_patiently
+
+    count = paths.shape[0] if paths.shape[0] is not None else tf.size(paths, tf.int64)
+    files = tf.data.Dataset.from_tensor_slices(paths)
+    files = files.map(tf.io.read_file, num_parallel_calls=PARALLEL_READS, deterministic=True)
+    unread = tf.fill([count], UNREAD)
+
+    def is_unread(found: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_any(tf.equal(found, UNREAD))
+
+    batch = files.batch(count, drop_remainder=True)
+    content = read_patiently(batch, unread, is_unread)
+    joined = tf.strings.reduce_join(paths, separator="\x1f")
+    message = tf.strings.join(["paceline cannot read one of ", joined, " :end"])
+    with tf.control_dependencies([tf.debugging.Assert(~is_unread(content), [message])]):
+        return tf.identity(content)

@@ -1,0 +1,146 @@
+"""How one record is read: the keys of its image and label, and what a good record must have.
+
+Keys come from the flags, from `dataset.json`, or are ImageNet's; the first record may add the
+shape of plain bytes. Every check of a record's content is here. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import PassingFault, UserError, did_you_mean
+from paceline.experiment.experiment import Data
+from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.records import BadRecord, read_record
+from paceline.storage.files import explained
+
+IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
+ENCODED_IMAGE = (b"\xff\xd8\xff", b"\x89PNG\r\n")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How records are read. `raw_shape` (height, width, channels) is empty for JPEG and PNG."""
+
+    image_key: str
+    label_key: str
+    first_label: int
+    raw_shape: tuple[int, ...] = ()
+    raw_order: str = "channels_last"
+
+    @property
+    def raw_bytes(self) -> int:
+        return math.prod(self.raw_shape) if self.raw_shape else 0
+
+    def label_fault(self, label: int, num_classes: int) -> str:
+        """Return the text for a label outside the classes."""
+        last = self.first_label + num_classes - 1
+        classes = f"the {num_classes} classes, {self.first_label} to {last}"
+        from_one = self.first_label == 0 and label == num_classes
+        advice = "if labels count from 1, give --data.first-label 1" if from_one else ""
+        return f"label {label} is outside {classes} ({advice or '--data.first-label'})"
+
+
+def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
+    """Return the keys that were given, else those in the notes, else ImageNet's."""
+    if data.first_label not in (-1, 0, 1):
+        raise UserError(
+            f"data.first-label is {data.first_label}; give 0, 1, or -1 for the conversion's own"
+        )
+    if data.raw_shape and (len(data.raw_shape) != 3 or min(data.raw_shape) < 1):
+        raise UserError(
+            f"data.raw-shape is {data.raw_shape}; give height, width and channels: 32 32 3"
+        )
+    first_label = (notes.get("first_label") or 0) if data.first_label < 0 else data.first_label
+    return Keys(
+        data.image_key or notes.get("image_key") or IMAGE_KEY,
+        data.label_key or notes.get("label_key") or LABEL_KEY,
+        first_label,
+        data.raw_shape or tuple(notes.get("raw_shape") or ()),
+        data.raw_order or notes.get("raw_order") or "channels_last",
+    )
+
+
+def fit_keys(keys: Keys, path: str, offset: int, size: int) -> Keys:
+    """Compare the keys with one record of a file of `size` bytes. Return them with the shape of
+    plain bytes, if the record has it and none was given."""
+    with explained("read", Path(path)), open(path, "rb") as file:
+        data = read_record(file, path, offset, size)
+    try:
+        features = example.decode(data)
+    except ValueError as error:
+        raise BadRecord(path, offset, f"the record is {error}") from error
+    for flag, key in (("image-key", keys.image_key), ("label-key", keys.label_key)):
+        if key not in features:
+            advice = f"give --data.{flag}; {did_you_mean(key, sorted(features))}"
+            raise BadRecord(path, offset, f"no feature {key!r}: {advice}")
+    image = features[keys.image_key][0] if features[keys.image_key] else b""
+    if keys.raw_shape or not isinstance(image, bytes) or image.startswith(ENCODED_IMAGE):
+        return keys
+    numbers = [features.get(name) or [0] for name in ("height", "width")]
+    sides = [each[0] for each in numbers if isinstance(each[0], int)]
+    channels = len(image) // math.prod(sides) if len(sides) == 2 and min(sides) > 0 else 0
+    if channels not in (1, 3, 4) or channels * math.prod(sides) != len(image):
+        advice = f"for {len(image)} plain bytes give --data.raw-shape H W C"
+        raise BadRecord(path, offset, f"an image is neither JPEG nor PNG; {advice}")
+    return dataclasses.replace(keys, raw_shape=(*sides, channels))
+
+
+def parse_example(data: bytes, image_key: str, label_key: str) -> tuple[bytes, int]:
+    """Return the image and the label of a record. Raise ValueError with what is wrong with it."""
+    try:
+        features = example.decode(data)
+    except ValueError as error:
+        raise ValueError(f"a record is {error}") from None
+    image = _single(features, image_key, bytes, "image-key")
+    return image, _single(features, label_key, int, "label-key")
+
+
+def _single(features: example.Features, key: str, kind: type, flag: str) -> Any:
+    if key not in features:
+        names = ", ".join(sorted(features)[:12]) or "nothing"
+        raise ValueError(
+            f"a record has no feature {key!r} (it has {names}); give --data.{flag} with one of "
+            "these if that is the wrong name"
+        )
+    values = features[key]
+    if len(values) != 1 or not isinstance(values[0], kind):
+        found = f"{len(values)} values" if len(values) != 1 else f"a {type(values[0]).__name__}"
+        raise ValueError(f"a record has {found} in {key!r}; it must have one {kind.__name__}")
+    return values[0]
+
+
+def check_example(data: bytes, keys: Keys, num_classes: int) -> tuple[bytes, int]:
+    """Return image and label of a record that training accepts; else raise ValueError.
+
+    With `num_classes` 0, any label from the first one on is accepted."""
+    image, label = parse_example(data, keys.image_key, keys.label_key)
+    number = label - keys.first_label
+    if number < 0 or (num_classes and number >= num_classes):
+        raise ValueError(keys.label_fault(label, num_classes))
+    if keys.raw_bytes not in (0, len(image)):
+        needed = f"{keys.raw_bytes} as {keys.raw_shape} needs"
+        raise ValueError(f"an image has {len(image)} bytes, not {needed}")
+    return image, label
+
+
+def find_fault(path: str, offset: int, keys: Keys, num_classes: int) -> UserError | None:
+    """Read the record at `offset` again; return what is wrong with it, or None.
+
+    A file that cannot be read is a PassingFault.
+    """
+    try:
+        with open(path, "rb") as file:
+            check_example(read_record(file, path, offset, file.seek(0, 2)), keys, num_classes)
+    except BadRecord as bad:
+        return bad
+    except OSError as error:
+        reason = f"the file cannot be read: {error.strerror or error}"
+        return PassingFault(str(BadRecord(path, offset, reason)))
+    except ValueError as error:
+        return BadRecord(path, offset, str(error))
+    return None

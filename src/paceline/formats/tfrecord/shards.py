@@ -1,0 +1,120 @@
+"""What a folder of TFRecords contains: its shards by split, its notes and its class names.
+
+Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s) and .gz;
+`train.tfrecords`, `eval.tfrecords`; and `NAME-train.tfrecord-00000-of-00008`. The conversion
+writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.formats.source_folder import visible_entries
+from paceline.formats.tfrecord.records import Shard
+from paceline.storage.files import explained, read_json, read_text
+
+NOTES, LABELS = "dataset.json", "labels.txt"
+TEST_NAMES = ("test", "eval", "validation", "valid", "val")
+"""The first of these that a folder has is the test split: the records of cifar10_estimator are
+evaluated on `eval`, and keep `validation` apart."""
+MOST_SHARDS = 100_000
+MOST_UNNAMED_CLASSES = 1_000_000
+TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --data.label-key"
+_NAME = re.compile(
+    r"(?:.+[-_])?(train|test|eval|validation|valid|val)"
+    r"(\.tfrecords?)?(?:-(\d{1,9})-of-(\d{1,9}))?(\.tfrecords?)?(?:\.gz)?",
+    re.ASCII,
+)
+
+
+def find_shards(folder: str) -> dict[str, list[Shard]]:
+    """Return the shards of each split, in order; all of `n-of-m` must be there."""
+    splits: dict[str, dict[tuple[int, int], Shard]] = {}
+    for shard in _list_files(folder):
+        match = _NAME.fullmatch(shard.name)
+        if match and (match[3] or match[2] or match[5]):
+            place = (int(match[3] or 0), int(match[4] or 1))
+            if place[1] > MOST_SHARDS:
+                raise UserError(f"{shard.path} is one of {place[1]} shards; {MOST_SHARDS} at most")
+            splits.setdefault(match[1], {})[place] = shard
+    for split, shards in splits.items():
+        totals = sorted({total for _, total in shards})
+        if len(totals) > 1:
+            found = f"{split} shards of {totals[0]} and of {totals[1]}"
+            raise UserError(f"{folder} has {found}; keep those of one set only")
+        missing = sorted(set(range(totals[0])) - {number for number, _ in shards})
+        if missing:
+            name = f"{split}-{missing[0]:05d}-of-{totals[0]:05d}"
+            found = f"{len(shards)} of {totals[0]} {split} shards"
+            raise UserError(f"{folder} has {found}; {name} is missing")
+    return {split: [shards[place] for place in sorted(shards)] for split, shards in splits.items()}
+
+
+def train_and_test(folder: str) -> dict[str, list[Shard]]:
+    """Return the shards to train and to test on, by the name of their split; `train` is first."""
+    splits = find_shards(folder)
+    test = next((name for name in TEST_NAMES if name in splits), None)
+    if "train" not in splits or test is None:
+        found = f"only {', '.join(splits)}" if splits else "no shards"
+        raise UserError(
+            f"{folder} has {found}; TFRecords are named train-00000-of-00008 and "
+            "validation-00000-of-00002, or train.tfrecords and eval.tfrecords"
+        )
+    return {"train": splits["train"], test: splits[test]}
+
+
+def read_notes(folder: str) -> dict[str, Any]:
+    """Return the notes of the conversion; empty if another program wrote the folder."""
+    path = Path(folder, NOTES)
+    advice = "convert again, or remove it and give --data.image-key ..."
+    notes = read_json(path, advice) if read_text(path) else {}
+    if wrong := next((name for name, fits in _NOTES.items() if not fits(notes.get(name))), ""):
+        raise UserError(f"{path} is damaged: {wrong} is {str(notes[wrong])[:60]!r}; {advice}")
+    return notes
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+_NOTES: dict[str, Callable[[Any], bool]] = {
+    "image_key": _is_text,
+    "label_key": _is_text,
+    "first_label": lambda value: value is None or (type(value) is int and value in (0, 1)),
+    "raw_order": lambda value: value in (None, "", "channels_last", "channels_first"),
+    "raw_shape": lambda value: (
+        value is None
+        or (
+            isinstance(value, list)
+            and len(value) in (0, 3)
+            and all(type(side) is int and 0 < side <= 2**14 for side in value)
+        )
+    ),
+}
+"""What the notes may say, by name."""
+
+
+def read_labels(folder: str) -> tuple[str, ...]:
+    """Return the class names, one per line of labels.txt; without that file, none. If all lines
+    are such as `0:cat`, remove their numbers."""
+    # Not `splitlines`: a name may contain what Unicode also counts as the end of a line.
+    text = read_text(Path(folder, LABELS))
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    numbered = [re.fullmatch(r"(\d{1,9}):\s*(.+)", line, re.ASCII | re.DOTALL) for line in lines]
+    if all(match and int(match[1]) == place for place, match in enumerate(numbered)):
+        return tuple(match[2] for match in numbered if match)
+    return tuple(lines)
+
+
+def _list_files(folder: str) -> list[Shard]:
+    found = []
+    with explained("read", Path(folder)):
+        for entry in visible_entries(folder):
+            if entry.is_file():
+                stat, path = entry.stat(), str(Path(folder, entry.name))
+                found.append(Shard(path, entry.name, stat.st_size, str(stat.st_mtime_ns)))
+    return sorted(found, key=lambda shard: shard.name)

@@ -1,0 +1,222 @@
+"""A job: the experiment, the place where it runs, and the run folder.
+
+This is what crosses processes. It is frozen and converts to JSON, like the experiment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from paceline.cluster import Cluster
+from paceline.errors import UserError
+from paceline.experiment.dataclass_json import from_json
+from paceline.experiment.experiment import Experiment
+from paceline.place_kinds import PLACES, PlaceKind, PlaceName
+
+TrackerName = Literal["mlflow", "wandb"]
+"""What `paceline.extras.tracking.table` has clients for."""
+MOST_SECONDS = 366 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Workers as actors of a Ray cluster."""
+
+    address: str = ""
+    """Address of a running cluster, as ray.init takes it.
+    Empty means the value of RAY_ADDRESS, or else a cluster that is started here."""
+    exchange: Literal["object-store", "collective"] = "object-store"
+    """How workers exchange vectors: through Ray's object store, or by TensorFlow's collectives."""
+    cpus_per_worker: float = 1.0
+    """Number of cores that Ray reserves for each worker."""
+    gpus_per_worker: float = -1.0
+    """Number of GPUs that Ray reserves for each worker. -1 means one if the cluster has GPUs."""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Workers as tasks of a barrier stage of a Spark cluster."""
+
+    master: str = ""
+    """URL of the cluster, as spark-submit takes it. Empty means Spark's own configuration."""
+    conf: tuple[str, ...] = ()
+    """Further settings of Spark, each as KEY=VALUE."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where workers run. It never changes the numbers."""
+
+    on: PlaceName = "auto"
+    """What starts the workers: this command (local), a platform that sets TF_CONFIG, Slurm's srun,
+    an Indexed Job of Kubernetes, Ray or Spark. auto finds out from the environment variables."""
+    workers: int = 1
+    """Number of processes that share the replicas: any number from 1 to that of the replicas."""
+    devices: Literal["auto", "cpu", "gpu"] = "auto"
+    """Devices to train on. auto uses the GPUs that TensorFlow finds, or else the CPU.
+    gpu fails if there is no GPU."""
+    cores: int = 0
+    """Number of cores of each worker.
+    0 means an equal share of the cores of its machine; on Spark it means spark.task.cpus."""
+    start_timeout: float = 300.0
+    """Seconds within which all workers must be connected and have trained their first block."""
+    stall_timeout: float = 60.0
+    """Seconds without progress after which a worker counts as lost."""
+    max_restarts: int = 3
+    """How often lost workers are restarted without a new checkpoint in between (local, spark)."""
+    min_workers: int = 0
+    """When restarts do not help, continue with one worker fewer, down to this number, and with all
+    of them again from the next checkpoint on. 0 means never to continue with fewer."""
+    ps: int = 0
+    """Number of parameter servers, which share the state among them (local). 0 means none.
+    With parameter servers, one extra process, the chief, coordinates the workers."""
+    ray: Ray = field(default_factory=Ray)
+    spark: Spark = field(default_factory=Spark)
+
+    def with_workers(self, workers: int) -> Place:
+        """Return the same place with another number of workers, for one attempt."""
+        return replace(self, workers=workers, min_workers=min(self.min_workers, workers))
+
+    @property
+    def kind(self) -> PlaceKind:
+        """What is special about this place; `auto` is local until a place is chosen."""
+        return PLACES["local" if self.on == "auto" else self.on]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training with one folder."""
+
+    run_dir: str = ""
+    """Folder of the run.
+    Empty means runs/<recipe>-<hash of the experiment>, so that the same command resumes."""
+    stop_at: int = 0
+    """Stop after this step, as after an interruption. 0 means to train to the end.
+    The same command without this flag continues."""
+    keep: int = 2
+    """Number of newest checkpoints to keep, beside the best one."""
+    actions: tuple[str, ...] = ()
+    """Functions of your own, as package.module:function or file.py:function.
+    Each is called with (step, metrics) after every block. After a crash, it can be called again for
+    steps that it has seen before."""
+    track: tuple[TrackerName, ...] = ()
+    """Experiment trackers that get settings, metrics, result and files of the run: mlflow, wandb.
+    Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
+    trust_code: bool = False
+    """If the code of model.build, data.build or actions is not here, run the copy of it in the run
+    folder. Give it only for runs whose code you know."""
+    histograms: bool = False
+    """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
+    profile: str = ""
+    """Write a profile of the steps from A to B for TensorBoard's profiler, given as A,B.
+    Empty means none."""
+
+    @property
+    def profiled(self) -> tuple[int, int] | None:
+        """Return the first and last step of `profile`."""
+        if not self.profile:
+            return None
+        match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", self.profile)
+        if not match or int(match[1]) >= int(match[2]):
+            raise UserError(
+                f"profile is {self.profile!r}; it must be two steps A,B with A below B, "
+                "such as 10,20"
+            )
+        return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a worker process needs to know."""
+
+    experiment: Experiment
+    place: Place = field(default_factory=Place)
+    run: Run = field(default_factory=Run)
+    cluster: Cluster = field(default_factory=Cluster)
+    dry_run: bool = False
+    kind: Literal["train", "relay", "evaluate", "predict", "export"] = "train"
+    """What a worker does; all but train use a run that is there already, and `request` says how."""
+    request: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_place(self.place, self.experiment.replicas)
+        _check_run(self.run)
+        if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
+            raise UserError(
+                "precision float16 is not for parameter servers, which have no common loss scale; "
+                "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
+            )
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine with which the workers train together; see `engines.table`."""
+        method = self.experiment.sync.method
+        if self.cluster.ps and method == "weights":
+            raise UserError(
+                "sync.method weights is not for parameter servers, where replicas have no weights "
+                "of their own; leave out --ps (or the ps tasks of TF_CONFIG)"
+            )
+        if self.cluster.ps:
+            return "parameter_server"
+        if method == "async":
+            raise UserError(
+                "sync.method async needs parameter servers; give --ps M on local, or ps tasks in "
+                "the TF_CONFIG of tf_config"
+            )
+        return self.place.kind.engine(self.place)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as plain containers."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Job:
+        """Rebuild a job."""
+        return from_json(Job, values)
+
+
+def _check_place(place: Place, replicas: int) -> None:
+    workers = place.workers
+    if place.on not in ("auto", *PLACES):  # a tuple: what is read from JSON need not have a hash
+        raise UserError(f"on is {place.on!r}; it must be one of {', '.join(PLACES)}")
+    if workers < 1:
+        raise UserError(f"workers is {workers}; it must be 1 or more")
+    if workers > replicas:
+        raise UserError(
+            f"workers is {workers}, but there are only {replicas} replicas to share; use "
+            f"{replicas} workers or fewer, or --replicas {workers} or more (another experiment)"
+        )
+    if not 0 <= place.min_workers <= workers or place.max_restarts < 0:
+        raise UserError(
+            f"min-workers is {place.min_workers} and max-restarts {place.max_restarts}; both must "
+            f"be 0 or more, and min-workers at most the {workers} workers"
+        )
+    if place.ps < 0 or (place.ps and not place.kind.parameter_servers):
+        able = " and ".join(name for name, kind in PLACES.items() if kind.parameter_servers)
+        raise UserError(
+            f"ps is {place.ps} on {place.on}; it must be 0 or more, and parameter servers run on "
+            f"{able}"
+        )
+    if place.cores < 0:
+        raise UserError(f"cores is {place.cores}; it must be 0 (an equal share) or more")
+    for name, seconds in (("start", place.start_timeout), ("stall", place.stall_timeout)):
+        if not 0 < seconds <= MOST_SECONDS:  # NaN is not
+            raise UserError(
+                f"{name}-timeout is {seconds}; it must be seconds above 0, at most a year"
+            )
+
+
+def _check_run(run: Run) -> None:
+    if run.keep < 1 or run.stop_at < 0:
+        raise UserError(
+            f"keep is {run.keep} and stop-at {run.stop_at}; keep must be 1 or more, "
+            "stop-at 0 or more"
+        )
+    for name in run.track:
+        if name not in get_args(TrackerName):
+            known = ", ".join(get_args(TrackerName))
+            raise UserError(f"track is {name!r}; it must be one or several of {known}")
+    _ = run.profiled  # raises if it is malformed

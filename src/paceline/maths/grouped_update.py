@@ -1,0 +1,129 @@
+"""The update of weights in groups (`optimizer.groups`): a rule, a rate and a decay for each.
+
+The vectors are cut into segments, each of one group. Each segment is updated by a function of its
+own that is opaque to the graph optimizer, so its bits do not depend on which other segments an
+engine updates with it. Elementwise rules may be cut anywhere; Muon needs whole variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+
+from paceline.experiment.groups import Group, find_group, parse_groups
+from paceline.experiment.optimizer import Optimizer
+from paceline.experiment.schedule import FIRST_GROUP
+from paceline.maths.muon import build_muon
+from paceline.maths.state import Part
+from paceline.maths.tree import opaque
+from paceline.maths.update import Vectors, average, clip_scale, decays, slot_names, update_slice
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of numbers with the same settings, [start, stop) of the vector of parameters."""
+
+    start: int
+    stop: int
+    group: int
+    decay: float
+    shape: tuple[int, ...] = ()
+    """With Muon: that of the variable, which is the whole segment."""
+
+
+def has_muon(optimizer: Optimizer) -> bool:
+    return any(group.rule == "muon" for group in parse_groups(optimizer))
+
+
+def build_segments(optimizer: Optimizer, params: Part) -> tuple[Segment, ...]:
+    """Return the segments of all parameters; neighbours with the same settings are one."""
+    groups = parse_groups(optimizer)
+    segments: list[Segment] = []
+    start = 0
+    for name, shape in params:
+        stop, number = start + math.prod(shape), find_group(groups, name)
+        group = groups[number]
+        usual = optimizer.weight_decay * decays(optimizer, name, shape)
+        whole = tuple(shape) if group.rule == "muon" and len(shape) > 1 else ()
+        new = Segment(start, stop, number, usual if group.decay is None else group.decay, whole)
+        last = segments[-1] if segments else None
+        if last and replace(last, start=0, stop=0) == replace(new, start=0, stop=0) and not whole:
+            segments[-1] = replace(last, stop=stop)
+        else:
+            segments.append(new)
+        start = stop
+    return tuple(segments)
+
+
+def cut(segments: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:
+    """Return the parts of segments in [start, stop), counted from `start`."""
+    return tuple(
+        replace(each, start=max(each.start, start) - start, stop=min(each.stop, stop) - start)
+        for each in segments
+        if each.start < stop and each.stop > start
+    )
+
+
+def build_grouped_update(
+    optimizer: Optimizer, params: Part
+) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
+    """Return the function (vectors, mean gradient, rates) -> new params, slots and ema."""
+    update_all = build_segments_update(optimizer, build_segments(optimizer, params))
+
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+        scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
+        return update_all(vectors, gradient, rates, scale)
+
+    return update
+
+
+def build_segments_update(
+    optimizer: Optimizer, segments: tuple[Segment, ...]
+) -> Callable[[Vectors, tf.Tensor, tf.Tensor, tf.Tensor | None], Vectors]:
+    """Return the function (vectors, mean gradient, rates, scale) -> new params, slots and ema."""
+    groups = parse_groups(optimizer)
+    updates = [_build_one(optimizer, groups[each.group], each) for each in segments]
+    names = ("params", *slot_names(optimizer))
+    sizes = [each.stop - each.start for each in segments]
+
+    def update(
+        vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor, scale: tf.Tensor | None
+    ) -> Vectors:
+        if scale is not None:
+            gradient = gradient * scale
+        pieces = {name: tf.split(vectors[name], sizes) for name in names}
+        new = []
+        for index, piece in enumerate(tf.split(gradient, sizes)):
+            own = {name: pieces[name][index] for name in names}
+            new.append({**own, **updates[index](own, piece, rates)})
+        return {name: tf.concat([each[name] for each in new], 0) for name in names}
+
+    return update
+
+
+def _build_one(
+    optimizer: Optimizer, group: Group, segment: Segment
+) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
+    """Return the update of one segment: (vectors, gradient, rates) -> those that change."""
+    momentum = optimizer.momentum if group.momentum is None else group.momentum
+    own = replace(optimizer, momentum=momentum, weight_decay=segment.decay, ema=0.0, groups=())
+    muon = build_muon(own, segment.shape) if segment.shape else None
+
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+        if group.is_frozen:
+            new = {"params": vectors["params"]}
+        else:
+            row = tf.stack([rates[FIRST_GROUP + segment.group], rates[1], rates[2]])
+            decay = tf.constant(segment.decay) if segment.decay else None
+            if muon:
+                new = muon(vectors, gradient, row)
+            else:
+                new = update_slice(own, vectors, gradient, row, decay, None)
+        if optimizer.ema:
+            new["ema"] = average(rates[FIRST_GROUP - 1], vectors["ema"], new["params"])
+        return new
+
+    return opaque(update)

@@ -1,0 +1,74 @@
+"""The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow.
+
+How the variables of a model become flat vectors belongs to `maths.template`, files to
+`runs.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Part = tuple[tuple[str, tuple[int, ...]], ...]
+"""Name and shape of each variable of a vector, in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Everything that training changes: flat float32 vectors in a fixed order, after `step`
+    steps."""
+
+    step: int
+    vectors: dict[str, npt.NDArray[np.float32]]
+    tails: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros([0, 0], np.float32))
+    """Of a state that survived the loss of a worker: what the last steps before `step` reported, a
+    row each, because nobody may have written it down (`maths.metrics.TAIL`)."""
+
+    def sha256(self) -> str:
+        """Return the digest of all vectors, not of the step: equal vectors have equal digests."""
+        digest = hashlib.sha256()
+        for vector in self.vectors.values():
+            digest.update(np.ascontiguousarray(vector, dtype="<f4").data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """For each vector of a state, in order: the name and shape of every variable in it."""
+
+    parts: dict[str, Part]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the length of each vector."""
+        return {
+            vector: sum(math.prod(shape) for _, shape in variables)
+            for vector, variables in self.parts.items()
+        }
+
+    def pieces(self) -> Iterator[tuple[str, str, slice, tuple[int, ...]]]:
+        """Yield for every variable: its vector, its name in a file, its slice and its shape."""
+        for vector, variables in self.parts.items():
+            start = 0
+            for name, shape in variables:
+                stop = start + math.prod(shape)
+                yield vector, f"{vector}/{name}", slice(start, stop), tuple(shape)
+                start = stop
+
+
+AVERAGED_STATS = "ema_stats"
+"""Name of the vector with the moving average of the statistics."""
+STATISTICS = ("stats", AVERAGED_STATS)
+
+
+def evaluated_vectors(names: Container[str]) -> tuple[str, str]:
+    """Return the names of the vectors that evaluation and export take as parameters and statistics.
+
+    They are the moving averages if the experiment keeps them (`optimizer.ema`).
+    """
+    params = "ema" if "ema" in names else "params"
+    return params, AVERAGED_STATS if AVERAGED_STATS in names else "stats"

@@ -1,0 +1,34 @@
+"""The mean of a model's outputs over views of an image (`--views`), in operations of Keras.
+
+It is for tensors as well as for the symbols of a Keras graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from paceline.experiment.views import View, Views, views_of
+
+
+def mean_over_views(call: Callable[[Any], Any], images: Any, views: Views) -> Any:
+    """Return the mean of `call` over the views of images [n, h, w, c]; added in their order."""
+    if views == "none":
+        return call(images)
+    total = None
+    for view in views_of(views):
+        outputs = call(see(images, view)) * view.share
+        total = outputs if total is None else total + outputs
+    return total
+
+
+def see(images: Any, view: View) -> Any:
+    """Return the images as one view shows them."""
+    if view.shift:
+        height, width = images.shape[1:3]
+        padded = ops.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="reflect")
+        first = 1 - view.shift
+        images = padded[:, first : first + height, first : first + width]
+    return ops.flip(images, axis=2) if view.mirrored else images

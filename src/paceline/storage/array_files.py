@@ -1,0 +1,89 @@
+"""NumPy arrays in .npy and .npz files, read without trust: memory is bounded by the file.
+
+`numpy.load` allocates what the header of an array claims before it reads, and lets errors of
+`zipfile` and `zlib` through. Here a header must fit the bytes that follow it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.storage.files import read_exactly
+
+Array = npt.NDArray[Any]
+
+MOST_UNPACKED_BYTES = 1 << 30
+"""Of all arrays of an .npz file together. A small file can claim to unpack to petabytes."""
+KINDS = "biufU"
+
+
+def read_npy(path: Path) -> Array:
+    """Return the array in a file. Raises OSError, and ValueError if the file is damaged."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        shape, fortran, kind = _read_header(file)
+        _check_size(shape, kind, size - file.tell())
+        content = read_exactly(file, size - file.tell())
+    flat: Array = np.frombuffer(content, kind, math.prod(shape))
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Return the arrays in a file by name. Raises OSError, and ValueError if it is damaged."""
+    content = path.read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > MOST_UNPACKED_BYTES:
+                raise ValueError(f"it unpacks to more than {MOST_UNPACKED_BYTES >> 20} MB")
+            # ZipFile verifies the CRC of a member at its end
+            return {
+                member.filename.removesuffix(".npy"): _parse_npy(archive.read(member))
+                for member in members
+            }
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything: zlib.error, EOFError ...
+        raise ValueError(f"it is damaged: {type(error).__name__}: {error}") from error
+
+
+def _parse_npy(content: bytes) -> Array:
+    file = io.BytesIO(content)
+    shape, fortran, kind = _read_header(file)
+    _check_size(shape, kind, len(content) - file.tell())
+    flat: Array = np.frombuffer(content, kind, math.prod(shape), file.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"it has the version {version} of the format .npy")
+        read = np.lib.format.read_array_header_1_0
+        if version == (2, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, fortran, kind = read(file)
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # a damaged header is parsed as Python and can raise anything
+        raise ValueError(f"its header is damaged: {type(error).__name__}") from error
+    return shape, fortran, kind
+
+
+def _check_size(shape: tuple[int, ...], kind: np.dtype[Any], size: int) -> None:
+    if kind.kind not in KINDS or not kind.itemsize:
+        raise ValueError(f"it has the type {kind}, not numbers")
+    if len(shape) > 32 or any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError(f"it has the shape {shape}"[:100])
+    needed = math.prod(shape) * kind.itemsize
+    if needed != size:
+        raise ValueError(f"its shape needs {needed} bytes, but {size} follow"[:200])

@@ -1,0 +1,39 @@
+"""Versions of the libraries and facts of the machine, as runs record them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import Any
+
+from paceline.storage.files import read_text
+
+PACKAGES = ("paceline", "tensorflow", "tensorflow-cpu", "keras", "numpy", "safetensors")
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that the bits of a run depend on besides its experiment."""
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package.removesuffix("-cpu")] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return where this process runs, for people who compare speeds."""
+    lines = read_text(Path("/proc/cpuinfo")).splitlines()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "host": socket.gethostname(),
+        "cpu": next(names, platform.processor()),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory, 1),
+    }

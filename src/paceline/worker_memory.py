@@ -1,0 +1,100 @@
+"""What a worker does with the state in its memory when another worker is lost.
+
+The parent asks the survivors for the step of their state, and the one with the newest to save it as
+a checkpoint. A thread answers, because the training may wait for the lost worker for ever.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import traceback
+from functools import partial
+from typing import Any
+
+from paceline.engines.base import HoldsState
+from paceline.maths.state import State
+from paceline.messages import Held, Kept, Piece, Send
+from paceline.runs.actions import check_finite
+from paceline.runs.checkpoints import Checkpoints
+from paceline.runs.folder import RunFolder
+from paceline.storage.backends import is_remote
+from paceline.storage.files import to_log
+from paceline.worker_training import Training
+
+LINGER_S = 60.0
+"""The time in which the parent asks a worker that lost another one; then it ends the worker."""
+PIECE_BYTES = 1 << 20
+
+
+class Survivor:
+    """Answers the parent's requests `held` and `keep`. Until `offer`, there is nothing to keep."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._training: Training | None = None
+        self._run: RunFolder | None = None
+        self._state: State | None = None
+
+    def offer(self, training: Training, run: RunFolder) -> None:
+        """From now on, the state of this training can be kept, if this worker can save it.
+
+        Only the chief can write a run folder on remote storage: it holds the lock.
+        """
+        can_save = training.job.cluster.is_chief or not is_remote(run.where)
+        if can_save and isinstance(training.engine, HoldsState):
+            self._training, self._run = training, run
+
+    def withdraw(self) -> None:
+        """The training has ended: its state is in a checkpoint."""
+        self._training = None
+
+    def linger(self) -> None:
+        """Keep the process alive for the parent's requests, if there is something to keep."""
+        if self._training:
+            threading.Event().wait(LINGER_S)
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Answer a request of the parent."""
+        asks_for_step = request["request"] == "held"
+        try:
+            self._send(self._held() if asks_for_step else self._keep(request["lease"]))
+        except Exception:  # whatever it is, the last checkpoint remains
+            to_log(traceback.format_exc().rstrip())
+            self._send(Held(-1) if asks_for_step else Kept(-1))
+
+    def _held(self) -> Held:
+        """Read the state; without a step done there is nothing to keep."""
+        engine = self._training.engine if self._training else None
+        self._state = engine.held() if isinstance(engine, HoldsState) else None
+        return Held(self._state.step if self._state and self._state.step else -1)
+
+    def _keep(self, lease: int) -> Kept:
+        """Save the state that was read last; a worker on another host sends it in pieces.
+
+        A worker that is not the chief writes only while the chief's `lease` is the last one.
+        """
+        training, run, state = self._training, self._run, self._state
+        if not (training and run and state):
+            return Kept(-1)
+        job = training.job
+        checkpoints = Checkpoints(
+            run.checkpoints,
+            training.core.layout,
+            keep=job.run.keep,
+            experiment_digest=job.experiment.digest(),
+            guard=run.check_lease if job.cluster.is_chief else partial(run.check_number, lease),
+        )
+        if state.step in checkpoints.steps():
+            return Kept(state.step)
+        check_finite(state)
+        if job.cluster.is_chief or job.place.kind.one_machine:
+            checkpoints.save(state)
+            run.publish()
+            run.unlock()
+            return Kept(state.step)
+        path, content = checkpoints.file(state)
+        for first in range(0, len(content), PIECE_BYTES):
+            piece = content[first : first + PIECE_BYTES]
+            self._send(Piece(base64.b64encode(piece).decode()))
+        return Kept(state.step, path.name)

@@ -1,0 +1,146 @@
+"""The process of one worker.
+
+It reads its job from standard input, sends messages to its parent as lines of JSON, and ends when
+its parent does. What it does for the job is in `compose`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.job import Job
+from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
+from paceline.places.supervise.descendants import MARK, end_families
+from paceline.results.in_worker import KINDS
+from paceline.storage.files import to_log
+from paceline.worker_compose import run_job
+from paceline.worker_memory import Survivor
+
+ALIVE_EVERY_S = 1.0
+READ_BYTES_PER_S = 20e6
+
+
+def main() -> int:
+    """Run the job; return the exit code.
+
+    0 is a normal end, 143 an end because any of the workers got a SIGTERM, 2 an error that a person
+    can correct, 1 any other error.
+    """
+    job = Job.from_json(json.loads(sys.stdin.readline()))
+    send = _open_pipe()
+    survivor = Survivor(send)
+    threading.Thread(target=_listen_to_parent, args=(survivor,), daemon=True).start()
+    threading.Thread(target=_send_alive, args=(send,), daemon=True).start()
+    stop = threading.Event()
+    # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a platform may send it to all processes
+    has_nothing_to_save = job.kind in KINDS
+    signal.signal(signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set())
+    code = run(job, send, stop, survivor)
+    if job.cluster.ps and not code:
+        os._exit(0)  # threads of TensorFlow may wait for servers that are gone
+    return code
+
+
+def run(job: Job, send: Send, stop: threading.Event, survivor: Survivor) -> int:
+    """Do the work of the job, report an error to the parent, and return the exit code."""
+    with ExitStack() as at_end:
+        try:
+            stopped = run_job(job, send, stop, survivor, at_end)
+        except Exception as error:
+            return _report(error, job, send, survivor)
+    return 128 + signal.SIGTERM if stopped else 0
+
+
+def _open_pipe() -> Send:
+    pipe, lock = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1), threading.Lock()
+
+    def send(message: Message) -> None:
+        with lock:
+            pipe.write(to_line(message))
+
+    return send
+
+
+def _listen_to_parent(survivor: Survivor) -> None:
+    """Answer the requests of the parent, which holds the other end, and end with it."""
+    try:
+        for line in sys.stdin:
+            survivor.answer(json.loads(line))
+    finally:
+        end_families({os.getpid(): os.environ[MARK]})
+        os._exit(1)
+
+
+def _send_alive(send: Send) -> None:
+    """A process that is stopped sends nothing; one that waits for others does."""
+    while True:
+        send(Alive(_work()))
+        time.sleep(ALIVE_EVERY_S)
+
+
+def _work() -> float:
+    """Return a number that grows while this process computes or reads; see `Alive`."""
+    read_bytes = 0
+    with suppress(OSError, ValueError, IndexError):
+        read_bytes = int(Path("/proc/self/io").read_text().split()[1])
+    return time.process_time() + read_bytes / READ_BYTES_PER_S
+
+
+def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
+    """Write an error to the log and send it to the parent; return the exit code.
+
+    The parent may end this process as soon as it gets the message.
+    """
+    user_error, lost = _to_user_error(error), _lost_another_worker(error)
+    # a platform shows its users the log: there, one line is enough
+    if not (user_error or lost) or not job.place.kind.platform_restarts:
+        to_log("".join(traceback.format_exception(error)).rstrip())
+    if user_error:
+        address_taken = isinstance(user_error, AddressTaken)
+        send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
+        return 2
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line}"
+    send(Crash(text, lost))
+    if lost:
+        survivor.linger()
+    return 1
+
+
+def _to_user_error(error: Exception) -> UserError | None:
+    """Return the error as one that a person can correct, also if TensorFlow raised it."""
+    if isinstance(error, UserError) or "tensorflow" not in sys.modules:
+        return error if isinstance(error, UserError) else None
+    from paceline.formats.tfrecord.tfrecord_source import explain
+
+    return explain(error)
+
+
+def _lost_another_worker(error: Exception) -> bool:
+    """Return whether TensorFlow reports that another worker is gone; the cause is there."""
+    if "tensorflow" not in sys.modules:
+        return False
+    from tensorflow import errors
+
+    from paceline.engines.shared_memory import WorkerGone
+
+    # TensorFlow has no type of its own for exceptions of Python in a graph
+    gone = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
+    return gone or isinstance(
+        error,
+        errors.UnavailableError
+        | errors.AbortedError
+        | errors.CancelledError
+        | errors.DeadlineExceededError,
+    )

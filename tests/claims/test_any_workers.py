@@ -1,0 +1,304 @@
+"""Any number of workers: shares of the replicas, subtrees, and the exchange of their sums."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.scale_model import Cost, exact_traffic, fit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import SUPPORT
+from paceline.engines import pairs as exchange
+from paceline.engines.pairs import ExactSum, cut_into_chunks
+from paceline.maths.shares import (
+    Span,
+    add_subtrees,
+    divided_tree,
+    halves,
+    relative,
+    shares,
+    subtrees,
+)
+
+FORKED_WORKERS = SUPPORT / "forked_workers.py"
+UP_TO_32 = [(replicas, workers) for replicas in range(1, 33) for workers in range(1, replicas + 1)]
+UP_TO_16 = [case for case in UP_TO_32 if case[0] <= 16]
+
+
+def leaves(replicas: int, size: int = 48) -> list[np.ndarray]:
+    """Of very different sizes, so that another order rounds differently."""
+    random = np.random.default_rng(replicas)
+    values = random.normal(size=(replicas, size)) * 10.0 ** random.integers(-3, 4, (replicas, size))
+    return list(values.astype(np.float32))
+
+
+def tree_by_numpy(values: list[np.ndarray]) -> np.ndarray:
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    return np.add(tree_by_numpy(values[:half]), tree_by_numpy(values[half:]))
+
+
+def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
+    assert one.dtype == other.dtype == np.float32
+    assert one.tobytes() == other.tobytes()
+
+
+# --- shares and subtrees
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> tuple[int, Span]:
+    """A number of replicas and a range of them."""
+    replicas = draw(st.integers(1, 70))
+    start = draw(st.integers(0, replicas - 1))
+    return replicas, (start, draw(st.integers(start + 1, replicas)))
+
+
+def is_subtree(span: Span, tree: Span) -> bool:
+    return span == tree or (
+        tree[1] - tree[0] > 1 and any(is_subtree(span, half) for half in halves(tree))
+    )
+
+
+@given(divided())
+def test_the_subtrees_of_a_range_cover_it_are_disjoint_and_as_large_as_possible(
+    case: tuple[int, Span],
+) -> None:
+    replicas, share = case
+    found = subtrees(share, (0, replicas))
+    assert [k for start, stop in found for k in range(start, stop)] == list(range(*share))
+    assert all(is_subtree(span, (0, replicas)) for span in found)
+    for left, right in pairwise(found):
+        assert not is_subtree((left[0], right[1]), (0, replicas)), "two could have been one"
+
+
+@given(st.integers(1, 40), st.data())
+def test_sums_of_subtrees_add_up_to_the_tree_however_it_is_cut(
+    replicas: int, data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, replicas), max_size=replicas)) | {0, replicas})
+    values, sums = leaves(replicas), {}
+    for share in pairwise(cuts):
+        for start, stop in subtrees(share, (0, replicas)):
+            sums[start, stop] = tree_by_numpy(values[start:stop])
+    assert_same_bits(add_subtrees((0, replicas), sums, np.add), tree_by_numpy(values))
+
+
+def test_for_every_number_of_workers_shares_are_even_and_add_up_to_numpys_tree() -> None:
+    for replicas, workers in UP_TO_32:
+        found, values = shares(replicas, workers), leaves(replicas)
+        assert [k for share in found for k in range(*share)] == list(range(replicas))
+        sizes = {stop - start for start, stop in found}
+        assert max(sizes) - min(sizes) <= 1, (replicas, workers)
+        sums = {
+            (start, stop): tree_by_numpy(values[start:stop])
+            for spans in divided_tree(replicas, workers)
+            for start, stop in spans
+        }
+        assert_same_bits(add_subtrees((0, replicas), sums, np.add), tree_by_numpy(values))
+
+
+def test_a_share_of_2_4_8_workers_is_one_subtree() -> None:
+    for replicas, workers in UP_TO_32:
+        if workers & (workers - 1) == 0:
+            assert {len(spans) for spans in divided_tree(replicas, workers)} == {1}
+
+
+def test_another_cut_than_at_subtrees_would_give_other_bits() -> None:
+    """So that the tests above can fail."""
+    values = leaves(6)
+    halved = tree_by_numpy(values[:2]), tree_by_numpy(values[2:4]), tree_by_numpy(values[4:])
+    assert tree_by_numpy(list(halved)).tobytes() != tree_by_numpy(values).tobytes()
+
+
+def test_equal_shapes_of_shares_are_recognised() -> None:
+    assert relative(((4, 6), (6, 7))) == relative(((0, 2), (2, 3))) == ((0, 2), (2, 3))
+
+
+# --- the exchange, between threads of this process
+
+
+class Switchboard:
+    """Passes vectors between members that are threads, and counts what each sends."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._slots: dict[Any, dict[int, np.ndarray]] = {}
+        self.sent = Counter[int]()
+
+    def wire(self, index: int) -> Any:
+        board = self
+
+        class Wire:
+            def swap(self, other: int, own: np.ndarray, turn: int) -> np.ndarray:
+                pair = min(index, other), max(index, other)
+                with board._changed:
+                    slot = board._slots.setdefault((*pair, turn), {})
+                    assert index not in slot, "each exchange of a pair has its own turn"
+                    slot[index] = own
+                    board.sent[index] += own.size
+                    board._changed.notify_all()
+                    assert board._changed.wait_for(lambda: len(slot) == 2, timeout=20)
+                return np.concatenate([slot[pair[0]], slot[pair[1]]])
+
+            def join(self, pieces: list[np.ndarray]) -> np.ndarray:
+                return np.concatenate(pieces)
+
+            def pad(self, vector: np.ndarray, size: int) -> np.ndarray:
+                return np.pad(vector, (0, size - vector.size))
+
+        return Wire()
+
+
+def exchanged(replicas: int, workers: int, size: int) -> tuple[list[np.ndarray], Counter[int]]:
+    """Return the sum that each member gets, and the floats that each sends."""
+    board, values = Switchboard(), leaves(replicas, size)
+    totals: list[Any] = [None] * workers
+
+    def run(index: int) -> None:
+        spans = divided_tree(replicas, workers)[index]
+        sums = [tree_by_numpy(values[start:stop]) for start, stop in spans]
+        one = ExactSum(replicas, workers, index, board.wire(index), np.add)
+        totals[index] = one.total(sums)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return totals, board.sent
+
+
+def check_exchange(replicas: int, workers: int, size: int) -> float:
+    """Check the sums of all members; return the most that one sends, in vectors."""
+    totals, sent = exchanged(replicas, workers, size)
+    for total in totals:
+        assert_same_bits(total, tree_by_numpy(leaves(replicas, size)))
+    return max(sent.values(), default=0) / size
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_every_member_gets_numpys_tree_for_every_number_of_workers(size: int) -> None:
+    for replicas, workers in UP_TO_16:
+        # 10 on 8: one subtree each, but not one level of the tree
+        if replicas <= 9 or (replicas, workers) == (10, 8):
+            check_exchange(replicas, workers, size)
+
+
+@pytest.mark.long
+def test_every_member_gets_numpys_tree_for_up_to_32_replicas() -> None:
+    for replicas, workers in UP_TO_32:
+        check_exchange(replicas, workers, 100)
+
+
+def test_a_worker_sends_about_as_much_as_in_a_ring() -> None:
+    for replicas, workers in UP_TO_16:
+        if workers == 1:
+            continue
+        sent = check_exchange(replicas, workers, 16 * workers)
+        ring = 2 * (workers - 1) / workers
+        if workers & (workers - 1) == 0:
+            assert sent == pytest.approx(ring), (replicas, workers)
+        assert sent <= 2.8, (replicas, workers)
+
+
+def test_the_model_of_the_benchmark_counts_what_workers_send() -> None:
+    for replicas, workers in [(2, 2), (6, 3), (12, 3), (8, 5), (8, 8)]:
+        sent = check_exchange(replicas, workers, 16 * workers)
+        assert exact_traffic(workers, replicas).vectors == pytest.approx(sent)
+
+
+def test_the_model_finds_the_costs_that_explain_measurements() -> None:
+    cost = Cost(message_s=2e-4, byte_s=3e-9)
+    cases = [(exact_traffic(workers, workers), size) for workers in (2, 4) for size in (10, 10**6)]
+    found = fit([(traffic, size, cost.cpu_s(traffic, size)) for traffic, size in cases])
+    assert found.message_s == pytest.approx(cost.message_s)
+    assert found.byte_s == pytest.approx(cost.byte_s)
+    one_link = found.seconds(exact_traffic(2, 2), 250_000, mbit_per_s=8, latency_s=0)
+    assert one_link == pytest.approx(1 + found.cpu_s(exact_traffic(2, 2), 250_000))
+
+
+def test_large_vectors_are_exchanged_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "CHUNK", 64)
+    for workers in (2, 3):
+        check_exchange(3, workers, 500)
+
+
+@given(st.integers(1, 40_000_000))
+def test_chunks_cover_a_vector_and_only_a_large_one_has_several(size: int) -> None:
+    chunks = cut_into_chunks(size)
+    assert [start for start, _ in chunks] == [
+        sum(length for _, length in chunks[:k]) for k in range(len(chunks))
+    ]
+    assert sum(length for _, length in chunks) == size
+    assert all(start % exchange.ALIGNED == 0 and length > 0 for start, length in chunks)
+    assert len(chunks) == 1 or size / len(chunks) >= 0.9 * exchange.CHUNK
+
+
+# --- the exchange and the engine, between real workers
+
+
+def forked(function: str, *cases: dict[str, Any]) -> list[list[Any]]:
+    """Return the results of all workers of each case."""
+    ended = subprocess.run(
+        [sys.executable, str(FORKED_WORKERS), function, json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def assert_all_equal_one_process(function: str, replicas: int, *workers: int, **more: Any) -> None:
+    """Workers that exchange vectors over the network, and those that share memory."""
+    ways = [(count, shared) for count in workers for shared in (False, True)]
+    cases = [
+        {"replicas": replicas, "workers": count, "shared": shared, **more}
+        for count, shared in [(1, False), *ways]
+    ]
+    (alone,), *others = forked(function, *cases)
+    assert alone != "failed"
+    for (count, shared), results in zip(ways, others, strict=True):
+        assert results == [alone] * count, (replicas, count, shared)
+
+
+def test_the_sum_between_processes_is_that_of_one_process() -> None:
+    """With more than ten workers, because TensorFlow sorts their numbers as texts."""
+    assert_all_equal_one_process("add_vectors", 11, 2, 3, 11, size=1000)
+
+
+@pytest.mark.long
+def test_the_sum_in_chunks_between_processes_is_that_of_one_process() -> None:
+    assert_all_equal_one_process("add_vectors", 5, 2, 3, 4, size=3_200_001)
+
+
+@pytest.mark.long
+def test_three_workers_train_three_replicas_with_the_bits_of_one_process() -> None:
+    assert_all_equal_one_process("train", 3, 3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [1, 3, 4, 6, 8])
+def test_every_number_of_workers_trains_with_the_bits_of_one_process(replicas: int) -> None:
+    assert_all_equal_one_process("train", replicas, *range(2, replicas + 1))
+
+
+@pytest.mark.long
+def test_every_number_of_workers_averages_weights_with_the_bits_of_one_process() -> None:
+    assert_all_equal_one_process("train", 6, 2, 3, 4, 5, 6, method="weights")
+
+
+@pytest.mark.long
+def test_twelve_workers_evaluate_and_train_with_the_bits_of_one_process() -> None:
+    assert_all_equal_one_process("train", 13, 12)

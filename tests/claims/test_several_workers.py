@@ -1,0 +1,263 @@
+"""Several workers on one machine: the same bits as one, and a restart when one is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import (
+    SUPPORT,
+    WEIGHTS,
+    Ended,
+    free_addresses,
+    metrics_of,
+    paceline,
+    program,
+    result_of,
+    tf_config,
+)
+from in_process import paceline_here
+from paceline.kernels.library import why_unavailable
+
+needs_kernels = pytest.mark.skipif(bool(why_unavailable()), reason="own kernels are not here")
+
+FAULTS = SUPPORT / "faults"
+
+
+def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:
+    ended = paceline(
+        "train", "smoke", "--run-dir", name, *flags, cwd=folder, environment=environment
+    )
+    assert ended.code == 0, ended
+    return result_of(folder / name)["state_sha256"]
+
+
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    return [
+        {name: r[name] for name in r if name.startswith("test_")}
+        for r in metrics_of(run)
+        if "test_loss" in r
+    ]
+
+
+def with_faults(**more: str) -> dict[str, str]:
+    """An environment in which Python imports tests/support/faults/sitecustomize.py."""
+    return more | {
+        "PYTHONPATH": os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+
+
+@pytest.mark.parametrize(
+    "workers", ["3", *(pytest.param(count, marks=pytest.mark.long) for count in ("2", "4"))]
+)
+def test_several_workers_give_the_same_bits_as_one(
+    workers: str, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """Two are also compared below: of several devices each, of a TF_CONFIG, and resumed by one."""
+    digest = digest_of(tmp_path, "run", "--workers", workers)
+    assert digest == result_of(uninterrupted)["state_sha256"]
+    assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
+    assert [each["test_count"] for each in evaluations(tmp_path / "run")] == [131.0] * 3, (
+        "every example is counted once"
+    )
+    assert (tmp_path / "run" / "worker-1.log").exists()
+
+
+def test_a_run_of_two_workers_resumes_with_one(
+    two_workers_stopped_at_5: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(two_workers_stopped_at_5, tmp_path / "run")
+    ended = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    assert "resuming at step 5" in ended.out
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("first", "then"), [("4", "3"), ("1", "4")])
+def test_a_run_resumes_with_another_number_of_workers(
+    first: str, then: str, uninterrupted: Path, tmp_path: Path
+) -> None:
+    digest_of(tmp_path, "run", "--workers", first, "--stop-at", "5")
+    assert digest_of(tmp_path, "run", "--workers", then) == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_run_resumes_with_1_3_2_and_5_workers(tmp_path: Path) -> None:
+    replicas = ("--replicas", "8")
+    for workers, stop in [("1", "5"), ("3", "9"), ("2", "14")]:
+        digest_of(tmp_path, "run", *replicas, "--workers", workers, "--stop-at", stop)
+    assert digest_of(tmp_path, "run", *replicas, "--workers", "5") == digest_of(
+        tmp_path, "one", *replicas
+    )
+
+
+@pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.long)])
+def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(
+    workers: str, averaged: Path, tmp_path: Path
+) -> None:
+    digest = digest_of(tmp_path, "several", *WEIGHTS, "--workers", workers)
+    assert digest == result_of(averaged)["state_sha256"]
+    one, several = evaluations(averaged), evaluations(tmp_path / "several")
+    assert one == several
+    assert {each["test_count"] for each in one} == {131.0}
+
+
+@pytest.mark.long
+def test_averaged_weights_resume_with_another_number_of_workers(
+    averaged: Path, tmp_path: Path
+) -> None:
+    digest_of(tmp_path, "several", *WEIGHTS, "--workers", "2", "--stop-at", "5")
+    digest = digest_of(tmp_path, "several", *WEIGHTS, "--workers", "4")
+    assert digest == result_of(averaged)["state_sha256"]
+
+
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(WEIGHTS, marks=pytest.mark.long)], ids=["gradients", "weights"]
+)
+def test_two_workers_of_two_devices_each_give_the_same_bits(
+    flags: tuple[str, ...], uninterrupted: Path, averaged: Path, tmp_path: Path
+) -> None:
+    one = result_of(averaged if flags else uninterrupted)["state_sha256"]
+    environment = with_faults(LOGICAL_DEVICES="2", DEVICES_FOLDER=str(tmp_path))
+    assert digest_of(tmp_path, "run", *flags, "--workers", "2", **environment) == one
+    assert {(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)} == {"4"}, (
+        "replicas in sync, by the strategy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pretended", "told"),
+    [
+        ("1 keras 3.0.0", "libraries.keras"),
+        pytest.param("1 environment PACELINE_NO_KERNELS", "kernels", marks=needs_kernels),
+        pytest.param("1 cpu sse4_2", "cpu", marks=pytest.mark.long),
+        pytest.param("0 numpy 1.0.0", "libraries.numpy", marks=pytest.mark.long),
+    ],
+)
+def test_workers_that_would_compute_other_bits_are_told_at_the_start(
+    pretended: str, told: str, tmp_path: Path
+) -> None:
+    environment = with_faults(PRETENDED=pretended)
+    ended = paceline(
+        "train",
+        "smoke",
+        "--run-dir",
+        "run",
+        "--workers",
+        "2",
+        cwd=tmp_path,
+        environment=environment,
+    )
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert "worker 1 (127.0.0.1:" in ended.err
+    assert f"differs from the chief: {told}" in ended.err
+    assert not (tmp_path / "run").exists(), "nothing began"
+
+
+@pytest.mark.long
+def test_three_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    cluster = {"worker": free_addresses(3)}
+
+    def task(index: int) -> Any:
+        environment = tf_config(cluster, "worker", index)
+        return program("train", "smoke", cwd=tmp_path, environment=environment)
+
+    with task(2) as last, task(0) as chief, task(1) as middle:
+        ended = [each.wait() for each in (last, chief, middle)]
+    assert [each.code for each in ended] == [0, 0, 0], ended
+    digests = {each.last_line["state_sha256"] for each in ended}
+    assert digests == {result_of(uninterrupted)["state_sha256"]}
+
+
+def test_more_tasks_than_replicas_is_one_line(tmp_path: Path) -> None:
+    environment = tf_config({"worker": free_addresses(5)}, "worker")
+    ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert "workers is 5, but there are only 4 replicas to share" in ended.err
+
+
+def cluster_of(roles: tuple[str, ...]) -> dict[str, list[str]]:
+    return {
+        role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)
+    }
+
+
+def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writes(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    cluster, elsewhere = cluster_of(("master", "worker")), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    # tasks may start in any order
+    with program(
+        "train", "smoke", cwd=elsewhere, environment=tf_config(cluster, "worker")
+    ) as follower:
+        chief = paceline("train", "smoke", cwd=tmp_path, environment=tf_config(cluster, "master"))
+        followed: Ended = follower.wait()
+    assert (chief.code, followed.code) == (0, 0), (chief, followed)
+    digest = result_of(uninterrupted)["state_sha256"]
+    assert result_of(tmp_path / "run")["state_sha256"] == digest
+    assert followed.last_line["state_sha256"] == digest, "every worker ends with the same state"
+    assert "2 workers" in chief.out
+    assert not list(elsewhere.iterdir()), "only the chief writes"
+
+
+@pytest.mark.long
+def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
+    """Only the chief and the command write files of the run, except the other worker's log."""
+    environment = with_faults(WRITES_FOLDER=str(tmp_path))
+    digest_of(tmp_path, "run", "--workers", "2", "--stop-at", "4", **environment)
+    written = {worker: (tmp_path / f"writes-{worker}").read_text().split() for worker in (0, 1)}
+    assert any("step-00000004" in name for name in written[0]), "the chief's writing is seen"
+    assert not [name for name in written[1] if "/run/" in name]
+
+
+def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
+    own, absent = free_addresses(2)
+    environment = tf_config({"worker": [own, absent]}, "worker")
+    ended = paceline(
+        "train", "smoke", "--start-timeout", "12", cwd=tmp_path, environment=environment
+    )
+    assert ended.code == 1
+    assert f"waiting for worker 1 at {absent}" in ended.out
+    assert f"no answer from {absent}" in ended.err
+
+
+@pytest.mark.long
+def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> None:
+    (absent,) = free_addresses(1)
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        own = f"127.0.0.1:{other.getsockname()[1]}"
+        ended = paceline(
+            "train",
+            "smoke",
+            cwd=tmp_path,
+            environment=tf_config({"worker": [own, absent]}, "worker"),
+        )
+    assert ended.code == 2
+    assert f"cannot listen at {own}" in ended.err.splitlines()[-1]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has SCHED_BATCH")
+@pytest.mark.parametrize(
+    ("before", "after"), [("SCHED_OTHER", "SCHED_BATCH"), ("SCHED_IDLE", "SCHED_IDLE")]
+)
+def test_a_worker_computes_in_long_turns_unless_the_user_chose_otherwise(before, after) -> None:
+    from paceline.engines import devices
+
+    def policy() -> int:  # of this thread only
+        os.sched_setscheduler(0, getattr(os, before), os.sched_param(0))
+        devices._compute_in_long_turns()
+        return os.sched_getscheduler(0)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(policy).result() == getattr(os, after)

@@ -1,0 +1,137 @@
+"""The documentation site: built strictly, complete, without requests to others, in a browser."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import paceline
+from browser import Browser, Page, needs_browser
+from helpers import wait_until
+from paceline.cli.commands import COMMANDS, load_command
+from paceline.cli.parse import flags_of
+
+ROOT = Path(__file__).parents[2]
+TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+needs_mkdocs = pytest.mark.skipif(
+    not (find_spec("mkdocs") and find_spec("material")), reason="the extra `docs` is not installed"
+)
+pytestmark = [needs_mkdocs, pytest.mark.xdist_group("site")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return folder
+
+
+def test_every_command_with_its_flags_and_every_public_name_is_in_the_reference(site: Path) -> None:
+    commands = (site / "cli" / "index.html").read_text()
+    for name in COMMANDS:
+        assert f"paceline {name}<" in commands
+        for flag in flags_of(load_command(name)):
+            assert re.search(rf"--{flag}[ ,<]", commands), (name, flag)
+    names = (site / "api" / "index.html").read_text()
+    assert [name for name in paceline.__all__ if f'id="paceline.{name}"' not in names] == []
+    assert "&lt;hash of the experiment&gt;" in names
+    assert "<pre" in names.split('id="paceline.evaluate"')[0].rsplit("Raises:", 1)[1], "an example"
+
+
+def test_no_page_asks_another_server_for_anything(site: Path) -> None:
+    asked = (
+        r'(?:src|srcset)="(?:https?:)?//|<link[^>]*href="(?:https?:)?//|@import|url\(["\']?https?:'
+    )
+    pages = [*site.rglob("*.html"), *site.rglob("*.css")]
+    assert len(pages) > 30
+    assert [str(page) for page in pages if re.search(asked, page.read_text())] == []
+
+
+def test_a_page_that_nobody_put_into_the_contents_is_a_how_to(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    import hooks
+
+    config = SimpleNamespace(nav=[{"Home": "index.md"}, {"How to": ["data.md"]}])
+    listed = hooks.on_config(config).nav[1]["How to"]
+    assert listed[0] == "data.md"
+    assert {"same-bits.md", "ray.md"} < set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def headings(file: Path) -> set[str]:
+    """The anchors that git hosts give to headings."""
+    found = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in found}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere_on_a_plain_git_host(text: Path) -> None:
+    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#([^)\s]*))?\)", text.read_text()):
+        if ":" in target:
+            continue
+        file = (text.parent / target) if target else text
+        assert file.exists(), target
+        assert not anchor or anchor in headings(file), (target, anchor)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None: ...
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=site)
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def background(page: Page) -> int:
+    """How bright the page is, from 0 to 255."""
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return max(map(int, re.findall(r"\d+", colour)[:3]))
+
+
+@needs_browser
+def test_in_a_browser_search_finds_dark_mode_toggles_and_a_phone_needs_no_sideways_scrolling(
+    address: str, tmp_path: Path
+) -> None:
+    with Browser(tmp_path / "chromium") as browser:
+        page = browser.open(address, 1280)
+        assert background(page) > 240
+        toggle = "document.querySelector('form[data-md-component=palette] label:not([hidden])')"
+        wait_until(lambda: page.evaluate(f"{toggle} !== null"))
+        for _ in range(2):  # from the system's choice to light to dark
+            page.evaluate(f"{toggle}.click()")
+        wait_until(lambda: background(page) < 60, complaint="dark mode")
+        dark = browser.open(address, 390, dark=True)
+        assert background(dark) < 60, "follows the system"
+
+        page.evaluate("document.querySelector('input[name=query]').focus()")
+        page.call("Input.insertText", text="mixup")
+        results = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.pathname)"
+        wait_until(lambda: page.evaluate(results), complaint="the search finds nothing")
+        assert "/cli/" in page.evaluate(results)
+
+        for name in ("", "first-steps/", "what-to-expect/", "api/", "cli/"):
+            phone = browser.open(address + name, 390)
+            assert phone.evaluate("document.documentElement.scrollWidth") <= 390, name
+            assert phone.errors == [], name
+            assert all(url.startswith(address) for url in phone.requests), name
+        assert all(url.startswith(address) for url in page.requests)

@@ -1,0 +1,665 @@
+"""The command line as a person meets it: what it answers to good input, and the one line it answers
+to bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import (
+    TIMEOUT_S,
+    Ended,
+    Program,
+    losses_of,
+    metrics_of,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+    write_own_code,
+)
+from in_process import paceline_here
+
+RESULT_FIELDS = [
+    "step",
+    "finished",
+    "test_accuracy",
+    "test_loss",
+    "images_per_second",
+    "state_sha256",
+    "run_dir",
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """An empty folder to work in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def own_code(here: Path) -> Path:
+    return write_own_code(here)
+
+
+def smoke(*flags: str, cwd: Path) -> Ended:
+    return paceline_here("train", "smoke", *flags, cwd=cwd)
+
+
+def quick(*flags: str, cwd: Path, run: Callable[..., Ended] = paceline_here) -> Ended:
+    """A whole run of a few steps, with a small model that compiles fast."""
+    write_own_code(cwd)
+    own = () if "--model.build" in flags else ("--model.build", "own.py:build_model")
+    few = ("--steps", "3", "--replicas", "2", "--run-dir", "run")
+    return run("train", "smoke", *few, *own, *flags, cwd=cwd)
+
+
+def assert_refused(ended: Ended, *parts: str) -> None:
+    assert ended.code == 2, ended
+    assert_one_line(ended, *parts)
+
+
+def assert_one_line(ended: Ended, *parts: str) -> None:
+    assert ended.err.startswith("paceline: "), ended
+    assert ended.err.count("\n") == 1, ended.err
+    for part in parts:
+        assert part in ended.err
+    assert "Traceback" not in ended.out + ended.err
+
+
+def files_in(folder: Path) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    }
+
+
+# Bad input that the parent process finds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("trian", ["unknown command 'trian'", "did you mean 'train'?"]),
+        ("train smoke --model.depth 9", ["model.depth is 9", "6n+2", "8 or 14"]),
+        ("train smoke --global-batch-size 30", ["30", "4 replicas", "use 28"]),
+        ("train smoke --replicas 3", ["32", "3 replicas", "use 30"]),
+        ("train smoke --replicas 0", ["replicas is 0", "1 to 65,536"]),
+        ("train smoke --workers 0", ["workers is 0", "1 or more"]),
+        (
+            "train smoke --workers 5",
+            ["workers is 5", "only 4 replicas", "use 4 workers or fewer", "--replicas 5 or more"],
+        ),
+        ("train smok", ["unknown recipe 'smok'", "did you mean 'smoke'?"]),
+        (
+            "train smoke --modle.depth 8",
+            ["unknown flag --modle.depth", "did you mean --model.depth?"],
+        ),
+        ("train smoke --replica 2", ["unknown flag --replica", "did you mean --replicas?"]),
+        ("train smoke --depth=8", ["unknown flag --depth", "did you mean --model.depth?"]),
+        (
+            "train smoke --learning-rate 1",
+            ["unknown flag --learning-rate", "did you mean --schedule.rate?"],
+        ),
+        ("train smoke --lr 1", ["unknown flag --lr", "did you mean --schedule.rate?"]),
+        ("train smoke --batch-size 1", ["did you mean --global-batch-size?"]),
+        ("train smoke --xyzzy", ["unknown flag --xyzzy (see paceline train smoke --help)"]),
+        ("train --seed 1 smoke", ["cannot understand 'smoke'", "the recipe comes first"]),
+        (
+            "train smoke --model.depth eight",
+            ["--model.depth is 'eight'; it must be a whole number"],
+        ),
+        ("train smoke --schedule.rate high", ["--schedule.rate is 'high'; it must be a number"]),
+        (
+            "train smoke --precision float64",
+            ["--precision is 'float64'; it must be one of 'float32', 'bfloat16', 'float16'"],
+        ),
+        ("train smoke --run-dir", ["--run-dir needs a value"]),
+        (
+            "train smoke --data.mean 1 2",
+            ["--data.mean is 1 2; it must be 3 numbers, or auto (see paceline train smoke --help)"],
+        ),
+        (
+            "train smoke --optimizer.class-weights equal",
+            ["--optimizer.class-weights is equal; it must be numbers, or balanced"],
+        ),
+        ("train smoke --optimizer.class-weights 0 0", ["optimizer.class-weights is (0.0, 0.0)"]),
+        ("train smoke --data.hue 0.6", ["data.hue is 0.6; it must be in [0, 0.5]"]),
+        ("train smoke --data.rand-augment -1", ["data.rand-augment is -1; it must be 0"]),
+        (
+            "train smoke --precision float16 --sync.method weights",
+            ["precision float16 is for sync.method gradients, not weights"],
+        ),
+        (
+            "train smoke --precision float16 --workers 1 --ps 1",
+            ["precision float16 is not for parameter servers"],
+        ),
+        (
+            "train smoke --data.mean auto --data.scaling unit",
+            ["data.mean is auto with data.scaling unit, which takes no means"],
+        ),
+        (
+            "train smoke --schedule.boundaries 1 2",
+            ["schedule.boundaries", "schedule.factors", "the same length"],
+        ),
+        ("train smoke --keep 0", ["keep is 0", "1 or more"]),
+        ("data info nowhere", ["there is no folder nowhere"]),
+        ("data fetsch cifar10", ["unknown command 'data fetsch'", "did you mean 'fetch'?"]),
+        ("recipes all", ["cannot understand 'all'", "paceline recipes --help"]),
+    ],
+)
+def test_a_mistake_gets_one_line_and_creates_nothing(
+    arguments: str, parts: list[str], here: Path
+) -> None:
+    assert_refused(paceline_here(*arguments.split(), cwd=here), *parts)
+    assert files_in(here) == set()
+
+
+def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
+    assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
+    refused = paceline("train", "smoke", "--devices", "gpu", cwd=here)
+    assert_refused(refused, "devices is gpu", "no GPU")
+    assert files_in(here) <= {"runs"}
+
+
+def test_a_folder_of_somebody_else_is_left_alone(here: Path) -> None:
+    (here / "letters").mkdir()
+    (here / "letters/dear.txt").write_text("Dear ...")
+    assert_refused(
+        smoke("--run-dir", "letters", cwd=here),
+        "letters is not a run folder",
+        "dear.txt",
+        "--run-dir",
+    )
+    assert files_in(here) == {"letters", "letters/dear.txt"}
+
+
+def test_a_file_is_no_run_folder(here: Path) -> None:
+    (here / "letter").write_text("Dear ...")
+    assert_refused(smoke("--run-dir", "letter", cwd=here), "cannot make letter", "File exists")
+    assert (here / "letter").read_text() == "Dear ..."
+
+
+# Bad input that a worker finds
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ("--devices gpu", ["devices is gpu", "no GPU", "--devices cpu"]),
+        ("--threads-per-replica 2", ["threads-per-replica is 2", "--threads-per-replica 1"]),
+        ("--dry-run --data.train-size 31", ["31 training examples", "global batch of 32"]),
+        ("--model.build nowhere:build", ["nowhere:build", "there is no module 'nowhere'"]),
+        (
+            "--model.build own.py:build_modl",
+            ["there is no function 'build_modl'", "did you mean 'build_model'?"],
+        ),
+        (
+            "--model.build own.py:build_model_of_wrong_shape",
+            ["own.py:build_model_of_wrong_shape", "(None, 11)", "(None, 10)"],
+        ),
+        ("--data.source cifar10", ["--data.dir", "paceline data fetch cifar10"]),
+        (
+            "--actions own.py:write_dwn",
+            ["there is no function 'write_dwn'", "did you mean 'write_down'?"],
+        ),
+    ],
+)
+def test_a_mistake_that_a_worker_finds_gets_one_line_and_leaves_nothing(
+    flags: str, parts: list[str], here: Path, own_code: Path
+) -> None:
+    assert_refused(smoke(*flags.split(), cwd=here), *parts)
+    assert files_in(here) <= {"own.py", "runs"}
+
+
+def test_an_action_that_raises_is_named_with_its_error_and_its_line(
+    here: Path, own_code: Path
+) -> None:
+    line = 1 + next(
+        n for n, text in enumerate(own_code.read_text().splitlines()) if "nothing here" in text
+    )
+    ended = quick("--actions", "own.py:forget", cwd=here)
+    assert_refused(
+        ended,
+        "the action own.py:forget failed at step 1: KeyError: 'nothing here'",
+        f"{own_code}:{line}",
+    )
+    assert "Traceback" in (here / "run/worker-0.log").read_text()
+
+
+def test_a_loss_that_is_not_finite_names_its_step_and_saves_nothing_of_it(here: Path) -> None:
+    ended = quick(
+        "--schedule.rate", "1e30", "--schedule.name", "constant", "--schedule.warmup", "0", cwd=here
+    )
+    assert_refused(ended, "--schedule.rate", "diverged")
+    found = re.search(r"the loss of step (\d+) is (nan|inf)", ended.err)
+    assert found
+    step = int(found[1])
+    assert 2 <= step <= 3
+    assert not list((here / "run/checkpoints").glob("*"))
+
+
+# CIFAR folders
+
+
+def write_cifar10(folder: Path) -> Path:
+    folder.mkdir()
+    for number, name in enumerate(
+        [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
+    ):
+        random = np.random.default_rng(number)
+        records = random.integers(0, 256, (8, 3073), np.uint8)
+        records[:, 0] = np.arange(8) % 10
+        records.tofile(folder / name)
+    return folder
+
+
+class RunsCode:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
+def damage_nothing_there(folder: Path) -> list[str]:
+    shutil.rmtree(folder)
+    return [f"there is no folder {folder}", "paceline data fetch cifar10"]
+
+
+def damage_empty(folder: Path) -> list[str]:
+    for file in folder.iterdir():
+        file.unlink()
+    return [f"{folder} has no data set"]
+
+
+def damage_cut_by_one_byte(folder: Path) -> list[str]:
+    file = folder / "data_batch_3.bin"
+    os.truncate(file, file.stat().st_size - 1)
+    return [f"{file} is cut short", f"offset {7 * 3073} has 3072 of 3073 bytes"]
+
+
+def damage_label(folder: Path) -> list[str]:
+    file = folder / "test_batch.bin"
+    content = bytearray(file.read_bytes())
+    content[2 * 3073] = 10
+    file.write_bytes(content)
+    return [f"{file} has label 10 at offset {2 * 3073}", "0 to 9"]
+
+
+def damage_pickle_that_runs_code(folder: Path) -> list[str]:
+    for file in list(folder.glob("*.bin")):
+        file.with_suffix("").write_bytes(pickle.dumps({b"data": RunsCode()}))
+        file.unlink()
+    return [
+        f"{folder / 'data_batch_1'} is not a whole CIFAR pickle",
+        "system, which is refused",
+        "it was not run",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "command"),
+    [  # `data info` reads as `train` does, and answers sooner
+        (damage_nothing_there, "train cifar10-resnet20 --data.dir"),
+        (damage_empty, "data info"),
+        (damage_cut_by_one_byte, "train cifar10-resnet20 --data.dir"),
+        (damage_label, "data info"),
+        (damage_pickle_that_runs_code, "data info"),
+    ],
+)
+def test_a_bad_data_folder_gets_one_line(
+    damage: Callable[[Path], list[str]], command: str, here: Path
+) -> None:
+    folder = write_cifar10(here.parent / "cifar")
+    parts = damage(folder)
+    assert_refused(paceline_here(*command.split(), str(folder), cwd=here), *parts)
+    assert files_in(here) <= {"runs"}
+
+
+def test_data_info_shows_the_examples_of_each_class(here: Path) -> None:
+    write_cifar10(here / "cifar")
+    ended = paceline_here("data", "info", "cifar", cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert ["train", "40", "examples"] in rows
+    assert ["test", "8", "examples"] in rows
+    assert ["airplane", "5", "1"] in rows
+    assert ["truck", "0", "0"] in rows
+
+
+# Run folders
+
+
+def test_a_run_folder_of_another_experiment_shows_what_differs_and_stays(
+    stopped_at_5: Path, here: Path
+) -> None:
+    run = Path(shutil.copytree(stopped_at_5, here / "run"))
+    before = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
+    ended = smoke("--seed", "7", "--schedule.rate", "0.1", "--run-dir", "run", cwd=here)
+    assert_refused(
+        ended, "run is the run of another experiment", "seed: 0 -> 7", "schedule.rate: 0.05 -> 0.1"
+    )
+    assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == before
+    assert result_of(run)["step"] == 5
+
+
+@pytest.fixture
+def training(here: Path, own_code: Path) -> Iterator[Program]:
+    """A run that stands still after its first step."""
+    own = ("--model.build", "own.py:build_model", "--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", "--run-dir", "run", *own, cwd=here) as running:
+        wait_until(lambda: (here / "reached").exists() or not running.is_running())
+        assert running.is_running(), running.wait()
+        yield running
+        if running.is_running():
+            os.kill(running.pid, signal.SIGTERM)
+            assert running.wait().code == 143
+
+
+def test_a_second_process_on_the_same_run_folder_is_refused(training: Program, here: Path) -> None:
+    ended = smoke("--run-dir", "run", "--model.build", "own.py:build_model", cwd=here)
+    assert_refused(ended, f"another process (pid {training.worker()} on host", "is training in run")
+    assert training.is_running()
+
+
+def test_a_second_signal_ends_a_worker_that_does_not_listen(here: Path, own_code: Path) -> None:
+    flags = ("--model.build", "own.py:build_model", "--actions", "own.py:hang")
+    own_code.write_text(
+        own_code.read_text()
+        + "\n\ndef hang(step, metrics):\n    (HERE / 'reached').touch()\n    time.sleep(600)\n"
+    )
+    with program("train", "smoke", "--run-dir", "run", *flags, cwd=here) as running:
+        wait_until(lambda: (here / "reached").exists() or not running.is_running())
+        os.kill(running.pid, signal.SIGINT)
+        time.sleep(0.5)
+        os.kill(running.pid, signal.SIGINT)
+        ended = running.wait(10.0)
+    assert ended.code == 130
+    assert ended.err.count("\n") == 1
+
+
+def test_a_signal_before_training_began_is_no_failure(here: Path) -> None:
+    with program("train", "smoke", "--run-dir", "run", cwd=here) as running:
+        wait_until(lambda: (here / "run/worker-0.log").exists())
+        os.kill(running.pid, signal.SIGTERM)
+        ended = running.wait()
+    assert ended.code == 143, ended
+    assert ended.err == "stopped by SIGTERM; the same command continues from here\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(
+    small_disk: Path, stopped_at_5: Path, uninterrupted: Path, here: Path
+) -> None:
+    run = Path(shutil.copytree(stopped_at_5, small_disk / "run"))
+    saved = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
+    size = len(saved[run / "checkpoints/step-00000005.safetensors"])
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "ballast").write_bytes(
+        bytes(free - size * 4 // 5)
+    )  # enough for metrics and events, not for a checkpoint
+    ended = smoke("--run-dir", str(run), cwd=here)
+    assert_refused(
+        ended,
+        "cannot save",
+        "step-00000008.safetensors",
+        "the disk is full",
+        "step 5 is the last good one",
+    )
+    assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == saved
+    (small_disk / "ballast").unlink()
+    assert smoke("--run-dir", str(run), cwd=here).code == 0
+    assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+# Good input
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_names_every_command(arguments: list[str], here: Path) -> None:
+    ended = (paceline_here if arguments else paceline)(*arguments, cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    for word in (
+        "paceline train",
+        "paceline data",
+        "paceline recipes",
+        "Begin with: paceline train",
+    ):
+        assert word in ended.out
+
+
+def test_help_of_train_explains_every_flag(here: Path) -> None:
+    ended = paceline_here("train", "smoke", "--help", cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    text = " ".join(ended.out.replace("│", " ").split())
+    assert "paceline train [RECIPE] [flags]" in text
+    assert "--model.depth INT" in text
+    assert "Examples in one step, over all replicas. (default: 32)" in text
+    assert "Stop after this step, as after an interruption" in text
+
+
+def test_recipes_are_listed_with_what_they_are(here: Path) -> None:
+    ended = paceline_here("recipes", cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    for name in (
+        "shapes",
+        "smoke",
+        "cifar10-fast",
+        "cifar10-resnet110",
+        "ray-resnet32",
+        "estimator-resnet44",
+        "official-resnet56",
+    ):
+        assert re.search(rf"^{name} ", ended.out, re.MULTILINE)
+
+
+def test_a_dry_run_prints_derived_numbers_and_layers_and_creates_nothing(here: Path) -> None:
+    ended = smoke("--dry-run", cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    for part in (
+        "272 train, 131 test examples of 10 classes",
+        "4 replicas x 8 = global batch 32",
+        "8 steps per epoch, 24 in all",
+    ):
+        assert part in ended.out.splitlines()[0]
+    rows = [line.split() for line in ended.out.splitlines()[2:]]
+    assert rows[0] == ["layer", "kind", "output", "parameters"]
+    total = sum(int(row[-1].replace(",", "")) for row in rows[1:])
+    found = re.search(r"([\d,]+) parameters", ended.out)
+    assert found
+    parameters = int(found[1].replace(",", ""))
+    assert total >= parameters > 1000
+    assert any("32 x 32 x 4" in line for line in ended.out.splitlines())
+    assert files_in(here) == set()
+
+
+def test_a_run_leaves_what_the_manual_says(here: Path, own_code: Path) -> None:
+    flags = ("--json", "--actions", "own.py:write_down", "--keep", "1")
+    ended = quick(*flags, cwd=here, run=paceline)
+    assert (ended.code, ended.err) == (0, "")
+    *_, last, as_json = ended.out.splitlines()
+    result = json.loads(as_json)
+    assert list(result) == RESULT_FIELDS
+    assert list(Ended(0, last, "").last_line) == RESULT_FIELDS
+    assert (result["step"], result["finished"]) == (3, True)
+    assert 0 <= result["test_accuracy"] <= 1
+    assert result["images_per_second"] > 0
+    assert re.fullmatch("[0-9a-f]{64}", result["state_sha256"])
+    assert result_of(here / "run") == {
+        name: value for name, value in result.items() if name != "run_dir"
+    }
+    names = {
+        "config.json",
+        "metrics.jsonl",
+        "result.json",
+        "worker-0.log",
+        "checkpoints/step-00000003.safetensors",
+    }
+    assert names <= files_in(here / "run")
+    assert [step for step, _ in losses_of(here / "run")] == [1, 2, 3]
+    assert json.loads((here / "run/config.json").read_text())["experiment"]["steps"] == 3
+    records = {str(r["step"]): str(round(r["loss"], 4)) for r in metrics_of(here / "run")}
+    assert (
+        dict(line.split() for line in (here / "written-down.txt").read_text().splitlines())
+        == records
+    )
+
+
+def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
+    stopped_at_5: Path, here: Path
+) -> None:
+    from paceline.experiment.recipes.table import get_recipe
+
+    folder = Path("runs") / f"smoke-{get_recipe('smoke').digest()}"
+    shutil.copytree(stopped_at_5, here / folder)
+    ended = smoke("--stop-at", "5", "--keep", "3", cwd=here)
+    assert ended.code == 0
+    assert ended.err.splitlines()[-1] == (
+        "stopped after step 5; this continues: paceline train smoke --keep 3"
+    )
+    assert ended.last_line["run_dir"] == str(folder)
+    for name in ("step", "finished", "state_sha256"):
+        assert result_of(here / folder)[name] == result_of(stopped_at_5)[name]
+
+
+def test_a_model_that_gives_probabilities_trains_as_the_one_that_gives_logits(
+    here: Path, own_code: Path
+) -> None:
+    losses = []
+    for build, outputs in (
+        ("build_model", "logits"),
+        ("build_model_with_probabilities", "probabilities"),
+    ):
+        flags = (
+            "--run-dir",
+            outputs,
+            "--model.outputs",
+            outputs,
+            "--model.build",
+            f"own.py:{build}",
+        )
+        ended = quick(*flags, cwd=here)
+        assert ended.code == 0, ended.err
+        losses.append([loss for _, loss in losses_of(here / outputs)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> None:
+    own = (
+        "--data.build",
+        "own.py:build_data",
+        "--data.padding",
+        "0",
+        "--steps",
+        "20",
+        "--schedule.rate",
+        "0.02",
+    )
+    ended = quick(*own, "--global-batch-size", "16", cwd=here)
+    assert ended.code == 0, ended.err
+    assert "96 train, 7 test examples of 3 classes" in ended.out
+    assert float(ended.last_line["test_accuracy"]) > 0.6
+
+
+def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
+    ended = quick(
+        "--data.validation", "50", "--optimizer.ema", "0.9", "--precision", "bfloat16", cwd=here
+    )
+    assert ended.code == 0, ended.err
+    assert "222 train" in ended.out
+    assert "50 validation" in ended.out
+    assert {"test_accuracy", "validation_accuracy"} <= metrics_of(here / "run")[-1].keys()
+
+
+# A terminal
+
+
+def test_a_terminal_shows_a_bar_and_ends_with_the_result(here: Path) -> None:
+    write_own_code(here)
+    flags = (
+        "--run-dir",
+        "run",
+        "--steps",
+        "3",
+        "--replicas",
+        "2",
+        "--model.build",
+        "own.py:build_model",
+    )
+    screen, code = on_a_terminal("train", "smoke", *flags, cwd=here)
+    assert code == 0
+    assert "━" in screen, "there is no bar"
+    assert "step 3/3" in screen
+    assert "images/s" in screen
+    assert "saved at step 3" in screen
+    last = (
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen)
+        .replace("\r", "")
+        .rstrip("\n")
+        .splitlines()[-1]
+    )
+    assert last.startswith("step=3  finished=true  test_accuracy=")
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1, (
+        "the cursor is hidden and comes back"
+    )
+    assert not re.search(r"[\x00-\x06\x0e-\x1a]|Traceback|WARNING|oneDNN", screen)
+
+
+def on_a_terminal(*arguments: str, cwd: Path) -> tuple[str, int]:
+    """What a terminal of 100 columns gets to show."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    received, deadline = b"", time.monotonic() + TIMEOUT_S
+    try:
+        while time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.5)[0]:
+                try:
+                    received += os.read(ours, 65536)
+                except OSError:  # the other side is closed
+                    break
+        return received.decode(), process.wait(max(0.1, deadline - time.monotonic()))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

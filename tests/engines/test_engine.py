@@ -1,0 +1,423 @@
+"""The collective engine in one process: the same bits on one device and on many."""
+
+import inspect
+from dataclasses import replace
+from functools import cache
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paceline.engines.base import OpenEngine
+from paceline.engines.collective import CollectiveEngine
+from paceline.engines.table import ENGINES, find_engine
+from paceline.engines.tf_pairs import Collectives
+from paceline.experiment.experiment import Model, Sync
+from paceline.experiment.schedule import rates
+from paceline.kernels.library import why_unavailable
+from paceline.maths.evaluation import num_batches, summarise
+from paceline.maths.metrics import TAIL
+from paceline.maths.state import State
+from tiny import (
+    CLASSES,
+    EXPERIMENT,
+    SHAPE,
+    build_small_model,
+    build_source,
+    build_tiny_core,
+    number,
+    with_optimizer,
+)
+
+STEPS = 7  # over two epochs of 3 steps, and two rounds of 3 with a short one
+METHODS = ("gradients", "weights")
+long = pytest.mark.long
+without_kernels = {"condition": bool(why_unavailable()), "reason": "own kernels are missing"}
+
+
+def experiment_of(replicas, method="gradients", **changes):
+    return replace(
+        EXPERIMENT,
+        replicas=replicas,
+        global_batch_size=16 - 16 % replicas,
+        sync=Sync(method, 3),
+        steps=STEPS,
+        **changes,
+    )
+
+
+@cache
+def core_of(replicas, method="gradients", **changes):
+    return build_tiny_core(experiment_of(replicas, method, **changes), build_small_model())
+
+
+def build_engine(core, strategy=None, side_by_side=1):
+    engine = CollectiveEngine(
+        core, strategy or tf.distribute.OneDeviceStrategy("/cpu:0"), side_by_side
+    )
+    engine.load(core.initial_state())
+    return engine
+
+
+@cache
+def engine_of(replicas, method="gradients", side_by_side=1):
+    """One process on one device, compiled once for all tests; each test loads its own state."""
+    return build_engine(core_of(replicas, method), side_by_side=side_by_side)
+
+
+@cache
+def alone(replicas, method="gradients", stops=(STEPS,), side_by_side=1):
+    """Digest and losses of one process on one device."""
+    engine = engine_of(replicas, method, side_by_side)
+    engine.load(core_of(replicas, method).initial_state())
+    return train(engine, stops)
+
+
+def train(engine, stops=(STEPS,)):
+    start, losses = engine.state().step, []
+    for stop in stops:
+        losses += engine.advance(start, stop)["per_step"]["loss"]
+        start = stop
+    return engine.state().sha256(), losses
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_is_opened_as_the_protocol_says(name):
+    wanted = list(inspect.signature(OpenEngine.__call__).parameters)[1:]
+    assert list(inspect.signature(find_engine(name)).parameters) == wanted
+
+
+# --- the engine against the three lines of the design, one after another, with NumPy's tree
+
+
+def mean_by_numpy(vectors):
+    if len(vectors) == 1:
+        return vectors[0]
+    half = len(vectors) // 2
+
+    def total(part):
+        return (
+            part[0]
+            if len(part) == 1
+            else np.add(
+                total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32
+            )
+        )
+
+    factor = np.float32(1) / np.float32(len(vectors))
+    return np.add(total(vectors[:half]), total(vectors[half:]), dtype=np.float32) * factor
+
+
+def replica_vector(core, vectors, step, replica):
+    batch = core.batch(number(step), number(replica))
+    params, stats = tf.constant(vectors["params"]), tf.constant(vectors["stats"])
+    where = number(step), number(replica), tf.zeros([2])
+    return core.replica_step(
+        params, stats, batch.images, batch.targets, batch.labels, *where
+    ).numpy()
+
+
+def apply(core, vectors, mean, step):
+    row = rates(core.experiment, step, step + 1, core.plan.steps_per_epoch, core.plan.total_steps)[
+        0
+    ]
+    tensors = {name: tf.constant(v) for name, v in vectors.items()}
+    new = core.apply(tensors, tf.constant(mean), tf.constant(row, tf.float32))
+    return {name: new[name].numpy() for name in vectors}
+
+
+def by_hand_with_gradients(core):
+    vectors = core.initial_state().vectors
+    for step in range(STEPS):
+        each = [
+            replica_vector(core, vectors, step, replica)
+            for replica in range(core.experiment.replicas)
+        ]
+        vectors = apply(core, vectors, mean_by_numpy(each), step)
+    return State(STEPS, vectors).sha256()
+
+
+def by_hand_with_weights(core):
+    vectors = core.initial_state().vectors
+    for first in range(0, STEPS, 3):
+        ends = []
+        for replica in range(core.experiment.replicas):
+            own = vectors
+            for step in range(first, min(first + 3, STEPS)):
+                own = apply(core, own, replica_vector(core, own, step, replica), step)
+            ends.append(own)
+        vectors = {name: mean_by_numpy([own[name] for own in ends]) for name in vectors}
+    return State(STEPS, vectors).sha256()
+
+
+BY_HAND = {"gradients": by_hand_with_gradients, "weights": by_hand_with_weights}
+
+
+@pytest.mark.parametrize(
+    ("method", "replicas"),
+    [("gradients", 1), ("gradients", 3), ("weights", 3)]
+    + [pytest.param(*case, marks=long) for case in [("gradients", 4), ("weights", 1)]]
+    + [pytest.param("weights", 4, marks=long)],
+)
+def test_the_engine_does_what_the_design_says_bit_for_bit(method, replicas):
+    assert alone(replicas, method)[0] == BY_HAND[method](core_of(replicas, method))
+
+
+def test_what_is_compared_here_can_differ():
+    digests = {alone(replicas, method)[0] for replicas in (3, 4) for method in METHODS}
+    assert len(digests) == 4
+    assert core_of(3).initial_state().sha256() not in digests
+
+
+# --- devices, blocks, replicas side by side
+
+
+@pytest.mark.parametrize(
+    ("method", "replicas", "num_devices"),
+    [(method, *case) for method in METHODS for case in [(3, 2), (4, 4)]]
+    + [("gradients", 6, 3), pytest.param("weights", 6, 3, marks=long)]
+    + [pytest.param(method, 2, 2, marks=long) for method in METHODS]
+    + [pytest.param("gradients", *case, marks=long) for case in [(8, 2), (5, 5), (7, 4), (8, 8)]],
+)
+def test_one_process_equals_mirrored_devices_bit_for_bit(mirrored, method, replicas, num_devices):
+    engine = build_engine(core_of(replicas, method), mirrored(num_devices))
+    assert train(engine) == alone(replicas, method)
+    for variable in engine._vectors.values():
+        first, *others = [
+            copy.numpy() for copy in mirrored(num_devices).experimental_local_results(variable)
+        ]
+        assert len(others) == num_devices - 1
+        assert all(np.array_equal(other, first) for other in others), (
+            "every device ends with the same state"
+        )
+
+
+@pytest.mark.parametrize(("replicas", "num_devices"), [(3, 3), pytest.param(4, 4, marks=long)])
+def test_exchanges_in_the_order_that_gpus_need_give_the_same_bits(mirrored, replicas, num_devices):
+    engine = build_engine(core_of(replicas), mirrored(num_devices))
+    engine._on_gpus = True
+    assert train(engine) == alone(replicas)
+
+
+def test_a_wrong_order_of_gathered_vectors_is_noticed_before_training(mirrored, monkeypatch):
+    for num_devices in (2, 3):
+        build_engine(core_of(3), mirrored(num_devices)).check_exchange()
+    monkeypatch.setattr(Collectives, "_is_first", lambda *_: False)
+    with pytest.raises(RuntimeError, match="wrong sum"):
+        build_engine(core_of(3), mirrored(3)).check_exchange()
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param("tensorflow", marks=[] if why_unavailable() else long),
+        pytest.param("own", marks=pytest.mark.skipif(**without_kernels)),
+    ],
+)
+def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(mirrored, kernels):
+    experiment = replace(EXPERIMENT, kernels=kernels, model=Model(depth=8, width=8))
+    core = build_tiny_core(with_optimizer(experiment, clip_norm=1.0, ema=0.9))
+    assert core.template.kernels == kernels
+    assert train(build_engine(core, mirrored(2)), (2,)) == train(
+        build_engine(core, side_by_side=4), (2,)
+    )
+
+
+@pytest.mark.parametrize("stops", [(3, 7), (1, 2, 6, 7)])
+def test_where_blocks_end_does_not_change_the_bits(stops):
+    assert alone(4, "gradients", stops) == alone(4)
+
+
+def test_where_blocks_of_rounds_end_does_not_change_the_bits():
+    assert alone(4, "weights", (3, 6, 7)) == alone(4, "weights", (6, 7)) == alone(4, "weights")
+
+
+@pytest.mark.parametrize(
+    ("method", "side_by_side"),
+    [("gradients", 2), ("weights", 4)]
+    + [pytest.param(*case, marks=long) for case in [("gradients", 4), ("weights", 2)]],
+)
+def test_how_many_replicas_run_at_a_time_does_not_change_the_bits(method, side_by_side):
+    assert alone(4, method, side_by_side=side_by_side) == alone(4, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_taken_out_and_loaded_elsewhere_goes_on_with_the_same_bits(method):
+    core, first, second = core_of(4, method), engine_of(4, method), engine_of(4, method, 2)
+    first.load(core.initial_state())
+    digest, losses = train(first, (3,))
+    state = first.state()
+    assert state.step == 3
+    assert list(state.vectors) == list(core.layout.parts)
+    second.load(state)
+    assert second.state().sha256() == digest
+    end, later = train(second, (7,))
+    assert (end, losses + later) == alone(4, method)
+    assert state.sha256() == digest, "a state that was taken out belongs to who took it"
+
+
+# --- what a block reports
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_block_reports_each_of_its_steps(method):
+    core = core_of(4, method)
+    engine = engine_of(4, method)
+    engine.load(core.initial_state())
+    metrics = engine.advance(0, STEPS)
+    per_step = metrics["per_step"]
+    assert [len(values) for values in per_step.values()] == [STEPS] * 3
+    vectors = core.initial_state().vectors
+    tails = np.array(
+        [replica_vector(core, vectors, 0, replica)[-len(TAIL) :] for replica in range(4)]
+    )
+    assert per_step["loss"][0] == pytest.approx(tails[:, 0].mean())
+    assert per_step["accuracy"][0] == pytest.approx(tails[:, 1].sum() / 16)
+    plan = core.plan
+    wanted = [
+        row[0] for row in rates(core.experiment, 0, STEPS, plan.steps_per_epoch, plan.total_steps)
+    ]
+    assert per_step["learning_rate"] == pytest.approx(wanted)
+    assert metrics["loss"] == pytest.approx(np.mean(per_step["loss"]))
+    assert metrics["epoch"] == pytest.approx(STEPS / 3)
+    assert all(0 < loss < 20 for loss in per_step["loss"])
+    assert metrics["images_per_second"] == pytest.approx(16 / metrics["seconds_per_step"])
+
+
+def test_training_learns():
+    core = build_tiny_core(
+        replace(EXPERIMENT, epochs=20), build_small_model(), build_source(train=64)
+    )
+    losses = train(build_engine(core), (80,))[1]
+    assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
+
+
+# --- evaluation
+
+
+def dense_model(seed=0):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dense(CLASSES)]
+    )
+
+
+def by_keras(core, params, split="test"):
+    """Accuracy, loss and top five of every example of a split, once."""
+    images, labels = core.splits[split].read(tf.range(core.splits[split].size, dtype=tf.int64))
+    data = core.experiment.data
+    x = ((images.numpy().astype(float) - data.mean) / data.std).reshape(len(images), -1)
+    kernel, bias = params[:-CLASSES].astype(float).reshape(-1, CLASSES), params[-CLASSES:]
+    logits, labels = x @ kernel + bias, labels.numpy()
+    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+    place = (logits > logits[np.arange(len(labels)), labels][:, None]).sum(1)
+    return {
+        "accuracy": (place == 0).mean(),
+        "loss": loss.mean(),
+        "top5": (place < 5).mean(),
+        "count": len(labels),
+    }
+
+
+def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored):
+    """Three batches for up to eight side by side, and a split of one example."""
+    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=503), validation=1)
+    first, *others = [
+        build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side).evaluate(
+            final=True
+        )
+        for devices, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
+    ]
+    assert (first["test_count"], first["validation_count"]) == (503, 1)
+    assert others == [first] * 3
+    for split in ("test", "validation"):
+        for name, value in by_keras(core, core.initial_state().vectors["params"], split).items():
+            assert first[f"{split}_{name}"] == pytest.approx(value, rel=1e-5), (split, name)
+
+
+def test_a_split_that_fills_its_last_batch_is_counted_once():
+    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=250))
+    assert build_engine(core).evaluate(final=True)["test_count"] == 250
+
+
+def test_the_moving_average_is_evaluated_where_there_is_one():
+    core = build_tiny_core(with_optimizer(ema=0.9), dense_model(), build_source(test=100))
+    state = core.initial_state()
+    np.testing.assert_array_equal(state.vectors["ema"], state.vectors["params"])
+    other = core.initial_state().vectors["params"][::-1].copy()
+    engine = build_engine(core)
+    engine.load(State(0, state.vectors | {"ema": other}))
+    average, plain = by_keras(core, other), by_keras(core, state.vectors["params"])
+    assert abs(average["loss"] - plain["loss"]) > 0.01
+    assert engine.evaluate(final=True)["test_loss"] == pytest.approx(average["loss"], rel=1e-5)
+
+
+def test_the_moving_average_is_evaluated_with_statistics_of_its_own():
+    """With those of the last weights, ResNet-20 had lost six points after ten epochs."""
+    core = build_tiny_core(with_optimizer(ema=0.9), build_small_model())
+    engine = build_engine(core)
+    engine.load(core.initial_state())
+    engine.advance(0, 5)
+    state = engine.state().vectors
+    numbers = range(num_batches(core.splits["test"].size, core.eval_batch_size))
+
+    def loss(params: str, stats: str) -> float:
+        rows = [
+            core.evaluate_batch["test"](state[params], state[stats], number(n)) for n in numbers
+        ]
+        return summarise("test", np.stack(rows))["test_loss"]
+
+    assert engine.evaluate(final=True)["test_loss"] == loss("ema", "ema_stats")
+    assert loss("ema", "ema_stats") != loss("ema", "stats")
+
+
+def test_the_test_set_is_looked_at_only_in_the_end_where_there_is_a_validation_split():
+    engine = build_engine(build_tiny_core(EXPERIMENT, dense_model(), validation=30))
+    assert {name.split("_")[0] for name in engine.evaluate(final=False)} == {"validation"}
+    both = engine.evaluate(final=True)
+    assert (both["validation_count"], both["test_count"]) == (30, 13)
+
+
+def test_evaluation_changes_nothing():
+    engine = engine_of(4)
+    engine.load(core_of(4).initial_state())
+    train(engine, (3,))
+    before = engine.state().sha256()
+    assert engine.evaluate(final=True) == engine.evaluate(final=True)
+    assert engine.state().sha256() == before
+
+
+def test_the_statistics_of_training_are_used_in_evaluation():
+    engine, state = engine_of(4), core_of(4).initial_state()
+    engine.load(state)
+    before = engine.evaluate(final=True)["test_loss"]
+    engine.load(State(0, state.vectors | {"stats": state.vectors["stats"] + 3}))
+    assert abs(engine.evaluate(final=True)["test_loss"] - before) > 1e-3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_state_in_memory_is_the_state_with_the_tails_that_led_to_it(method):
+    engine = engine_of(2, method)
+    engine.load(engine._core.initial_state())
+    first, second = engine.advance(0, 3), engine.advance(3, STEPS)
+    held = engine.held()
+    assert (held.step, held.sha256()) == (STEPS, engine.state().sha256())
+    losses = first["per_step"]["loss"] + second["per_step"]["loss"]
+    assert held.tails[:, TAIL.index("loss")].tolist() == losses
+    engine.load(held)
+    again = engine.held()
+    assert (again.step, again.sha256()) == (STEPS, held.sha256())
+    assert np.array_equal(again.tails, held.tails)
+
+
+def test_a_state_that_is_half_updated_or_has_diverged_is_not_held():
+    engine = engine_of(2)
+    engine.load(engine._core.initial_state())
+    engine.advance(0, 2)
+    engine._memory._begun.assign(3)
+    assert engine.held() is None
+    engine._memory._begun.assign(2)
+    assert engine.held().step == 2
+    engine._memory._tails.assign(np.full([8192, len(TAIL)], np.nan, np.float32))
+    assert engine.held() is None

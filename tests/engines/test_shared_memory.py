@@ -1,0 +1,135 @@
+"""The memory that workers of one machine share: who waits for whom, and what happens at an end.
+
+tests/claims/test_any_workers.py compares its sums with those of one process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from helpers import free_addresses
+from paceline.cluster import Cluster
+from paceline.engines.shared_memory import Neighbours, WorkerGone, find_neighbours
+from paceline.experiment.experiment import Experiment
+from paceline.job import Job
+from paceline.messages import NEIGHBOURS
+from paceline.places.supervise import neighbors as places_neighbours
+from paceline.worker_process import _lost_another_worker
+
+
+def two() -> tuple[Neighbours, Neighbours, socket.socket]:
+    """Two workers that share memory, and the end of the second."""
+    one, other = socket.socketpair()
+    memory = os.memfd_create("test")
+    return Neighbours(memory, {1: one}), Neighbours(memory, {0: other}), other
+
+
+def test_nobody_goes_on_before_all_have_come() -> None:
+    early, late, _ = two()
+    went_on = threading.Event()
+    thread = threading.Thread(target=lambda: (early.meet(), went_on.set()))
+    thread.start()
+    assert not went_on.wait(0.2)
+    late.meet()
+    assert went_on.wait(5.0)
+    thread.join()
+
+
+def test_both_see_the_same_floats_and_different_counts_never_overlap() -> None:
+    one, other, _ = two()
+    counts = (10, 5000, 3)
+    for number, count in enumerate(counts):
+        one.floats(count)[:] = number
+    for number, count in enumerate(counts):
+        assert set(other.floats(count)) == {number}
+    assert one.floats(5000) is one.floats(5000), "a graph that is built again takes no more"
+
+
+def test_the_end_of_a_worker_is_an_error_at_once() -> None:
+    one, _, end = two()
+    end.close()
+    with pytest.raises(WorkerGone):
+        one.meet()
+
+
+def test_workers_in_different_exchanges_are_noticed() -> None:
+    one, _, end = two()
+    end.sendall(bytes([2]))
+    with pytest.raises(RuntimeError, match="worker 1 is in another exchange"):
+        one.meet()
+
+
+def test_a_worker_that_is_gone_is_not_the_fault_of_the_one_that_reports_it() -> None:
+    one, _, end = two()
+    end.close()
+
+    def meet(value: np.ndarray) -> np.ndarray:
+        one.meet()
+        return value
+
+    with pytest.raises(tf.errors.OpError) as found:
+        tf.function(lambda: tf.numpy_function(meet, [tf.zeros([1])], tf.float32))()
+    assert _lost_another_worker(found.value)
+    assert not _lost_another_worker(tf.errors.UnknownError(None, None, "something else"))
+
+
+def test_only_a_worker_that_was_given_neighbours_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NEIGHBOURS, raising=False)
+    assert find_neighbours(0) is None
+    own, other = socket.socketpair()
+    passed = os.memfd_create("test"), own.detach()
+    monkeypatch.setenv(NEIGHBOURS, ",".join(map(str, passed)))
+    found = find_neighbours(1)
+    assert found
+    assert NEIGHBOURS not in os.environ, "a child of this process has none"
+    assert not os.get_inheritable(passed[1])
+    other.sendall(bytes([1]))
+    found.meet()
+
+
+LOOKS = """
+import os, socket, sys
+memory, *others = map(int, os.environ["PACELINE_NEIGHBOURS"].split(","))
+print(len(others), flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "0":
+    socket.socket(fileno=others[0]).recv(1)  # returns at the end of worker 1
+    print("gone", flush=True)
+"""
+
+
+def test_workers_that_are_started_are_connected_and_only_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def start(job: Job, log: object, environment: dict[str, str], passed: list[int]):
+        command = [sys.executable, "-c", LOOKS, str(job.cluster.index)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=environment, pass_fds=passed, stdin=pipe, stdout=pipe, text=True
+        ), -1
+
+    monkeypatch.setattr(places_neighbours, "start_worker", start)
+    addresses = tuple(free_addresses(3))
+    with places_neighbours.Neighbours(3) as neighbours:
+        jobs = [Job(Experiment(), cluster=Cluster(addresses, index)) for index in range(3)]
+        started = [neighbours.start(job, None)[0] for job in jobs]
+        assert [process.stdout.readline() for process in started] == ["2\n"] * 3
+        started[0].stdin.write("wait\n")
+        started[0].stdin.flush()
+        began = time.monotonic()
+        started[1].kill()  # this process holds no copy of its end
+        assert started[0].stdout.readline() == "gone\n"
+        assert time.monotonic() - began < 5.0
+        started[2].kill()
+    for process in started:
+        process.communicate()

@@ -1,0 +1,576 @@
+"""Parameter servers: the same bits as one process, lost workers, and bounded staleness."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_several_workers import needs_kernels, with_faults
+
+from helpers import (
+    SUPPORT,
+    Ended,
+    Program,
+    free_addresses,
+    losses_of,
+    metrics_of,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+)
+from in_process import paceline_here
+from paceline.engines_more.parameter_server.asynchronous import Flights
+from paceline.engines_more.parameter_server.ps_engine import (
+    check_libraries,
+    check_ops,
+    check_servers,
+)
+from paceline.engines_more.parameter_server.server import bounds
+from paceline.errors import UserError
+from paceline.versions import library_versions
+from tiny import CLASSES, SHAPE, build_source, build_tiny_core
+
+EVERYTHING = (
+    "--optimizer.name",
+    "adamw",
+    "--optimizer.clip-norm",
+    "0.5",
+    "--optimizer.ema",
+    "0.9",
+    "--schedule.rate",
+    "0.01",
+)
+
+ACTIONS = '''
+"""What the chief does after a block, for tests."""
+import os
+import time
+from pathlib import Path
+
+HERE = SUPPORT
+
+
+def pause(step, metrics):
+    """Stand still after the first block that ends at step 5 or later, until the test says go."""
+    if step >= 5 and not (HERE / "go").exists():
+        (HERE / "reached").write_text(str(os.getpid()))
+        while not (HERE / "go").exists():
+            time.sleep(0.02)
+
+
+def fail(step, metrics):
+    if step >= 9:
+        raise RuntimeError("on purpose")
+'''
+
+
+def train(folder: Path, name: str, *flags: str) -> Ended:
+    return paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder)
+
+
+def digest_of(folder: Path, name: str, *flags: str) -> str:
+    ended = train(folder, name, *flags)
+    assert ended.code == 0, ended
+    return result_of(folder / name)["state_sha256"]
+
+
+def digest_of_one_process(folder: Path, *flags: str) -> str:
+    ended = paceline_here("train", "smoke", "--run-dir", "one", *flags, cwd=folder)
+    assert ended.code == 0, ended
+    return ended.last_line["state_sha256"]
+
+
+def evaluations(run: Path) -> list[tuple[int, float, float, float]]:
+    return [
+        (r["step"], r["test_accuracy"], r["test_loss"], r["test_count"])
+        for r in metrics_of(run)
+        if "test_loss" in r
+    ]
+
+
+class Tasks:
+    """The tasks of a TF_CONFIG cluster, each a `paceline train smoke`; the exit kills the rest."""
+
+    def __init__(self, folder: Path, chief: str, workers: int, servers: int, *flags: str) -> None:
+        self._folder, self._flags = folder, flags
+        addresses = free_addresses(1 + workers + servers)
+        self.cluster = {
+            chief: addresses[:1],
+            "worker": addresses[1 : 1 + workers],
+            "ps": addresses[1 + workers :],
+        }
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Tasks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def start(self, role: str, index: int, monkeypatch: pytest.MonkeyPatch) -> Program:
+        config = {
+            "cluster": self.cluster,
+            "task": {"type": role, "index": index},
+            "model_dir": "run",
+        }
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        return self._stack.enter_context(program("train", "smoke", *self._flags, cwd=self._folder))
+
+
+# Slices and staleness, without processes
+
+
+@given(st.integers(1, 3000), st.integers(1, 40))
+def test_slices_put_together_are_the_vector_and_differ_by_one_number_at_most(
+    size: int, count: int
+) -> None:
+    vector, cuts = (
+        np.random.default_rng(size).standard_normal(size).astype(np.float32),
+        bounds(size, count),
+    )
+    assert (
+        np.concatenate([vector[start:stop] for start, stop in cuts]).tobytes() == vector.tobytes()
+    )
+    sizes = [stop - start for start, stop in cuts]
+    assert len(sizes) == count
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_slices_of_a_real_model_are_balanced_within_a_hundredth() -> None:
+    for size in (5_006, 855_770, 25_557_032):
+        for count in (2, 3, 5, 7):
+            sizes = [stop - start for start, stop in bounds(size, count)]
+            assert max(sizes) <= 1.01 * min(sizes)
+
+
+@given(st.integers(-1, 9), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers(0, 2**32))
+def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(
+    bound: int, workers: int, side_by_side: int, seed: int
+) -> None:
+    choose = random.Random(seed)
+    side_by_side = min(side_by_side, bound + 1) if bound >= 0 else side_by_side
+    side_by_side = 2 ** (side_by_side.bit_length() - 1)
+    flights, under_way, ticket, stalest = Flights(bound), list[tuple[list[int], int]](), 0, 0
+    for _ in range(200):
+        while len(under_way) < workers and flights.may_start(side_by_side):
+            tickets = list(range(ticket, ticket + side_by_side))
+            ticket += side_by_side
+            for each in tickets:
+                flights.start(each)
+            under_way.append(
+                (tickets, flights.applied)
+            )  # weights are read at the start at the earliest
+        assert under_way, "nothing is under way, and nothing may start"
+        tickets, version = under_way.pop(choose.randrange(len(under_way)))
+        for each in choose.sample(tickets, len(tickets)):
+            stalest = max(stalest, flights.applied - version)
+            flights.land(each)
+    assert flights.applied == 200 * side_by_side
+    if bound >= 0:
+        assert stalest <= bound
+
+
+def test_more_parameter_servers_than_parameters_is_one_clear_line() -> None:
+    check_servers(30, 30)
+    with pytest.raises(UserError, match="31 parameter servers for 30 parameters; give 30 or fewer"):
+        check_servers(31, 30)
+
+
+def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
+    import tensorflow as tf
+
+    from paceline.data.source import Source, Split
+
+    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pictures = tf.numpy_function(
+            lambda i: np.zeros((len(i), *SHAPE), np.uint8), [indices], tf.uint8
+        )
+        return tf.ensure_shape(pictures, [None, *SHAPE]), tf.zeros_like(indices, tf.int32)
+
+    check_ops(build_tiny_core())
+    good = build_source()
+    with pytest.raises(UserError, match=r"read by Python code .* cannot be sent to the workers"):
+        check_ops(
+            build_tiny_core(
+                source=Source(Split(50, read), good.test, tuple(map(str, range(CLASSES))), SHAPE)
+            )
+        )
+
+
+@pytest.mark.parametrize(("method", "updates"), [("gradients", 6), ("async", 24)])
+def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_computed_again(
+    method: str, updates: int
+) -> None:
+    script = SUPPORT / "late_results.py"
+    done = subprocess.run(
+        [sys.executable, script, method], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["refused"] > 0
+    assert told["applied"] == updates
+    assert told["digests"][0] == told["digests"][1]
+
+
+# The real program
+
+
+def test_two_replicas_on_two_parameter_servers_with_every_part_of_the_update(
+    tmp_path: Path,
+) -> None:
+    flags = (*EVERYTHING, "--replicas", "2", "--epochs", "1")
+    one = digest_of_one_process(tmp_path, *flags)
+    assert one == digest_of(tmp_path, "two", *flags, "--ps", "2")
+
+
+@pytest.mark.long
+def test_one_replica_that_is_never_stale_gives_the_bits_of_synchronous_training(
+    tmp_path: Path,
+) -> None:
+    flags = (*EVERYTHING, "--replicas", "1", "--epochs", "1")
+    never_stale = ("--sync.method", "async", "--sync.max-staleness", "0", "--ps", "1")
+    one = digest_of_one_process(tmp_path, *flags)
+    assert one == digest_of(tmp_path, "two", *flags, *never_stale)
+    assert {record["staleness_max"] for record in metrics_of(tmp_path / "two")} == {0}
+
+
+def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Path) -> None:
+    flags = ("--sync.method", "async", "--sync.max-staleness", "2", "--workers", "2", "--ps", "1")
+    ended = train(tmp_path, "run", *flags)
+    assert ended.code == 0, ended
+    records = metrics_of(tmp_path / "run")
+    assert records[-1]["step"] == 24
+    assert all(0 <= record["staleness_mean"] <= record["staleness_max"] <= 2 for record in records)
+    assert max(record["staleness_max"] for record in records) > 0, (
+        "two workers at once are stale at times"
+    )
+    assert [step for step, _ in losses_of(tmp_path / "run")] == list(range(1, 25))
+    assert [value for _, value in losses_of(tmp_path / "run", "staleness_max")] == [
+        r["staleness_max"] for r in records
+    ]
+
+
+def test_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits_and_end_together(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Tasks(tmp_path, "master", 2, 1) as tasks:
+        order = [("worker", 1), ("master", 0), ("worker", 0), ("ps", 0)]
+        ended = [running.wait() for running in [tasks.start(*task, monkeypatch) for task in order]]
+    assert [each.code for each in ended] == [0] * 4, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert "2 workers" in ended[1].out
+
+
+@contextmanager
+def paused(folder: Path, *flags: str) -> Iterator[Program]:
+    """A run that stands still after a block in the second half of the first epoch."""
+    (folder / "acts.py").write_text(ACTIONS)
+    with program(
+        "train", "smoke", "--run-dir", "run", "--actions", "acts.py:pause", *flags, cwd=folder
+    ) as running:
+        wait_until(lambda: (folder / "reached").exists() or not running.is_running())
+        assert running.is_running(), running.wait()
+        yield running
+
+
+def test_a_run_goes_on_with_servers_that_lose_a_worker_and_again_without_to_the_same_bits(
+    uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(stopped_at_5, tmp_path / "run"))
+    with paused(tmp_path, "--workers", "2", "--ps", "1", "--stop-at", "17") as running:
+        before = running.workers()
+        os.kill(before[2], signal.SIGKILL)
+        (tmp_path / "go").touch()
+        ended = running.wait()
+    assert ended.code == 0, ended
+    assert "resuming at step 5" in ended.out
+    assert "worker 1 failed: killed by SIGKILL" in ended.out
+    assert "starting it again, the others continue" in ended.out
+    assert "from the last checkpoint" not in ended.out
+    assert result_of(run)["step"] == 17
+    logs = {log.name for log in run.glob("*.log")}
+    assert logs == {"chief.log", "worker-0.log", "worker-1.log", "ps-0.log"}
+    alone = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    assert "resuming at step 17" in alone.out
+    assert evaluations(run) == evaluations(uninterrupted), "two of three are the servers'"
+    assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert losses_of(run) == losses_of(uninterrupted)
+
+
+def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acts.py").write_text(ACTIONS)
+    with Tasks(tmp_path, "chief", 1, 1, "--actions", "acts.py:pause") as tasks:
+        worker, server, chief = (
+            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
+        )
+        wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
+        os.kill(server.worker(), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        ended = [each.wait() for each in (chief, server, worker)]
+    assert [each.code for each in ended] == [1, 1, 1], ended
+    assert (
+        f"the state is lost with the parameter server {tasks.cluster['ps'][0]}, which is gone"
+        in ended[0].err
+    )
+    assert "ps 0 failed: killed by SIGKILL" in ended[1].err
+    assert f"the chief at {tasks.cluster['chief'][0]} is gone" in ended[2].err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--sync.method", "weights", "--ps", "1"), "weights is not for parameter servers"),
+        (("--sync.method", "async"), "async needs parameter servers; give --ps M"),
+        (("--sync.max-staleness", "1"), "max-staleness is 1 with sync.method gradients"),
+        (("--ps", "-1"), "ps is -1"),
+        (("--ps", "1", "--on", "ray"), "parameter servers run on local and tf_config"),
+    ],
+)
+def test_what_does_not_go_together_is_one_clear_line(
+    tmp_path: Path, flags: tuple[str, ...], message: str
+) -> None:
+    run = paceline if "--ps" in flags else paceline_here
+    ended = run("train", "smoke", "--run-dir", "run", *flags, cwd=tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert message in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+# Long: every role is lost, at any time, in any way
+
+
+PLACE = {"chief": 0, "worker": 1, "ps": 3}  # in the order in which `--workers 2 --ps 2` starts them
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("when", ["starting", "between", "running"])
+@pytest.mark.parametrize("role", PLACE)
+def test_whoever_is_lost_the_run_ends_with_the_same_bits(
+    uninterrupted: Path, tmp_path: Path, role: str, when: str
+) -> None:
+    """By SIGKILL and SIGSTOP in turn, so that each role and each moment has both."""
+    turn = [*PLACE].index(role) + ["starting", "between", "running"].index(when)
+    how = (signal.SIGKILL, signal.SIGSTOP)[turn % 2]
+    (tmp_path / "acts.py").write_text(ACTIONS)
+    flags = (
+        "--workers",
+        "2",
+        "--ps",
+        "2",
+        "--actions",
+        "acts.py:pause",
+        "--stall-timeout",
+        "20",
+        "--start-timeout",
+        "60",
+    )
+    with program("train", "smoke", "--run-dir", "run", *flags, cwd=tmp_path) as running:
+        if when == "starting":
+            wait_until(lambda: len(running.workers()) == 5)
+            time.sleep(random.uniform(0, 4))
+            os.kill(running.workers()[PLACE[role]], how)
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running(), 250)
+        pids = running.workers()
+        if when == "running":
+            (tmp_path / "go").touch()
+            time.sleep(random.uniform(0, 1))
+        if when != "starting":
+            os.kill(pids[PLACE[role]], how)
+        (tmp_path / "go").touch()
+        ended = running.wait(350)
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert evaluations(tmp_path / "run") == evaluations(uninterrupted)
+    assert losses_of(tmp_path / "run") == losses_of(uninterrupted)
+    if when == "between" and role != "worker":
+        assert "from the last checkpoint" in ended.out
+
+
+@pytest.mark.long
+def test_an_error_in_the_chief_ends_the_run_in_one_line_and_the_same_command_goes_on(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "acts.py").write_text(ACTIONS)
+    cluster = ("--workers", "2", "--ps", "2")
+    ended = train(tmp_path, "run", *cluster, "--actions", "acts.py:fail")
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    told = re.search(r"acts.py:fail failed at step (\d+): RuntimeError: on purpose", ended.err)
+    assert told
+    assert int(told[1]) >= 9
+    assert not result_of(tmp_path / "run")["finished"]
+    assert digest_of(tmp_path, "run", *cluster) == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("workers", "comes_back"), [(1, True), (2, False)])
+def test_a_killed_worker_of_a_tf_config_is_taken_back_or_done_without(
+    uninterrupted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    comes_back: bool,
+) -> None:
+    (tmp_path / "acts.py").write_text(ACTIONS)
+    with Tasks(tmp_path, "chief", workers, 1, "--actions", "acts.py:pause") as tasks:
+        others = [tasks.start("worker", index, monkeypatch) for index in range(1, workers)]
+        lost, server, chief = (
+            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
+        )
+        wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
+        os.kill(lost.worker(), signal.SIGKILL)
+        assert "worker 0 failed: killed by SIGKILL" in lost.wait().err
+        others += [tasks.start("worker", 0, monkeypatch)] if comes_back else []
+        (tmp_path / "go").touch()
+        ended = [each.wait() for each in (chief, server, *others)]
+    assert [each.code for each in ended] == [0, 0, 0], ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_when_the_chief_of_a_tf_config_is_killed_everyone_ends_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acts.py").write_text(ACTIONS)
+    with Tasks(tmp_path, "chief", 1, 1, "--actions", "acts.py:pause") as tasks:
+        worker, server, chief = (
+            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
+        )
+        wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
+        os.kill(chief.worker(), signal.SIGKILL)
+        ended = [each.wait() for each in (chief, server, worker)]
+    assert [each.code for each in ended] == [1, 1, 1], ended
+    assert "chief failed: killed by SIGKILL" in ended[0].err
+    for each in ended[1:]:
+        assert f"the chief at {tasks.cluster['chief'][0]} is gone" in each.err
+
+
+@pytest.mark.long
+def test_a_parameter_server_whose_chief_never_comes_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Tasks(tmp_path, "chief", 1, 1, "--start-timeout", "15") as tasks:
+        ended = tasks.start("ps", 0, monkeypatch).wait(60)
+    assert ended.code == 1
+    assert f"no chief answered at {tasks.cluster['chief'][0]} within 15 s" in ended.err
+
+
+@pytest.mark.long
+def test_an_asynchronous_run_stops_and_goes_on(tmp_path: Path) -> None:
+    flags = ("--sync.method", "async", "--workers", "2", "--ps", "1")
+    assert train(tmp_path, "run", *flags, "--stop-at", "13").code == 0
+    assert result_of(tmp_path / "run")["step"] == 13
+    assert "resuming at step 13" in train(tmp_path, "run", *flags).out
+    assert result_of(tmp_path / "run")["finished"]
+    assert [step for step, _ in losses_of(tmp_path / "run")] == list(range(1, 25))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("replicas", "workers", "servers"), [(2, 1, 1), (2, 2, 1), (4, 3, 2), (8, 5, 3)]
+)
+def test_any_number_of_workers_and_servers_gives_the_same_bits(
+    tmp_path: Path, replicas: int, workers: int, servers: int
+) -> None:
+    flags = ("--replicas", str(replicas), "--epochs", "1")
+    cluster = ("--workers", str(workers), "--ps", str(servers))
+    one = digest_of_one_process(tmp_path, *flags)
+    assert one == digest_of(tmp_path, "two", *flags, *cluster)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bound", [0, 3])
+def test_no_gradient_is_staler_than_the_bound_while_workers_stand_still_at_random(
+    tmp_path: Path, bound: int
+) -> None:
+    method = ("--sync.method", "async", "--sync.max-staleness", str(bound), "--epochs", "12")
+    choose = random.Random(bound)
+    with program(
+        "train", "smoke", "--run-dir", "run", *method, "--workers", "2", "--ps", "2", cwd=tmp_path
+    ) as running:
+        wait_until(
+            lambda: (tmp_path / "run" / "metrics.jsonl").exists() or not running.is_running()
+        )
+        workers = running.workers()[1:3]
+        while running.is_running():
+            pid = choose.choice(workers)
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(choose.uniform(0, 0.4))
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                break
+            time.sleep(choose.uniform(0, 0.2))
+        assert running.wait().code == 0
+    stalest = [record["staleness_max"] for record in metrics_of(tmp_path / "run")]
+    assert max(stalest) <= bound
+    assert bound == 0 or max(stalest) > 0
+
+
+def test_a_task_with_another_library_is_refused_by_name() -> None:
+    own = library_versions()
+    check_libraries("worker 0 (a:1)", json.dumps(own))
+    with pytest.raises(UserError, match=r"ps 1 \(b:2\) has other libraries .* keras: .*'0\.1'"):
+        check_libraries("ps 1 (b:2)", json.dumps(own | {"keras": "0.1"}))
+    with pytest.raises(UserError, match="an older version"):
+        check_libraries("worker 0 (a:1)", "")
+
+
+@pytest.mark.parametrize(
+    ("pretended", "told"),
+    [
+        ("ps-0 keras 3.0.0", "ps 0 (ADDRESS) has other libraries than the chief: keras: "),
+        pytest.param(
+            "worker-2 numpy 1.0.0",
+            "worker 1 (ADDRESS) has other libraries than the chief: numpy: ",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "worker-1 environment PACELINE_NO_KERNELS",
+            "worker 0 (ADDRESS) lacks the own kernels that the chief has",
+            marks=[pytest.mark.long, needs_kernels],
+        ),
+    ],
+)
+def test_tasks_that_would_compute_other_bits_are_refused_at_the_start(
+    pretended: str, told: str, tmp_path: Path
+) -> None:
+    cluster = ("--workers", "2" if "worker-2" in pretended else "1", "--ps", "1")
+    environment = with_faults(PRETENDED=pretended)
+    ended = paceline(
+        *("train", "smoke", "--run-dir", "run"), *cluster, cwd=tmp_path, environment=environment
+    )
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert told in re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", ended.err)
+    assert not (tmp_path / "run").exists(), "nothing began"
+
+
+def test_the_chief_can_read_the_libraries_of_a_process_like_a_file() -> None:
+    code = (
+        "from paceline.engines.compare import LIBRARIES_FILE, publish_libraries\n"
+        "publish_libraries()\n"
+        "import tensorflow as tf\n"
+        "for _ in range(2): print(tf.io.read_file(LIBRARIES_FILE).numpy().decode())\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    first, second = done.stdout.splitlines()
+    assert json.loads(first) == json.loads(second) == library_versions()

@@ -1,0 +1,261 @@
+"""Trackers get what a run measures, and never stop a training.
+
+The long tests use a real MLflow server and W&B's offline mode (`make trackers` installs both).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import free_addresses, metrics_of, paceline, result_of, wait_until
+from in_process import paceline_here
+from paceline.errors import UserError
+from paceline.experiment.recipes.table import get_recipe
+from paceline.extras.tracking import table as tracking
+from paceline.extras.tracking import tracker
+from paceline.extras.tracking.tracker import Notes, Tracking
+from paceline.messages import Message, Warn
+
+MLFLOW = Path(
+    os.environ.get("PACELINE_MLFLOW", Path(__file__).parents[2] / "build/mlflow/bin/mlflow")
+)
+
+
+class Service:
+    """A tracker in memory that can be away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.slow_s = 0.0
+        self.logged: list[int] = []
+        self.finished: list[dict[str, Any]] = []
+
+    def open(self, run_id: str) -> str:
+        self._answer()
+        return run_id or "new"
+
+    def log(self, records: Sequence[tuple[int, dict[str, float]]]) -> None:
+        self._answer()
+        self.logged += [step for step, _ in records]
+
+    def finish(self, result: dict[str, Any], files: Sequence[Path]) -> None:
+        self._answer()
+        self.finished.append(result)
+
+    def _answer(self) -> None:
+        time.sleep(self.slow_s)
+        if self.away:
+            raise ConnectionError("refused")
+
+
+def track(
+    service: Service, notes: Notes | None = None, earlier: Sequence[int] = ()
+) -> tuple[Tracking, list[str]]:
+    warnings: list[str] = []
+
+    def send(message: Message) -> None:
+        assert isinstance(message, Warn)
+        warnings.append(message.text)
+
+    records = [{"step": step, "loss": 1.0} for step in earlier]
+    made = Tracking(
+        "mlflow", service, notes or Notes(), records, lambda notes: None, send, retry_s=0.02
+    )
+    return made, warnings
+
+
+def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat() -> None:
+    service = Service()
+    service.away = True
+    tracks, warnings = track(service)
+    tracks(1, {"loss": 1.0})
+    tracks(2, {"loss": 1.0})
+    wait_until(lambda: bool(warnings))
+    assert "mlflow cannot be reached (ConnectionError: refused); training continues" in warnings[0]
+    service.away = False
+    tracks(3, {"loss": 1.0})
+    tracks.finish({"finished": True})
+    assert service.logged == [1, 2, 3]
+    assert service.finished == [{"finished": True}]
+    assert warnings[1:] == ["mlflow is back, and has everything"]
+
+
+def test_a_resumed_run_sends_what_was_not_sent_and_nothing_twice() -> None:
+    service = Service()
+    tracks, _ = track(service, Notes("old", logged=4), earlier=[2, 4, 6])
+    tracks(8, {"loss": 1.0})
+    tracks.finish({"finished": True})
+    assert service.logged == [6, 8]
+
+
+def test_training_never_waits_for_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "FINISH_S", 0.1)
+    service = Service()
+    service.slow_s = 5.0
+    tracks, warnings = track(service)
+    began = time.monotonic()
+    for step in range(1, 100):
+        tracks(step, {"loss": 1.0})
+    tracks.finish({"finished": True})
+    assert time.monotonic() - began < 2
+    assert "mlflow did not get everything" in warnings[-1]
+
+
+def test_a_tracker_that_is_not_known_or_not_installed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = paceline_here("train", "smoke", "--track", "tensorbord", cwd=tmp_path)
+    assert ended.code == 2
+    assert "'mlflow', 'wandb'" in ended.err
+    missing = {"none": ("paceline.extras.tracking.none", "no_such_package", "paceline[none]")}
+    monkeypatch.setattr(tracking, "TRACKERS", missing)
+    with pytest.raises(UserError, match=r"needs the package no_such_package .* pip install"):
+        tracking.load_client("none")
+
+
+@contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator[str]:
+    """Start a real MLflow server; its data stay in `folder`."""
+    folder.mkdir(exist_ok=True)
+    command = [str(MLFLOW), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: _answers(f"http://127.0.0.1:{port}/health"), timeout_s=120)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return urllib.request.urlopen(url, timeout=2).status == 200
+    except OSError:
+        return False
+
+
+needs_mlflow = pytest.mark.skipif(not MLFLOW.exists(), reason="`make trackers` installs a server")
+
+
+def free_port() -> int:
+    return int(free_addresses(1)[0].rpartition(":")[2])
+
+
+@pytest.mark.long
+@needs_mlflow
+def test_a_real_mlflow_server_has_the_run_and_a_resume_goes_on_in_it(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    with mlflow_server(tmp_path / "server", free_port()) as url:
+        flags = ("train", "smoke", "--run-dir", "run", "--track", "mlflow")
+        where = {"MLFLOW_TRACKING_URI": url}
+        stopped = paceline(*flags, "--stop-at", "5", cwd=tmp_path, environment=where)
+        assert stopped.code == 0, stopped.err
+        client = mlflow.MlflowClient(tracking_uri=url)
+        experiment = client.get_experiment_by_name("paceline").experiment_id
+        (run,) = client.search_runs([experiment])
+        assert run.info.status == "KILLED"
+        assert run.data.tags["paceline.step"] == "5"
+        ended = paceline(*flags, cwd=tmp_path, environment=where)
+        assert ended.code == 0, ended.err
+        (run,) = client.search_runs([experiment])
+        assert run.info.status == "FINISHED"
+        assert run.info.run_name == "run"
+        result = result_of(tmp_path / "run")
+        assert run.data.tags["paceline.state_sha256"] == result["state_sha256"]
+        assert run.data.params["schedule.rate"] == str(get_recipe("smoke").schedule.rate)
+        assert run.data.metrics["test_accuracy"] == result["test_accuracy"]
+        sent = [m.step for m in client.get_metric_history(run.info.run_id, "loss")]
+        assert sent == [record["step"] for record in metrics_of(tmp_path / "run")]
+        files = {file.path for file in client.list_artifacts(run.info.run_id)}
+        assert {"config.json", "metrics.jsonl", "result.json", "evaluation.npz"} <= files
+        path = client.download_artifacts(run.info.run_id, "result.json", str(tmp_path))
+        assert json.loads(Path(path).read_text())["state_sha256"] == result["state_sha256"]
+
+
+@pytest.mark.long
+@needs_mlflow
+def test_an_mlflow_server_that_is_down_is_a_warning_and_the_next_start_sends_everything(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    port = free_port()
+    flags = ("train", "smoke", "--run-dir", "run", "--track", "mlflow")
+    where = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
+    ended = paceline(*flags, cwd=tmp_path, environment=where)
+    assert ended.code == 0, ended.err
+    assert "mlflow cannot be reached" in ended.out + ended.err
+    assert result_of(tmp_path / "run")["finished"]
+    with mlflow_server(tmp_path / "server", port) as url:
+        assert paceline(*flags, cwd=tmp_path, environment=where).code == 0
+        client = mlflow.MlflowClient(tracking_uri=url)
+        (run,) = client.search_runs([client.get_experiment_by_name("paceline").experiment_id])
+        sent = [m.step for m in client.get_metric_history(run.info.run_id, "loss")]
+        assert sent == [record["step"] for record in metrics_of(tmp_path / "run")]
+        assert run.info.status == "FINISHED"
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_wandb_offline_has_the_run_and_a_resume_has_the_same_id(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    pytest.importorskip("wandb")
+    where = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+    flags = ("train", "smoke", "--run-dir", "run", "--track", "wandb")
+    for more in (("--stop-at", "5"), ()):
+        ended = paceline(*flags, *more, cwd=tmp_path, environment=where)
+        assert ended.code == 0, ended.err
+        assert "cannot be reached" not in ended.out + ended.err
+    offline = sorted((tmp_path / "wandb").glob("offline-run-*"))
+    notes = json.loads((tmp_path / "run" / "tracker-wandb.json").read_text())
+    assert len(offline) == 2
+    assert all(folder.name.endswith(f"-{notes['id']}") for folder in offline)
+    assert notes["logged"] == 24
+    steps, digest = [], ""
+    for folder in offline:
+        found, last = read_offline(next(folder.glob("*.wandb")))
+        steps += found
+        digest = last or digest
+    assert steps == [record["step"] for record in metrics_of(tmp_path / "run")]
+    assert digest == result_of(tmp_path / "run")["state_sha256"]
+    assert digest == result_of(uninterrupted)["state_sha256"]
+
+
+def read_offline(file: Path) -> tuple[list[int], str]:
+    """Return the steps that an offline file of W&B has, and the digest in its summary."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store = DataStore()
+    store.open_for_scan(str(file))
+    steps: list[int] = []
+    digest = ""
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            name = item.key or "/".join(item.nested_key)
+            if name == "step":
+                steps.append(int(json.loads(item.value_json)))
+        for item in record.summary.update:
+            if (item.key or "/".join(item.nested_key)) == "state_sha256":
+                digest = json.loads(item.value_json)
+    return steps, digest

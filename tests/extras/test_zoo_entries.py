@@ -1,0 +1,103 @@
+"""The entries that come with Paceline: each loads, has the accuracy of its row, and is made again
+with the same digest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.images import find_cifar10
+from benchmarks.results import read_finished
+from PIL import Image
+
+import paceline
+from in_process import paceline_here
+from paceline.extras.zoo import FOLDER, list_zoo, zoo_folder
+from paceline.storage.files import read_json
+from paceline.versions import machine
+
+ROOT = Path(__file__).parents[2]
+PACKAGED = ("cifar10-resnet20", "shapes-resnet8")
+SHORTER = tuple(
+    f"cifar10-{each}-epochs"
+    for each in (
+        *("speedrun-2", "speedrun-4", "speedrun-6", "speedrun-8"),
+        *("resnet20-10", "resnet20-weights-10", "resnet20-20", "resnet56-20"),
+    )
+)
+ENTRIES = (*PACKAGED, "cifar10-speedrun", *SHORTER, "cifar10-resnet56")
+MOST_BYTES = 5_000_000
+"""Of the entries in the wheel."""
+
+
+@pytest.fixture(autouse=True)
+def with_the_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(ROOT / "zoo"))
+
+
+def data_flags(name: str) -> tuple[str, ...]:
+    if not name.startswith("cifar10"):
+        return ()
+    if not (folder := find_cifar10()):
+        pytest.skip("CIFAR-10 is not on this machine; PACELINE_CIFAR10 names its folder")
+    return ("--data.dir", str(folder))
+
+
+def test_the_list_has_all_entries_and_the_wheel_the_small_ones() -> None:
+    assert {row.name for row in list_zoo()} == set(ENTRIES)
+    package = ROOT / "src" / "paceline" / "zoo"
+    assert {path.parent.name for path in package.glob("*/zoo.json")} == set(PACKAGED)
+    assert sum(path.stat().st_size for path in package.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_each_row_of_the_results_has_its_weights_in_the_zoo() -> None:
+    asynchronous = "resnet20-10-async"  # its digest is another one in each run
+    rows = {row.name: runs[0].digest for row, runs in read_finished().items()}
+    digests = {row.state_sha256 for row in list_zoo()}
+    assert {name for name, digest in rows.items() if digest not in digests} == {asynchronous}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_names_no_folder_of_the_machine_that_trained_it(name: str) -> None:
+    config = read_json(zoo_folder(name) / "config.json", "")
+    assert (config["data_dir"], config["experiment"]["data"]["dir"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "name", [*ENTRIES[:3], *(pytest.param(each, marks=pytest.mark.long) for each in ENTRIES[3:])]
+)
+def test_an_entry_loads_as_a_keras_model_and_predicts_a_file(name: str, tmp_path: Path) -> None:
+    model = paceline.load(f"zoo:{name}")
+    assert model.output_shape == (None, 10)
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    ended = paceline_here("predict", f"zoo:{name}", "red.png", "--json", cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert "red.png" in ended.out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=pytest.mark.long if each.startswith("cifar10") else ())
+        for each in ENTRIES
+    ],
+)
+def test_an_entry_has_the_accuracy_of_its_row(name: str, tmp_path: Path) -> None:
+    (row,) = [row for row in list_zoo() if row.name == name]
+    ended = paceline_here("eval", f"zoo:{name}", "--json", *data_flags(name), cwd=tmp_path)
+    assert ended.code == 0, ended
+    found = json.loads(ended.out.splitlines()[-1])["accuracy"]
+    assert found == pytest.approx(row.test_accuracy, abs=5e-4)  # another CPU rounds otherwise
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_first_steps_of_an_entry_have_the_digest_of_its_row(name: str, tmp_path: Path) -> None:
+    (row,) = [row for row in list_zoo() if row.name == name]
+    flags = ("--steps", str(row.first_steps), *data_flags(name))
+    ended = paceline_here("reproduce", name, *flags, cwd=tmp_path)
+    here = machine()["cpu"]
+    if ended.code == 1 and here.split()[0] != row.cpu.split()[0]:
+        pytest.skip(f"the bits of {row.cpu} are not those of {here}")
+    assert "the same digest" in ended.out, ended

@@ -1,0 +1,376 @@
+"""Faults of a disk or a network that pass: nothing good is taken for damaged, and nothing ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import paceline, result_of
+from paceline.errors import PassingFault, UserError
+from paceline.maths.state import State, StateLayout
+from paceline.runs import checkpoints as checkpoint
+from paceline.runs.checkpoints import Checkpoints, newest_variables
+from paceline.storage import files
+
+LAYOUT = StateLayout({"params": (("a", (3,)),)})
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(checkpoint, "PAUSES_S", (0.0, 0.0, 0.0))
+
+
+def some_state(step: int) -> State:
+    return State(step, {"params": np.arange(3, dtype=np.float32) + step})
+
+
+def fail(
+    monkeypatch: pytest.MonkeyPatch, which: Path, code: int, times: float = float("inf")
+) -> list[int]:
+    """Let reading a file fail so many times; returns a list that counts."""
+    read, opened, failures = Path.read_bytes, open, list[int]()
+
+    def check(path: Any) -> None:
+        if str(path) == str(which) and len(failures) < times:
+            failures.append(code)
+            raise OSError(code, os.strerror(code), str(path))
+
+    def failing_open(path: Any, *arguments: Any, **settings: Any) -> Any:
+        check(path)
+        return opened(path, *arguments, **settings)
+
+    def failing_read(path: Path) -> bytes:
+        check(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing_read)
+    monkeypatch.setattr("builtins.open", failing_open)
+    return failures
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT)
+    checkpoints.save(some_state(1))
+    newest = checkpoints.save(some_state(2))
+    failures = fail(monkeypatch, newest, code, times=3)
+    found = checkpoints.latest()
+    assert found is not None
+    assert (found.step, len(failures)) == (2, 3)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT)
+    checkpoints.save(some_state(1))
+    fail(monkeypatch, checkpoints.save(some_state(2)), code)
+    with pytest.raises(PassingFault, match="step-00000002"):
+        checkpoints.latest()
+    with pytest.raises(PassingFault, match="step-00000002"):
+        checkpoints.load(2)
+
+
+def test_a_best_checkpoint_that_is_gone_for_a_moment_is_not_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT, keep=1)
+    best = checkpoints.save(some_state(1), metric=0.9)
+    with monkeypatch.context() as patch:
+        fail(patch, best, errno.ENOENT)
+        checkpoints.save(some_state(2), metric=0.5)
+    found = checkpoints.best()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_the_best_checkpoint_is_neither_pruned_nor_passed_over_if_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT, keep=1)
+    best = checkpoints.save(some_state(1), metric=0.9)
+    with monkeypatch.context() as patch:
+        fail(patch, best, errno.EIO)
+        for step in (2, 3, 4):
+            checkpoints.save(some_state(step), metric=0.5)
+        with pytest.raises(PassingFault, match="step-00000001"):
+            checkpoints.best()
+    assert best.exists()
+    found = checkpoints.best()
+    assert found is not None
+    assert found.step == 1
+    checkpoints.save(some_state(5), metric=0.5)
+    assert checkpoints.steps() == [1, 5]
+
+
+def test_a_checkpoint_that_a_training_removes_meanwhile_is_replaced_by_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT)
+    old = checkpoints.save(some_state(1))
+    read = Path.read_bytes
+
+    def read_late(path: Path) -> bytes:
+        if path == old and old.exists():
+            checkpoints.save(some_state(2))
+            old.unlink()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_late)
+    found = checkpoints.latest()
+    assert found is not None
+    assert found.step == 2
+
+
+def test_weights_to_start_from_are_verified(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT)
+    checkpoints.save(some_state(1))
+    path = checkpoints.save(some_state(2))
+    np.testing.assert_array_equal(newest_variables(tmp_path, ("params",))["a"], [2, 3, 4])
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1  # a bit of the last weight
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"step-00000002\.safetensors is damaged"):
+        variables = newest_variables(tmp_path, ("params",))
+    np.testing.assert_array_equal(variables["a"], [1, 2, 3])
+
+
+def test_a_flipped_metric_never_makes_another_checkpoint_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, LAYOUT, warn=lambda text: None)
+    path = checkpoints.save(some_state(1), metric=0.125)
+    checkpoints.save(some_state(2), metric=0.5)
+    path.write_bytes(path.read_bytes().replace(b'"0.125"', b'"0.925"'))
+    found = checkpoints.best()
+    assert found is not None
+    assert found.step == 2
+
+
+class FullDisk:
+    """A log on a disk that is full."""
+
+    def write(self, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    flush = write
+
+
+def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from paceline.storage import keeper
+    from paceline.storage.backends import StorageFault
+
+    enough, beats = threading.Event(), list[int]()
+
+    class Run:
+        def beat(self) -> None:
+            beats.append(1)
+            if len(beats) > 2:
+                enough.set()
+            raise StorageFault("it is away") if len(beats) == 1 else OSError(errno.EIO, "no")
+
+        def publish_in_background(self) -> None:
+            pass
+
+    monkeypatch.setattr(keeper, "BEAT_EVERY_S", 0.01)
+    monkeypatch.setattr("sys.stderr", FullDisk())
+    kept = keeper.Keeper(Run(), lambda message: None)  # type: ignore[arg-type]
+    kept.start()
+    assert enough.wait(10)
+    kept.stop()
+
+
+def test_a_passing_fault_of_a_platforms_task_is_left_to_the_platform(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit code 2 means that only a person can correct it: platforms do not restart it."""
+    from paceline.cluster import Cluster
+    from paceline.errors import Ended
+    from paceline.experiment.experiment import Experiment
+    from paceline.job import Job
+    from paceline.places.platform_task import run_task
+    from paceline.places.supervise.group import Group
+
+    def fail(*_: object) -> None:
+        raise PassingFault("cannot read shard-3")
+
+    monkeypatch.setattr(Group, "run", fail)
+    monkeypatch.setattr(Group, "__enter__", lambda group: group)
+    monkeypatch.setattr(Group, "__exit__", lambda *_: None)
+    with pytest.raises(Ended, match="cannot read shard-3") as ended:
+        run_task(Job(Experiment()), Cluster(), "tf_config", "TF_CONFIG", lambda message: None)
+    assert ended.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("value", "kept"), [(1.0, 3), (np.nan, -1), (np.inf, -1)])
+def test_a_state_that_is_not_finite_is_not_kept_from_memory(
+    tmp_path: Path, value: float, kept: int
+) -> None:
+    from paceline.experiment.experiment import Experiment
+    from paceline.job import Job
+    from paceline.messages import Kept, Message
+    from paceline.runs.folder import RunFolder
+    from paceline.worker_memory import Survivor
+
+    run, sent = RunFolder(tmp_path / "run"), list[Message]()
+    run.lock()
+    run.checkpoints.mkdir(exist_ok=True)
+    survivor = Survivor(sent.append)
+    core = SimpleNamespace(layout=LAYOUT)
+    survivor._training = SimpleNamespace(job=Job(Experiment()), core=core)  # type: ignore[assignment]
+    survivor._run, survivor._state = run, some_state(3)
+    survivor._state.vectors["params"][0] = value
+    survivor.answer({"request": "keep", "lease": 1})
+    assert sent == [Kept(kept)]
+    assert len(list(run.checkpoints.iterdir())) == (kept == 3)
+
+
+def test_a_full_disk_is_reported_though_the_log_is_on_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from paceline import worker_process as main
+    from paceline.experiment.experiment import Experiment
+    from paceline.job import Job
+    from paceline.messages import Error, Message
+    from paceline.worker_memory import Survivor
+
+    monkeypatch.setattr("sys.stderr", FullDisk())
+    sent, error = list[Message](), UserError("the disk is full")
+    assert main._report(error, Job(Experiment()), sent.append, Survivor(sent.append)) == 2
+    assert sent == [Error("the disk is full")]
+
+
+def test_a_full_disk_says_how_much_is_needed_and_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"the disk is full: [\d,]{3,} bytes are needed, [\d,]+ ar"):
+        Checkpoints(tmp_path, LAYOUT).save(some_state(1))
+
+
+def test_predictions_that_cannot_be_read_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.cli.commands import main
+    from report_runs import make_run
+
+    run = make_run(tmp_path / "one", records=8, examples=20, side=4)
+    fail(monkeypatch, run / "evaluation.npz", errno.EIO)
+    assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"paceline: cannot read {run / 'evaluation.npz'}: Input/output error"
+
+
+def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.runs.listing import list_runs
+    from report_runs import make_run
+
+    runs = [make_run(tmp_path / name, records=8, examples=20, side=4) for name in ("one", "two")]
+    listed, times = Path.iterdir, [each.stat().st_mtime for each in runs[0].iterdir()]
+    vanished = (runs[0] / ".config.json.1.tmp", runs[1] / ".result.json.1.tmp")
+
+    def late(folder: Path) -> Any:
+        return iter([*listed(folder), *vanished])
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    assert [run.state for run in list_runs(tmp_path, "name")] == ["finished", "finished"]
+    assert list_runs(tmp_path, "name")[0].changed == pytest.approx(max(times))
+    stat = os.stat
+
+    def stale(path: Any, *arguments: Any, **settings: Any) -> Any:
+        if Path(path) == runs[1] / "result.json":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(path, *arguments, **settings)
+
+    monkeypatch.setattr(os, "stat", stale)
+    whole, failed = list_runs(tmp_path, "name")
+    assert (whole.state, failed.state) == ("finished", "unreadable")
+    assert "Stale file handle" in failed.note
+
+
+def write_data(folder: Path, kind: str) -> None:
+    from PIL import Image
+
+    from paceline.formats.tfrecord import example
+    from paceline.formats.tfrecord.records import framed
+
+    images = []
+    for number in range(8):
+        place = folder / ("val" if number > 5 else "train") / f"class{number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.full((9, 9, 3), number, np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+        images.append((place / f"{number}.png").read_bytes())
+    if kind == "tfrecord":
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        records = [
+            framed(example.encode({"image/encoded": image, "image/class/label": number % 2}))
+            for number, image in enumerate(images)
+        ]
+        (folder / "train-00000-of-00001").write_bytes(b"".join(records))
+        (folder / "validation-00000-of-00001").write_bytes(b"".join(records))
+
+
+@pytest.mark.timeout(200)
+def test_a_finished_run_with_a_damaged_result_computes_it_anew(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    whole = result_of(tmp_path / "run")
+    text = (tmp_path / "run" / "result.json").read_text()
+    (tmp_path / "run" / "result.json").write_text(text.replace('"finished"', '"finishes"'))
+    ended = paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert "result.json is damaged" in ended.out + ended.err
+    found = result_of(tmp_path / "run")
+    whole.pop("images_per_second")
+    assert found.pop("images_per_second") is None, "nothing was trained"
+    assert found == whole
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seconds", [2.0, 25.0])
+def test_a_training_survives_data_that_are_gone_for_a_while(tmp_path: Path, seconds: float) -> None:
+    """Two seconds are waited for by the reader; more needs a restart."""
+    from helpers import program, wait_until
+
+    write_data(tmp_path / "data", "tfrecord")
+    flags = (
+        *("--data.source", "tfrecord", "--data.dir", "data", "--data.image-size", "8"),
+        *("--global-batch-size", "4", "--replicas", "2", "--steps", "400", "--model.width", "8"),
+        *("--data.padding", "0", "--save-every", "40", "--evaluate-every", "0"),
+    )
+    calm = paceline("train", "smoke", *flags, "--run-dir", "calm", cwd=tmp_path)
+    assert calm.code == 0, calm
+    with program("train", "smoke", *flags, "--run-dir", "run", cwd=tmp_path) as running:
+        wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")))
+        (tmp_path / "data").rename(tmp_path / "gone")
+        time.sleep(seconds)
+        (tmp_path / "gone").rename(tmp_path / "data")
+        ended = running.wait(200)
+    assert ended.code == 0, ended
+    assert (
+        result_of(tmp_path / "run")["state_sha256"] == result_of(tmp_path / "calm")["state_sha256"]
+    )
+    assert ("trying again in" in ended.out + ended.err) == (seconds > 20), ended

@@ -1,0 +1,175 @@
+"""Who of the survivors saves the state in its memory, without real workers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import free_addresses
+from paceline.cluster import Cluster
+from paceline.engines import probe
+from paceline.engines.wait_for_tasks import wait_for_tasks
+from paceline.errors import AddressTaken
+from paceline.experiment.experiment import Experiment
+from paceline.job import Job, Place, Run
+from paceline.maths.metrics import TAIL
+from paceline.maths.state import State, StateLayout
+from paceline.messages import Advanced, Held, Kept, Message, Piece
+from paceline.places.supervise import survivors
+from paceline.runs.checkpoints import Checkpoints
+from paceline.storage.lock import FileLock
+
+LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})
+
+
+class Worker:
+    """Answers requests like a worker process; with step None it never answers, -1: it is torn."""
+
+    def __init__(self, index: int, step: int | None, inbox: survivors.Inbox, ends: bool) -> None:
+        self.stdin = self
+        self.asked = list[str]()
+        self._index, self._step, self._inbox, self._ends = index, step, inbox, ends
+
+    def write(self, line: bytes) -> None:
+        request = json.loads(line)["request"]
+        self.asked.append(request)
+        if self._step is None:
+            return
+        for message in self._answers(request):
+            self._inbox.put((self._index, message))
+
+    def flush(self) -> None:
+        pass
+
+    def _answers(self, request: str) -> list[Message | None]:
+        if self._ends:
+            return [None]
+        if request == "held":
+            return [Advanced(3), Held(self._step)]
+        pieces = [Piece(base64.b64encode(part).decode()) for part in (b"whole", b" file")]
+        return [*pieces, Kept(self._step, "step-00000009.safetensors")]
+
+
+def jobs_of(run: Path) -> list[Job]:
+    (run / "checkpoints").mkdir()
+    job = Job(Experiment(), Place(workers=2), Run(str(run)))
+    return [replace(job, cluster=Cluster(("a:1", "b:1"), index)) for index in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept", "saver"),
+    [
+        ((8, 9, 9), 9, 1),
+        ((9, 9), 9, 0),
+        ((-1, 9), 9, 1),
+        ((-1, -1), -1, None),
+        ((None, 9), 9, 1),
+        ((), -1, None),
+    ],
+    ids=["newest", "chief of equals", "one torn", "all torn", "one silent", "nobody left"],
+)
+def test_the_newest_whole_state_is_saved_once(
+    steps: tuple[int | None, ...],
+    kept: int,
+    saver: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(survivors, "ANSWER_S", 0.3)
+    inbox: survivors.Inbox = queue.Queue()
+    workers = {index: Worker(index, step, inbox, False) for index, step in enumerate(steps)}
+    assert survivors.keep_newest(jobs_of(tmp_path), workers, inbox) == kept
+    asked = [index for index, worker in workers.items() if "keep" in worker.asked]
+    assert asked == ([] if saver is None else [saver])
+    written = {path.name: path.read_bytes() for path in (tmp_path / "checkpoints").iterdir()}
+    assert written == ({} if saver is None else {"step-00000009.safetensors": b"whole file"})
+
+
+def test_the_state_of_a_survivor_is_not_written_into_a_folder_that_was_taken_over(
+    tmp_path: Path,
+) -> None:
+    jobs = jobs_of(tmp_path)
+    for epoch in (1, 2):  # the lost chief, and another command after it
+        holder = FileLock(tmp_path / "lock", "training")
+        holder.acquire()
+        assert holder.epoch == epoch
+        holder.release()
+    for lease, kept in ((1, -1), (2, 9)):
+        inbox: survivors.Inbox = queue.Queue()
+        workers = {1: Worker(1, 9, inbox, False)}
+        assert survivors.keep_newest(jobs, workers, inbox, lease) == kept
+        assert len(list((tmp_path / "checkpoints").iterdir())) == (kept > 0)
+
+
+def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    inbox: survivors.Inbox = queue.Queue()
+    worker = Worker(0, 9, inbox, ends=True)
+    inbox.put((0, Held(9)))
+    assert survivors.keep_newest(jobs_of(tmp_path), {0: worker}, inbox) == -1
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -> None:
+    vectors = {"params": np.arange(6, dtype=np.float32), "stats": np.ones(2, np.float32)}
+    tails = np.random.default_rng(0).random([3, len(TAIL)], np.float32)
+    checkpoints = Checkpoints(tmp_path, LAYOUT)
+    checkpoints.save(State(4, vectors))
+    assert len(checkpoints.latest().tails) == 0
+    checkpoints.save(State(7, vectors, tails))
+    found = checkpoints.latest()
+    assert found.step == 7
+    assert np.array_equal(found.tails, tails)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_tasks_that_come_one_after_another_meet_in_any_order(order: tuple[int, ...]) -> None:
+    addresses, met = tuple(free_addresses(3)), dict[int, float]()
+
+    def arrive(index: int) -> None:
+        wait_for_tasks(Cluster(addresses, index))
+        with socket.create_server(("127.0.0.1", port_of(addresses[index]))) as server:
+            met[index] = time.monotonic()  # now TensorFlow's server answers at the address
+            server.settimeout(3.0)
+            while len(met) < 3:
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    return
+                with connection:
+                    connection.recv(64)
+                    connection.sendall(b"server")
+
+    threads = [threading.Thread(target=arrive, args=(index,)) for index in order]
+    for thread in threads:
+        assert not met, "nobody goes on before the last one has come"
+        thread.start()
+        time.sleep(0.5)
+    for thread in threads:
+        thread.join(10.0)
+    assert set(met) == {0, 1, 2}
+
+
+def port_of(address: str) -> int:
+    return int(address.rsplit(":", 1)[1])
+
+
+def test_a_task_whose_port_another_program_has_says_so() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        own = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AddressTaken, match=f"cannot listen at {own}"):
+            wait_for_tasks(Cluster((own, *free_addresses(1)), 0))
+
+
+def test_the_silent_of_several_addresses_are_found() -> None:
+    (absent,) = free_addresses(1)
+    assert probe.find_silent([absent]) == [absent]
+    assert probe.find_silent([]) == []

@@ -1,0 +1,278 @@
+"""Issue 19, points 1 and 2: one preprocessing for every format and everywhere, which a stranger can
+repeat from docs/preprocessing.md, and exports that say what to feed them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from test_export import export
+from test_spark import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
+
+from helpers import paceline
+from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
+from paceline.experiment.experiment import Data
+from paceline.formats.encoded import prepare as encoded
+from paceline.formats.encoded.boxes import Box
+from paceline.formats.encoded.headers import read_headers
+from paceline.results.evaluate import evaluate_run
+from paceline.results.predictor import Predictor, load_predictor
+from paceline.results.preprocessing import describe_preprocessing
+from paceline.runs.folder import RunFolder
+
+DOCS = Path(__file__).parents[2] / "docs"
+REAL = Path(__file__).parents[3] / "shared/data/imagenette-mini"
+LOSSLESS = {"png": {}, "bmp": {}, "webp": {"lossless": True}, "tiff": {}}
+"""With JPEG, the five formats. TensorFlow reads all of them but TIFF."""
+
+
+def code_blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+
+
+def documented() -> Any:
+    """Return the functions `prepare` and `scale` as the documentation gives them."""
+    (text,) = code_blocks("preprocessing.md")
+    names: dict[str, Any] = {}
+    exec(text, names)
+    return SimpleNamespace(**names)
+
+
+def photo(seed: int, width: int, height: int) -> Image.Image:
+    """Return shapes under fine noise: what another filter or another DCT would show."""
+    random = np.random.default_rng(seed)
+    coarse = Image.fromarray(random.integers(0, 256, (9, 7, 3), np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.NEAREST), np.float64)
+    noise = random.normal(0, 40, (height, width, 1))
+    return Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8))
+
+
+def in_five_formats(jpeg: bytes) -> dict[str, bytes]:
+    """Return files with the pixels of a JPEG, which Pillow decodes here."""
+    pixels = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))
+    others = {kind: encode(pixels, kind.upper(), **more) for kind, more in LOSSLESS.items()}
+    return {"jpg": jpeg} | others
+
+
+SIZES = ((61, 47), (40, 90), (150, 133), (400, 310))
+JPEGS = [
+    encode(photo(seed, *size), "JPEG", quality=80, subsampling=seed % 3)
+    for seed, size in enumerate(SIZES)
+]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return make_pictures_run(tmp_path_factory.mktemp("pictures"))[0]
+
+
+@pytest.fixture(scope="module")
+def predictor(pictures: RunFolder) -> Predictor:
+    return load_predictor(pictures.path)
+
+
+def test_point_1_a_jpeg_and_other_files_with_the_same_pixels_get_the_same_predictions(
+    predictor: Predictor,
+):
+    files = [in_five_formats(jpeg) for jpeg in JPEGS]
+    found = {kind: predictor.predict([each[kind] for each in files]) for kind in files[0]}
+    for kind in LOSSLESS:
+        np.testing.assert_array_equal(found["jpg"], found[kind], err_msg=kind)
+
+
+def runs_to_repeat(folder: Path) -> dict[str, RunFolder]:
+    shapes = {"train_size": 32, "test_size": 4}
+    data = {
+        "pictures": None,
+        "grey": None,
+        "shapes": Data(**shapes, scaling="standardise"),
+        "enlarged": Data(**shapes, image_size=48, scaling="unit"),
+        "smaller window": Data(**shapes, crop_size=27, scaling="mean"),
+        "larger window": Data(**shapes, crop_size=37, padding_mode="reflect"),
+    }
+    runs = {
+        name: make_run(folder / name, replace(SMALL, data=each))[0]
+        for name, each in data.items()
+        if each
+    }
+    return runs | {"pictures": make_pictures_run(folder)[0], "grey": make_grey_run(folder)[0]}
+
+
+def test_point_1_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path):
+    """To a thousandth, also of images that EXIF turns, by the code in docs/preprocessing.md."""
+    theirs = documented()
+    files = [data for jpeg in JPEGS for data in in_five_formats(jpeg).values()]
+    for orientation in range(2, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        files.append(encode(photo(orientation, 70, 51), "JPEG", exif=exif))
+    files += [encode(photo(1, 70, 51).quantize(20), kind) for kind in ("GIF", "BMP")]
+    see_through = photo(2, 70, 51)
+    see_through.putalpha(Image.linear_gradient("L").resize((70, 51)))
+    files += [encode(see_through, "GIF"), encode(see_through, "WEBP", lossless=True, exact=True)]
+    for name, run in runs_to_repeat(tmp_path).items():
+        predictor, data = load_predictor(run.path), run.experiment().data
+        shape = run.data_facts()["image_shape"]
+        steps = json.loads(json.dumps(describe_preprocessing(data, shape and tuple(shape))))
+        readable = [each for each in files if not each.startswith(b"II*")]  # TIFF
+        ours = predictor._prepare(readable).numpy()
+        for each, found in zip(readable, ours, strict=True):
+            wanted = theirs.scale(theirs.prepare(io.BytesIO(each), steps), steps)
+            assert found.shape == wanted.shape, name
+            # where the data set has whole numbers, one may be rounded to the other side
+            apart = np.abs(found - wanted)
+            assert np.quantile(apart, 0.99 if steps["round"] else 1) < 1e-3, (name, each[:4])
+            assert apart.max() < 1.001, (name, each[:4])
+
+
+@pytest.mark.parametrize("kind", ["gif", "bmp", "webp", "png"])
+def test_point_1_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
+    pictures: RunFolder, predictor: Predictor, tmp_path: Path, kind: str
+):
+    files = []
+    for part in ("train", "val"):
+        for label in ("left", "right"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for number in range(9 if part == "train" else 4):
+                path = tmp_path / part / label / f"{number}.{kind}"
+                exif = Image.Exif()
+                exif[0x0112] = 6
+                more = {"exif": exif} if kind in ("webp", "png") else {}
+                photo(number, 50 + number, 60).save(path, kind, **more)
+                files += [path] * (part == "val")
+    evaluation = evaluate_run(pictures, data_dir=str(tmp_path))
+    found = predictor.predict([path.read_bytes() for path in sorted(files)])
+    np.testing.assert_array_equal(found, evaluation.probabilities)
+
+
+def test_point_1_the_faster_decoding_of_training_shifts_no_colours():
+    """The same box by both ways: they differ by noise around 0. The rest of the way is a factor of
+    1.8, near the largest that training has."""
+    strings = tf.constant(JPEGS[3:])
+    headers = read_headers(strings)
+    heights, widths = headers.height, headers.width
+    box = Box(heights // 10, widths // 10, heights * 7 // 10, widths * 7 // 10)
+    still = tf.zeros_like(headers.is_jpeg)
+    for size, way in ((120, 1), (60, 2), (30, 3)):
+        exact = encoded._decode(strings, headers, box, still, size)
+        fast = encoded._decode(strings, headers, box, still, size, tf.fill([1], way))
+        apart = (fast - exact).numpy()
+        assert np.abs(apart.mean(axis=(1, 2))).max() < 1.0, (size, way)
+        assert apart.std() < 25, (size, way)
+
+
+def printed(text: str) -> list[str]:
+    """Run a snippet; return the words that it prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(text, {})
+    return out.getvalue().split()
+
+
+def test_point_2_the_snippets_of_the_documentation_give_the_answers_of_predict(
+    pictures: RunFolder, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for to, out in (("keras", "model.keras"), ("savedmodel", "model"), ("onnx", "model.onnx")):
+        export(pictures, tmp_path / out, to, serving=True)
+    (tmp_path / "prepare.py").write_text(code_blocks("preprocessing.md")[0])
+    (tmp_path / "photo.jpg").write_bytes(JPEGS[2])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "prepare", raising=False)
+    snippets = [text for text in code_blocks("using-a-run.md") if "photo.jpg" in text]
+    snippets = [text for text in snippets if "paceline" not in text.replace("paceline.json", "")]
+    assert len(snippets) == 3
+    (shares,) = predictor.predict([JPEGS[2]])
+    for text in snippets:
+        assert len(text.split("\n\n", 1)[1].splitlines()) <= 10
+        name, share = printed(text)
+        assert name == predictor.classes[shares.argmax()], text
+        assert abs(float(share) - shares.max()) < 1e-4, text
+
+
+def picture_files(count: int) -> list[bytes]:
+    """Return real JPEGs if they are on this machine, else drawn ones."""
+    real = sorted(REAL.rglob("*.JPEG"))
+    if len(real) >= count:
+        return [path.read_bytes() for path in real[:: len(real) // count][:count]]
+    random = np.random.default_rng(0)
+    sizes = random.integers(30, 500, (count, 2)).tolist()
+    return [encode(photo(k, *size), "JPEG", quality=85) for k, size in enumerate(sizes)]
+
+
+@pytest.mark.long
+def test_point_1_two_hundred_pictures_in_five_formats_are_the_same_to_all(
+    pictures: RunFolder, predictor: Predictor, tmp_path: Path
+):
+    """eval, predict, Spark, Keras, SavedModel and ONNX: same top-1, probabilities to 1e-4."""
+    import keras
+    import onnxruntime
+
+    files = [in_five_formats(jpeg) for jpeg in picture_files(200)]
+    found = {f"predict {kind}": predictor.predict([f[kind] for f in files]) for kind in files[0]}
+    for kind in ("jpg", "png", "bmp", "webp"):
+        found[f"eval {kind}"] = evaluated(pictures, [f[kind] for f in files], tmp_path / kind)
+    found["spark"] = on_spark(pictures, [f["jpg"] for f in files], tmp_path)
+    for to in ("keras", "savedmodel", "onnx"):
+        export(pictures, tmp_path / f"model.{to}", to, serving=True)
+    serve = tf.saved_model.load(str(tmp_path / "model.savedmodel")).signatures["serving_default"]
+    model = keras.models.load_model(tmp_path / "model.keras")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    steps = describe_preprocessing(pictures.experiment().data, None)
+    for kind in files[0]:
+        contents = [each[kind] for each in files]
+        pixels = np.stack([documented().prepare(io.BytesIO(data), steps) for data in contents])
+        found[f"keras {kind}"] = model.predict(pixels, verbose=0)
+        found[f"onnx {kind}"] = session.run(None, {"pixels": pixels})[0]
+        if kind != "tiff":
+            served = serve(encoded=tf.constant(contents))
+            found[f"savedmodel {kind}"] = served["probabilities"].numpy()
+    wanted = found["predict jpg"]
+    assert len(found) == 5 + 4 + 1 + 5 + 5 + 4
+    for name, shares in found.items():
+        np.testing.assert_array_equal(shares.argmax(axis=1), wanted.argmax(axis=1), name)
+        np.testing.assert_allclose(shares, wanted, atol=1e-4, err_msg=name)
+
+
+def evaluated(run: RunFolder, files: list[bytes], folder: Path) -> np.ndarray:
+    """Return the probabilities of `paceline eval` for these files as the test split."""
+    for label in ("left", "right"):
+        for part in ("train", "val"):
+            (folder / part / label).mkdir(parents=True)
+    for number, data in enumerate(files):
+        for part in ("train", "val"):
+            (folder / part / "left" / f"{number:04d}.png").write_bytes(data)
+    os.link(folder / "train/left" / "0000.png", folder / "train/right" / "0000.png")
+    return evaluate_run(run, data_dir=str(folder)).probabilities
+
+
+def on_spark(run: RunFolder, files: list[bytes], folder: Path) -> np.ndarray:
+    (folder / "predict.py").write_text(PREDICT)
+    (folder / "all").mkdir()
+    for number, data in enumerate(files):
+        (folder / "all" / f"{number:04d}.jpg").write_bytes(data)
+    ended = paceline(
+        str(run.path),
+        str(folder / "all"),
+        "found.json",
+        cwd=folder,
+        command=(sys.executable, str(folder / "predict.py")),
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
+    )
+    assert ended.code == 0, ended.err
+    rows = json.loads((folder / "found.json").read_text())["found"]
+    by_name = sorted((row["name"], row["probabilities"]) for row in rows if row["name"] != "null")
+    return np.array([shares for _, shares in by_name], np.float32)

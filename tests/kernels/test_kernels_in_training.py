@@ -1,0 +1,183 @@
+"""Which kernels a training uses: chosen, stored, compared, and never changed silently."""
+
+import json
+import os
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+
+from helpers import SUPPORT, once_per_session, paceline, result_of
+from in_process import paceline_here
+from paceline.kernels import library
+
+NO_KERNELS = {library.DISABLE: "1"}
+FAULTS = SUPPORT / "faults"
+PLACES = {
+    "four workers": ("--workers", "4"),
+    "parameter servers": ("--workers", "2", "--ps", "1"),
+    "ray": ("--on", "ray", "--workers", "2"),
+    "ray, all-reduce": ("--on", "ray", "--workers", "2", "--ray.exchange", "collective"),
+    "spark": ("--on", "spark", "--workers", "2", "--spark.master", "local-cluster[2,1,1024]"),
+    "two devices in each of two workers": ("--workers", "2"),
+}
+
+needs_kernels = pytest.mark.skipif(
+    bool(library.why_unavailable()), reason=f"own kernels: {library.why_unavailable()}"
+)
+
+
+@needs_kernels
+def test_a_run_stores_which_kernels_it_used(uninterrupted: Path) -> None:
+    assert json.loads((uninterrupted / "config.json").read_text())["kernels"] == "own"
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `train smoke` where own kernels are missing."""
+
+    def make(folder: Path) -> None:
+        flags = ("train", "smoke", "--run-dir", "run")
+        ended = paceline(*flags, cwd=folder, environment=NO_KERNELS)
+        assert ended.code == 0, ended
+        (folder / "out").write_text(ended.out)
+
+    return once_per_session(tmp_path_factory, "stock-kernels", make) / "run"
+
+
+@needs_kernels
+def test_without_own_kernels_auto_uses_tensorflows_and_says_why(
+    uninterrupted: Path, stock: Path
+) -> None:
+    assert f"slower: {library.DISABLE} is set" in (stock.parent / "out").read_text()
+    assert json.loads((stock / "config.json").read_text())["kernels"] == "tensorflow"
+    assert result_of(stock)["state_sha256"] != result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.parametrize(
+    "place", ["two workers", *(pytest.param(place, marks=pytest.mark.long) for place in PLACES)]
+)
+def test_tensorflows_kernels_give_the_same_bits_in_every_place(
+    place: str, stock: Path, tmp_path: Path
+) -> None:
+    """The tests of the places do the same with own kernels, where these can be used."""
+    flags, environment = PLACES.get(place, ("--workers", "2")), dict[str, str]()
+    if "devices" in place:
+        environment = {"LOGICAL_DEVICES": "2", "DEVICES_FOLDER": str(tmp_path)}
+        environment["PYTHONPATH"] = os.pathsep.join([str(FAULTS), os.environ.get("PYTHONPATH", "")])
+    flags = ("train", "smoke", "--run-dir", "run", "--kernels", "tensorflow", *flags)
+    ended = paceline(*flags, cwd=tmp_path, environment=environment, timeout_s=240)
+    assert ended.code == 0, ended
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["kernels"] == "tensorflow"
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(stock)["state_sha256"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("flags", [("--kernels", "tensorflow"), ()], ids=["flag", "auto"])
+def test_a_resume_with_other_kernels_is_refused_in_one_line_that_names_the_flag(
+    stopped_at_5: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """They are others by the flag, or because this machine has none of its own."""
+    shutil.copytree(stopped_at_5, tmp_path / "run")
+    environment = {} if flags else NO_KERNELS
+    flags = ("train", "smoke", "--run-dir", "run", *flags)
+    ended = paceline_here(*flags, cwd=tmp_path, environment=environment)
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "run was trained with --kernels own; --kernels tensorflow gives other bits" in line
+    assert result_of(tmp_path / "run")["step"] == 5
+
+
+@needs_kernels
+def test_a_run_of_own_kernels_is_evaluated_with_them_or_else_with_a_note(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.kernels import rewrite
+
+    models, accelerate = [], rewrite.accelerate
+    monkeypatch.setattr(
+        rewrite, "accelerate", lambda model: models.append(model) or accelerate(model)
+    )
+    flags = ("eval", str(uninterrupted), "--json")
+    own = paceline_here(*flags, cwd=tmp_path)
+    assert (own.code, own.err, len(models)) == (0, "", 1), "own kernels are used"
+    other = paceline_here(*flags, cwd=tmp_path, environment=NO_KERNELS)
+    assert (other.code, len(models)) == (0, 1), "TensorFlow's are used"
+    assert f"last digits may differ without them: {library.DISABLE} is set" in other.err
+    losses = [json.loads(ended.out)["loss"] for ended in (own, other)]
+    assert losses[0] == result_of(uninterrupted)["test_loss"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_own_kernels_that_are_missing_are_one_line(tmp_path: Path) -> None:
+    flags = ("--run-dir", "run", "--kernels", "own")
+    ended = paceline_here("train", "smoke", *flags, cwd=tmp_path, environment=NO_KERNELS)
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert (
+        f"kernels is own, but {library.DISABLE} is set: unset it; or give --kernels tensorflow"
+        in line
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--precision", "bfloat16"), "they are for float32"),
+        (("--threads-per-replica", "2", "--replicas", "1"), "they use one thread"),
+    ],
+)
+def test_own_kernels_that_do_not_fit_the_experiment_are_one_line(
+    tmp_path: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    run = paceline if "--threads-per-replica" in flags else paceline_here
+    ended = run("train", "smoke", "--dry-run", "--kernels", "own", *flags, cwd=tmp_path)
+    assert ended.code == 2
+    assert reason in ended.err
+
+
+# --- accuracy
+
+
+def accuracy(folder: Path, recipe: str, kernels: str, seed: int, *flags: str) -> float:
+    name = f"{kernels}-{seed}"
+    flags = ("--run-dir", name, "--kernels", kernels, "--seed", str(seed), *flags)
+    ended = paceline("train", recipe, *flags, cwd=folder, timeout_s=4 * 3600)
+    assert ended.code == 0, ended
+    return float(result_of(folder / name)["test_accuracy"])
+
+
+@needs_kernels
+@pytest.mark.long
+@pytest.mark.hours
+@pytest.mark.timeout(3600)
+def test_shapes_is_learned_as_well_as_with_tensorflows_kernels_within_the_noise_of_three_seeds(
+    tmp_path: Path,
+) -> None:
+    own, stock = (
+        [accuracy(tmp_path, "shapes", kernels, seed) for seed in range(3)]
+        for kernels in ("own", "tensorflow")
+    )
+    noise = max(max(own) - min(own), max(stock) - min(stock))
+    assert abs(statistics.mean(own) - statistics.mean(stock)) <= noise, (own, stock)
+    assert min(own) > 0.9
+
+
+@needs_kernels
+@pytest.mark.long
+@pytest.mark.hours
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.skipif(
+    "PACELINE_CIFAR10" not in os.environ,
+    reason="PACELINE_CIFAR10 is not set: the folder of `paceline data fetch cifar10 FOLDER`",
+)
+def test_cifar10_fast_reaches_the_accuracy_of_tensorflows_kernels_within_0_3_points(
+    tmp_path: Path,
+) -> None:
+    data = ("--data.dir", os.environ["PACELINE_CIFAR10"])
+    own, stock = (
+        accuracy(tmp_path, "cifar10-fast", kernels, 0, *data) for kernels in ("own", "tensorflow")
+    )
+    assert abs(own - stock) <= 0.003, (own, stock)
+    assert own > 0.88

@@ -1,0 +1,234 @@
+"""The library of kernels: built once for each compiler, found without one, and clearly missed."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.extras import doctor
+from paceline.kernels import accelerate, build, choice, library, ops
+
+needs_kernels = pytest.mark.skipif(
+    bool(library.why_unavailable()), reason=f"own kernels: {library.why_unavailable()}"
+)
+
+COMPILER = """#!/bin/sh
+echo "$@" >> "$0.calls"
+[ "$1" = --version ] && { echo "c++ (of a test) VERSION"; exit; }
+while [ $# -gt 1 ]; do [ "$1" = -o ] && echo VERSION > "$2"; shift; done
+"""
+
+
+def run_build(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "paceline.kernels", str(folder / "lib")],
+        env=os.environ | {"PACELINE_CACHE": str(folder / "cache")} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def write_compiler(file: Path, version: str) -> str:
+    file.write_text(COMPILER.replace("VERSION", version))
+    file.chmod(0o755)
+    return str(file)
+
+
+def calls(compiler: str) -> int:
+    """How often it compiled or linked."""
+    return sum(" -o " in line for line in Path(f"{compiler}.calls").read_text().splitlines())
+
+
+def test_it_is_compiled_once_for_each_compiler(tmp_path: Path) -> None:
+    """With compilers that only write their version into the library."""
+    old = write_compiler(tmp_path / "old", "1.0")
+    new = write_compiler(tmp_path / "new", "2.0")
+    for compiler in (old, old, new, old):
+        done = run_build(tmp_path, CXX=compiler)
+        assert done.returncode == 0, done.stderr
+        (built,) = (tmp_path / "lib").iterdir()
+        assert built.read_text() == ("1.0\n" if compiler == old else "2.0\n")
+    kernels = [name for name in library.read_sources() if re.search(r"(?<!ops)\.cc$", name)]
+    needed = len(kernels) + 2  # the operations are one more unit, and all are linked
+    assert (calls(old), calls(new)) == (needed, needed)
+    cached = [file.parent.name for file in (tmp_path / "cache" / "kernels").rglob("*.so")]
+    assert sorted(cached) == ["c++-of-a-test-1.0", "c++-of-a-test-2.0"]
+
+
+def test_its_name_changes_with_sources_tensorflow_and_flags(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def name() -> str:
+        library.library_name.cache_clear()
+        return library.library_name()
+
+    sources, names = library.read_sources(), {name()}
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "read_sources", lambda: sources | {"ops.cc": b"int x;"})
+            names.add(name())
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "tensorflow_version", lambda: "2.22.0")
+            names.add(name())
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "KERNEL_FLAGS", ("-O2",))
+            names.add(name())
+    finally:
+        library.library_name.cache_clear()
+    assert len(names) == 4
+
+
+def test_without_a_compiler_one_line_says_what_to_do(tmp_path: Path) -> None:
+    done = run_build(tmp_path, PATH="/nonexistent", CXX="")
+    assert done.returncode == 2
+    assert "apt-get install g++" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@needs_kernels
+def test_without_a_compiler_a_library_that_is_here_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert build.build_library() == library.find_library()
+
+
+def test_a_compiler_that_fails_or_is_not_there_is_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\necho 'winograd.cc:1: error: no such thing' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    for compiler, told in ((broken, "no such thing"), (tmp_path / "none", "does not run")):
+        done = run_build(tmp_path, CXX=str(compiler))
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert not list((tmp_path / "lib").glob("*"))
+
+
+@needs_kernels
+def test_a_package_in_a_zip_file_has_its_library_unpacked_once(tmp_path: Path) -> None:
+    """As Spark sends it to executors."""
+    from paceline.places.spark.session import write_package
+
+    archive = write_package(tmp_path / "paceline.zip")
+    program = "from paceline.kernels import library; print(library.find_library())"
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": archive, "PACELINE_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        found = Path(done.stdout.strip())
+        assert found.is_relative_to(tmp_path / "cache")
+        with zipfile.ZipFile(archive) as package:
+            packed = package.read(f"paceline/kernels/lib/{found.name}")
+        assert found.read_bytes() == packed
+    assert len(list((tmp_path / "cache").rglob("*.so"))) == 1
+
+
+def make_cpu_without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    flags = library.cpu_flags() - set(missing)
+    monkeypatch.setattr(library, "cpu_flags", lambda: flags)
+
+
+@pytest.mark.parametrize("missing", [("avx2",), ("fma",), ("avx2", "fma")])
+def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_cpu_without(monkeypatch, *missing)
+    reason = f"this CPU has no {' and '.join(missing)}: they need one with AVX2 and FMA"
+    assert library.why_unavailable() == reason
+    assert choice.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
+    assert choice.why_not_own(Experiment(), "tensorflow") == reason
+    with pytest.raises(UserError, match="or give --kernels tensorflow"):
+        choice.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
+    assert build.main() == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "TensorFlow's are used" in line
+
+
+def test_accelerating_a_model_on_a_cpu_without_avx2_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import keras
+
+    make_cpu_without(monkeypatch, "avx2")
+    layer = keras.layers.Conv2D(8, 3, padding="same")
+    model = keras.Sequential([keras.Input((8, 8, 8)), layer])
+    ops.load.cache_clear()
+    try:
+        with pytest.raises(UserError, match="this CPU has no avx2"):
+            accelerate(model)
+    finally:
+        ops.load.cache_clear()
+
+
+@pytest.mark.parametrize("cause", ["cpu", "not built", "variable"])
+def test_doctor_calls_missing_kernels_slow_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    if cause == "cpu":
+        make_cpu_without(monkeypatch, "avx2")
+    elif cause == "not built":
+        monkeypatch.setattr(library, "library_name", lambda: "paceline-kernels-of-others.so")
+    else:
+        monkeypatch.setenv(library.DISABLE, "1")
+    found = doctor._kernels()
+    to_do = {"cpu": "AVX2", "not built": "python -m paceline.kernels", "variable": "unset"}[cause]
+    assert found.state == "slow"
+    assert to_do in found.text
+
+
+def test_a_wheel_can_be_built_where_no_dependency_is_installed() -> None:
+    """The build backend imports the package in an environment with setuptools only."""
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import paceline.kernels.build"
+    source = str(Path(build.__file__).parents[2])
+    command = [sys.executable, "-S", "-E", "-c", program, source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_image_gets_the_backend_that_builds_paceline() -> None:
+    root = Path(__file__).parents[2]
+    backend = tomllib.loads((root / "pyproject.toml").read_text())["build-system"]["build-backend"]
+    copied = [line for line in (root / "Dockerfile").read_text().splitlines() if "COPY" in line]
+    assert any(f"{backend}.py" in line.split() for line in copied)
+    assert f"!{backend}.py" in (root / ".dockerignore").read_text().splitlines()
+
+
+@needs_kernels
+def test_doctor_calls_own_kernels_good() -> None:
+    assert doctor._kernels().state == "good"
+
+
+@needs_kernels
+def test_a_model_trained_with_own_kernels_can_be_used_beside_a_gpu() -> None:
+    experiment = replace(Experiment(), kernels=choice.usable_kernels("own"))
+    assert choice.choose_kernels(experiment, uses_gpus=True) == "tensorflow"
+    assert choice.choose_kernels(experiment, uses_gpus=False) == "own"
+    experiment = replace(Experiment(), kernels=choice.usable_kernels("tensorflow"))
+    assert choice.choose_kernels(experiment, uses_gpus=False) == "tensorflow"
+
+
+def test_a_damaged_library_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    damaged = tmp_path / "library.so"
+    damaged.write_bytes(b"not a library")
+    monkeypatch.setattr(ops, "find_library", lambda: Path(damaged))
+    ops.load.cache_clear()
+    try:
+        with pytest.raises(UserError, match="remove the file"):
+            ops.load()
+    finally:
+        ops.load.cache_clear()

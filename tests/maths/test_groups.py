@@ -1,0 +1,240 @@
+"""Groups of weights: their rates and rules equal NumPy's, slices give the same bits, and what is
+frozen stays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paceline.engines.collective import CollectiveEngine
+from paceline.engines_more.parameter_server.server import layer_bounds
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data, Optimizer, Schedule, Sync
+from paceline.experiment.phases import Phase, build_phases
+from paceline.experiment.plan import build_plan
+from paceline.experiment.recipes.table import get_recipe
+from paceline.experiment.schedule import FIRST_GROUP, rates
+from paceline.maths import grouped_update as groups
+from paceline.maths import muon
+from tiny import EXPERIMENT, build_tiny_core, with_optimizer
+
+PARTS = (("a/kernel", (3, 3, 4, 8)), ("a/beta", (8,)), ("b/kernel", (8, 5)), ("b/bias", (5,)))
+SGD = Optimizer(momentum=0.8, nesterov=True, weight_decay=0.01)
+GROUPS = ("a/kernel rule=muon momentum=0.6", "*/beta rate=64 decay=0.5", "b/bias rate=0")
+SIZE = sum(int(np.prod(shape)) for _, shape in PARTS)
+
+
+def random(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def vectors_of(optimizer):
+    names = ("params", *groups.slot_names(optimizer))
+    return {name: tf.constant(random(i, SIZE)) for i, name in enumerate(names)}
+
+
+def row_of(optimizer, decay=1.0, rate=0.1):
+    factors = [group.rate for group in groups.parse_groups(optimizer)]
+    return tf.constant([rate, 1, 1, decay, *(rate * factor for factor in factors)], tf.float32)
+
+
+def pieces(vector):
+    ends = np.cumsum([np.prod(shape) for _, shape in PARTS])[:-1]
+    return [
+        piece.reshape(shape)
+        for piece, (_, shape) in zip(np.split(vector, ends), PARTS, strict=True)
+    ]
+
+
+def orthogonal_by_numpy(gradient):
+    """The iteration on singular values: it leaves the vectors as they are."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    u, s, v = np.linalg.svd(np.float64(gradient) / np.linalg.norm(gradient), full_matrices=False)
+    for _ in range(3):
+        s = a * s + b * s**3 + c * s**5
+    return u * s @ v
+
+
+def test_each_group_is_updated_by_its_own_rule_rate_and_decay_as_numpy_does():
+    optimizer = replace(SGD, groups=GROUPS)
+    before, gradient = vectors_of(optimizer), random(9, SIZE)
+    after = groups.build_grouped_update(optimizer, PARTS)(before, gradient, row_of(optimizer))
+    (w, beta, b, bias), (mw, mbeta, mb, mbias), (gw, gbeta, gb, _) = (
+        pieces(np.float64(each)) for each in (before["params"], before["momentum"], gradient)
+    )
+    momentum = 0.6 * mw + gw
+    direction = orthogonal_by_numpy((gw + 0.6 * momentum).reshape(-1, 8)).reshape(w.shape)
+    wanted = [w * 8**0.5 / np.linalg.norm(w) - 0.1 * (direction + 0.01 * w)]
+    momenta = [momentum]
+    for value, old, slope, rate, decay in ((beta, mbeta, gbeta, 6.4, 0.5), (b, mb, gb, 0.1, 0.01)):
+        slope = slope + decay * value
+        momenta.append(0.8 * old + slope)
+        wanted.append(value - rate * (slope + 0.8 * momenta[-1]))
+    for found, right in zip(pieces(after["params"].numpy()), [*wanted, bias], strict=True):
+        np.testing.assert_allclose(found, right, rtol=2e-5, atol=2e-5)
+    for found, right in zip(pieces(after["momentum"].numpy()), [*momenta, mbias], strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+
+
+def test_three_iterations_bring_most_singular_values_near_one():
+    found = np.linalg.svd(muon.orthogonal(random(3, 72, 16)).numpy(), compute_uv=False)
+    assert found.min() > 0.6
+    assert found.max() < 1.3
+
+
+@pytest.mark.parametrize("name", ["sgd", "rmsprop", "adamw"])
+def test_slices_between_variables_give_the_bits_of_the_whole(name):
+    optimizer = replace(SGD, name=name, ema=0.9, groups=("a/kernel rule=muon", "*/beta rate=3"))
+    vectors, gradient = vectors_of(optimizer), tf.constant(random(9, SIZE))
+    row = row_of(optimizer, decay=0.9)
+    whole = tf.function(groups.build_grouped_update(optimizer, PARTS))(vectors, gradient, row)
+    segments = groups.build_segments(optimizer, PARTS)
+    found = []
+    for start, stop in layer_bounds(PARTS, 3):
+        update = groups.build_segments_update(optimizer, groups.cut(segments, start, stop))
+        own = {key: vector[start:stop] for key, vector in vectors.items()}
+        found.append(tf.function(update)(own, gradient[start:stop], row, None))
+    for key, vector in whole.items():
+        parts = np.concatenate([each[key].numpy() for each in found])
+        np.testing.assert_array_equal(parts, vector.numpy())
+
+
+def test_slices_for_servers_are_cut_between_variables_near_equal_shares():
+    assert layer_bounds(PARTS, 2) == [(0, 288), (288, SIZE)]
+    assert layer_bounds(PARTS, 4) == [(0, 288), (288, 296), (296, 336), (336, SIZE)]
+    assert layer_bounds((("a", (2,)), ("b", (98,)), ("c", (2,))), 3) == [
+        (0, 2),
+        (2, 100),
+        (100, 102),
+    ]
+
+
+def test_groups_that_change_nothing_give_the_bits_of_no_groups():
+    plain = with_optimizer(weight_decay=0.01)
+    grouped = with_optimizer(plain, groups=("*/kernel rate=1",))
+    digests = [[state.sha256() for state in trained(each)[0]] for each in (plain, grouped)]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 3
+
+
+def trained(experiment):
+    """The states after 0, 2 and 6 steps, and their core."""
+    core = build_tiny_core(replace(experiment, steps=6))
+    engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
+    states = [engine.load(core.initial_state())]
+    for start, stop in ((0, 2), (2, 6)):
+        engine.advance(start, stop)
+        states.append(engine.state())
+    return states, core
+
+
+def piece_of(core, state, name, vector="params"):
+    return next(
+        state.vectors[vector][where]
+        for _, found, where, _ in core.layout.pieces()
+        if found == f"{vector}/{name}"
+    )
+
+
+@pytest.mark.parametrize("sync", [Sync(), Sync(method="weights", every=2)])
+def test_frozen_weights_stay_bit_for_bit_and_the_others_train(sync):
+    """Always, or from a share of the steps on; with decay, momentum and Muon, which would change
+    them."""
+    frozen = ("stem_conv/kernel rate=0", "head_dense/kernel until=0.34", "*/kernel rule=muon")
+    experiment = replace(with_optimizer(weight_decay=0.1, groups=frozen), sync=sync)
+    states, core = trained(experiment)
+    for name, stays, stays_late in (
+        ("stem_conv/kernel", True, True),
+        ("head_dense/kernel", False, True),
+        ("stage1_block1_conv1/kernel", False, False),
+    ):
+        start, middle, end = (piece_of(core, state, name) for state in states)
+        assert np.array_equal(start, middle) is stays, name
+        assert np.array_equal(middle, end) is stays_late, name
+
+
+def test_phases_change_with_the_size_of_images_and_with_what_is_frozen():
+    experiment = replace(
+        EXPERIMENT,
+        data=Data(sizes=(4, 6), size_epochs=(1.0, 2.5)),
+        optimizer=Optimizer(groups=("a rate=0", "b until=0.5")),
+        epochs=4,
+    )
+    plan = build_plan(experiment, 160)
+    assert build_phases(experiment, plan) == (
+        Phase(0, 4, (0,)),
+        Phase(10, 6, (0,)),
+        Phase(20, 6, (0, 1)),
+        Phase(25, 0, (0, 1)),
+    )
+    rounds = replace(experiment, sync=Sync(method="weights", every=4))
+    assert [phase.first for phase in build_phases(rounds, build_plan(rounds, 160))] == [
+        0,
+        12,
+        20,
+        28,
+    ]
+    assert build_phases(EXPERIMENT, build_plan(EXPERIMENT, 160)) == (Phase(0, 0, ()),)
+
+
+def test_the_rate_of_a_group_ends_its_curve_when_it_is_frozen():
+    experiment = replace(
+        get_recipe("smoke"),
+        schedule=Schedule(name="one-cycle", rate=2.0),
+        optimizer=Optimizer(groups=("a rate=3 until=0.5", "b rate=0")),
+    )
+    table = np.array(rates(experiment, 0, 10, 5, 10))[:, FIRST_GROUP:]
+    np.testing.assert_allclose(table[:, 0], [6, 4.8, 3.6, 2.4, 1.2, 0, 0, 0, 0, 0])
+    assert not table[:, 1].any()
+    np.testing.assert_allclose(table[:, 2], 2 - 0.2 * np.arange(10))
+
+
+def test_the_averages_of_weights_and_statistics_follow_their_schedule():
+    optimizer = Optimizer(ema=0.9, ema_every=2, ema_power=3.0, momentum=0.0, weight_decay=0.0)
+    experiment = replace(EXPERIMENT, optimizer=optimizer)
+    core = build_tiny_core(replace(experiment, steps=6))
+    engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
+    engine.load(core.initial_state())
+    sources = {"ema": "params", "ema_stats": "stats"}
+    first = core.initial_state().vectors
+    averages = {name: np.float64(first[source]) for name, source in sources.items()}
+    for step in range(6):
+        engine.advance(step, step + 1)
+        state = engine.state().vectors
+        for name, source in sources.items():
+            if step % 2:
+                decay = 0.9 * ((step + 1) / 6) ** 3
+                averages[name] = decay * averages[name] + (1 - decay) * state[source]
+            np.testing.assert_allclose(state[name], averages[name], atol=1e-6)
+    assert np.abs(averages["ema_stats"] - state["stats"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("", "must begin with a pattern of names"),
+        ("*/kernel speed=2", "'speed=2' in '.*' is unknown; give 'PATTERN KEY=VALUE"),
+        ("*/kernel rate=fast", "'fast' in '.*' is not a number"),
+        ("*/kernel rate=-1", "must have a rate from 0 to 1e9"),
+        ("*/kernel until=2", r"must have until in \[0, 1\], a share of the steps"),
+        ("*/kernel momentum=1", r"must have a momentum in \[0, 1\)"),
+        ("*/kernel rule=sign", "must have no rule, or rule=muon"),
+    ],
+)
+def test_a_wrong_group_is_a_clear_error(group, message):
+    with pytest.raises(UserError, match=message):
+        with_optimizer(groups=(group,))
+
+
+def test_a_group_that_fits_no_weight_is_an_error_that_lists_names():
+    with pytest.raises(
+        UserError, match=r"no weight belongs to 'kernel.*the names are stem_conv/ker"
+    ):
+        build_tiny_core(with_optimizer(groups=("kernel rate=2",)))
+
+
+def test_a_momentum_of_its_own_is_for_sgd_and_muon():
+    with pytest.raises(UserError, match="groups of adamw cannot have one"):
+        with_optimizer(name="adamw", groups=("*/kernel momentum=0.5",))
+    with_optimizer(name="adamw", groups=("*/kernel rule=muon momentum=0.5",))

@@ -1,0 +1,358 @@
+"""What one replica computes: its gradients against independent computations, and models of every
+kind a person may bring."""
+
+import itertools
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.maths.metrics import TAIL
+from paceline.maths.template import build_template
+from paceline.models.build import build_model
+from tiny import (
+    CLASSES,
+    EXPERIMENT,
+    SHAPE,
+    build_small_model,
+    build_tiny_core,
+    number,
+    with_optimizer,
+)
+
+
+class OwnLayer(keras.layers.Layer):
+    """A person's own: trainable scale, a statistic that moves in training, behaviour that depends
+    on `training`."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, name="seen")
+
+    def call(self, x, training=False):
+        if training:
+            self.seen.assign(self.seen + keras.ops.mean(x))
+        return x * self.scale
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class Counter(keras.layers.Layer):
+    """Keeps an integer, which cannot be averaged."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls"
+        )
+
+    def call(self, x):
+        return x
+
+
+def dense_model(*layers, classes=CLASSES, **options):
+    keras.utils.set_random_seed(4)
+    return keras.Sequential(
+        [
+            keras.Input(SHAPE),
+            keras.layers.Flatten(),
+            *layers,
+            keras.layers.Dense(classes, **options),
+        ]
+    )
+
+
+def call(core, step=0, replica=0, state=None, stop=0.0):
+    """The replica's vector, parted: gradient, new stats, tail by name."""
+    state = state or core.initial_state().vectors
+    batch = core.batch(number(step), number(replica))
+    vector = core.replica_step(
+        *(tf.constant(state[name]) for name in ("params", "stats")),
+        batch.images,
+        batch.targets,
+        batch.labels,
+        number(step),
+        number(replica),
+        tf.constant([stop, 0.0]),
+    ).numpy()
+    template, size = core.template, core.layout.sizes()["params"]
+    gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
+    stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
+    return gradient, stats, dict(zip(TAIL, tail, strict=True))
+
+
+def by_keras(core, model, step=0, replica=0, from_logits=True):
+    """Gradient, loss and statistics by the tape over the model's own variables with Keras's loss;
+    the model itself moves."""
+    batch = core.batch(number(step), number(replica))
+    loss_of = keras.losses.CategoricalCrossentropy(from_logits=from_logits)
+    with tf.GradientTape() as tape:
+        outputs = model(batch.images, training=True)
+        loss = tf.add_n([loss_of(batch.targets, outputs), *model.losses])
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    correct = (outputs.numpy().argmax(1) == batch.labels.numpy()).sum()
+    stats = [np.ravel(v) for v in model.non_trainable_variables if "float" in str(v.dtype)]
+    return (
+        np.concatenate([np.ravel(g) for g in gradients]),
+        np.concatenate([np.zeros(0), *stats]),
+        float(loss),
+        correct,
+    )
+
+
+def check_against_keras(experiment, model, **options):
+    core = build_tiny_core(experiment, model)
+    gradient, stats, tail = call(core, step=1, replica=1)
+    wanted, wanted_stats, loss, correct = by_keras(core, model, step=1, replica=1, **options)
+    assert np.abs(wanted).max() > 1e-3
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=2e-6)
+    np.testing.assert_allclose(stats, wanted_stats, rtol=1e-4, atol=1e-6)
+    assert tail["loss"] == pytest.approx(loss, rel=1e-5)
+    assert (tail["correct"], tail["count"], tail["stop"]) == (correct, 4, 0)
+    return core
+
+
+def test_gradients_and_statistics_of_a_resnet_agree_with_keras():
+    check_against_keras(EXPERIMENT, build_model(EXPERIMENT, SHAPE, CLASSES))
+
+
+def test_gradients_of_a_model_with_kerass_own_batchnorm_agree_with_keras():
+    check_against_keras(EXPERIMENT, build_small_model())
+
+
+def test_label_smoothing_is_in_the_loss_and_the_gradient():
+    smooth = with_optimizer(label_smoothing=0.3)
+    core = check_against_keras(smooth, dense_model())
+    plain = build_tiny_core(EXPERIMENT, dense_model())
+    assert np.abs(call(core)[0] - call(plain)[0]).max() > 1e-3
+
+
+def test_gradients_agree_with_finite_differences_in_double_precision():
+    core = build_tiny_core(EXPERIMENT, dense_model(classes=CLASSES))
+    gradient, _, tail = call(core)
+    batch = core.batch(number(0), number(0))
+    x, targets = (
+        batch.images.numpy().reshape(4, -1).astype(float),
+        batch.targets.numpy().astype(float),
+    )
+    params = core.initial_state().vectors["params"].astype(float)
+
+    def loss(vector):
+        kernel, bias = (
+            vector[: x.shape[1] * CLASSES].reshape(-1, CLASSES),
+            vector[x.shape[1] * CLASSES :],
+        )
+        logits = x @ kernel + bias
+        logits -= logits.max(1, keepdims=True)
+        return -(targets * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))).sum(1).mean()
+
+    assert tail["loss"] == pytest.approx(loss(params), rel=1e-5)
+    for place in [0, 17, 500, len(params) - 3]:
+        step = np.zeros_like(params)
+        step[place] = 1e-6
+        assert gradient[place] == pytest.approx(
+            (loss(params + step) - loss(params - step)) / 2e-6, rel=1e-3, abs=1e-6
+        )
+
+
+def test_weight_decay_is_not_in_the_vector_that_replicas_share():
+    with_decay, without = (
+        call(build_tiny_core(with_optimizer(weight_decay=d), dense_model())) for d in (0.5, 0.0)
+    )
+    np.testing.assert_array_equal(with_decay[0], without[0])
+    assert with_decay[2] == without[2]
+
+
+def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
+    """Why statistics may be averaged with the gradients: their update is linear."""
+    core = build_tiny_core(EXPERIMENT, build_small_model())
+    old = core.initial_state().vectors["stats"]
+    new = [call(core, replica=replica)[1] for replica in range(4)]
+    assert all(np.abs(a - b).max() > 1e-4 for a, b in itertools.pairwise(new))
+    batches = [(n.astype(float) - 0.9 * old) / 0.1 for n in new]
+    np.testing.assert_allclose(
+        np.mean(new, axis=0), 0.9 * old + 0.1 * np.mean(batches, axis=0), rtol=1e-5
+    )
+    mean = np.concatenate(
+        [np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(len(TAIL))]
+    ).astype(np.float32)
+    vectors = {name: tf.constant(v) for name, v in core.initial_state().vectors.items()}
+    after = core.apply(vectors, tf.constant(mean), tf.constant([0.1, 1.0, 1.0]))
+    np.testing.assert_array_equal(
+        after["stats"].numpy(), mean[core.layout.sizes()["params"] : -len(TAIL)]
+    )
+
+
+def test_a_request_to_stop_travels_in_the_tail():
+    assert call(build_tiny_core(EXPERIMENT, dense_model()), stop=1.0)[2]["stop"] == 1
+
+
+def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
+    def gradient(step=0, replica=0, seed=11):
+        core = build_tiny_core(
+            replace(EXPERIMENT, seed=seed), dense_model(keras.layers.Dropout(0.5))
+        )
+        images, targets, labels = (
+            tf.ones([4, *SHAPE]),
+            tf.one_hot([1, 2, 3, 4], CLASSES),
+            tf.constant([1, 2, 3, 4]),
+        )
+        state = core.initial_state().vectors
+        where = number(step), number(replica), tf.zeros([2])
+        return core.replica_step(
+            *(tf.constant(state[n]) for n in ("params", "stats")), images, targets, labels, *where
+        ).numpy()
+
+    first = gradient()
+    assert (first[: -len(TAIL) - CLASSES].reshape(-1, CLASSES) == 0).all(
+        1
+    ).mean() > 0.01  # pixels that all four examples dropped
+    np.testing.assert_array_equal(gradient(), first)
+    for other in (
+        gradient(step=1),
+        gradient(replica=1),
+        gradient(step=1, replica=1),
+        gradient(seed=12),
+    ):
+        assert (other != first).mean() > 0.2
+
+
+def test_two_dropout_layers_drop_different_units():
+    x = keras.Input((1000,))
+    model = keras.Model(
+        x,
+        keras.layers.Dropout(0.5)(x)
+        - keras.layers.Dropout(0.5)(x)
+        + 0 * keras.layers.Dense(1000)(x),
+    )
+    template = build_template(model)
+    state = template.initial()
+    key = tf.constant([1, 2], tf.int64)
+    arguments = tf.constant(state["params"]), tf.constant(state["stats"]), tf.ones([1, 1000])
+    outputs, _, _ = template.call(*arguments, training=True, key=key)
+    assert 300 < (outputs.numpy() != 0).sum() < 700
+    still, _, _ = template.call(*arguments, training=False)
+    np.testing.assert_array_equal(still.numpy(), np.zeros((1, 1000)))
+
+
+def test_dropout_is_off_in_evaluation():
+    core = build_tiny_core(EXPERIMENT, dense_model(keras.layers.Dropout(0.5)))
+    plain = build_tiny_core(EXPERIMENT, dense_model())
+    rows = []
+    for each in (core, plain):
+        vectors = each.initial_state().vectors
+        rows.append(
+            each.evaluate_batch["test"](
+                tf.constant(vectors["params"]), tf.constant(vectors["stats"]), number(0)
+            ).numpy()
+        )
+    np.testing.assert_array_equal(*rows)
+
+
+def test_a_regulariser_counts_in_the_loss_and_the_gradient():
+    regularised = dense_model(kernel_regularizer=keras.regularizers.L2(0.1))
+    core = check_against_keras(EXPERIMENT, regularised)
+    plain = build_tiny_core(EXPERIMENT, dense_model())
+    kernel = plain.initial_state().vectors["params"][:-CLASSES]
+    (gradient, _, tail), (bare, _, bare_tail) = call(core), call(plain)
+    np.testing.assert_allclose((gradient - bare)[:-CLASSES], 0.2 * kernel, rtol=1e-3, atol=1e-6)
+    assert tail["loss"] - bare_tail["loss"] == pytest.approx(
+        0.1 * (kernel.astype(float) ** 2).sum(), rel=1e-4
+    )
+
+
+def test_a_model_with_a_persons_own_layers_trains():
+    core = check_against_keras(EXPERIMENT, dense_model(OwnLayer()))
+    assert [name for name, _ in core.layout.parts["stats"]] == ["sequential/own_layer/seen"]
+    assert call(core, replica=0)[1] != call(core, replica=1)[1]
+
+
+def test_a_layer_that_is_frozen_keeps_its_weights():
+    frozen = keras.layers.Dense(6, trainable=False)
+    core = check_against_keras(EXPERIMENT, dense_model(frozen))
+    np.testing.assert_array_equal(call(core)[1], core.initial_state().vectors["stats"])
+    assert core.layout.sizes()["stats"] == 192 * 6 + 6
+
+
+def test_probabilities_give_the_gradients_of_logits():
+    probabilities = replace(EXPERIMENT, model=replace(EXPERIMENT.model, outputs="probabilities"))
+    core = check_against_keras(probabilities, dense_model(activation="softmax"), from_logits=False)
+    logits = build_tiny_core(EXPERIMENT, dense_model())
+    np.testing.assert_allclose(call(core)[0], call(logits)[0], rtol=1e-3, atol=1e-6)
+    assert call(core)[2]["loss"] == pytest.approx(call(logits)[2]["loss"], rel=1e-5)
+
+
+def test_a_probability_of_zero_gives_a_large_loss_not_an_infinite_one():
+    probabilities = replace(EXPERIMENT, model=replace(EXPERIMENT.model, outputs="probabilities"))
+    core = build_tiny_core(probabilities, dense_model(activation="softmax"))
+    state = core.initial_state().vectors
+    gradient, _, tail = call(core, state=state | {"params": state["params"] * 1e4})
+    assert 1 < tail["loss"] < 20
+    assert np.isfinite(gradient).all()
+
+
+def test_an_integer_variable_is_a_clear_error():
+    with pytest.raises(
+        UserError, match=r"sequential/counter/calls is int32; .* make it a float or remove it"
+    ):
+        build_template(dense_model(Counter()))
+
+
+def test_a_model_without_trainable_weights_is_a_clear_error():
+    model = dense_model()
+    model.trainable = False
+    with pytest.raises(UserError, match="no trainable weights"):
+        build_template(model)
+
+
+def test_a_model_without_statistics_has_an_empty_vector_of_them():
+    core = build_tiny_core(EXPERIMENT, dense_model())
+    assert core.layout.sizes()["stats"] == 0
+    gradient, stats, _ = call(core)
+    assert len(stats) == 0
+    assert len(gradient) == 192 * 10 + 10
+
+
+def test_assigning_the_vectors_puts_them_into_the_keras_model():
+    model = build_small_model()
+    template = build_template(model)
+    other = build_template(build_small_model(seed=5)).initial()
+    before = template.initial()
+    assert not np.array_equal(before["params"], other["params"])
+    template.assign(other["params"], other["stats"] + 1)
+    np.testing.assert_array_equal(template.initial()["params"], other["params"])
+    np.testing.assert_array_equal(template.initial()["stats"], other["stats"] + 1)
+
+
+def test_bfloat16_layers_keep_a_float32_state():
+    experiment: Experiment = replace(EXPERIMENT, precision="bfloat16")
+    try:
+        core = build_tiny_core(experiment)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    exact = build_tiny_core(EXPERIMENT)
+    (rough, stats, tail), (gradient, _, exact_tail) = call(core), call(exact)
+    assert rough.dtype == stats.dtype == np.float32
+    assert core.initial_state().vectors["params"].dtype == np.float32
+    assert tail["loss"] == pytest.approx(exact_tail["loss"], rel=0.05)
+    cosine = rough @ gradient / np.linalg.norm(rough) / np.linalg.norm(gradient)
+    assert 0.9 < cosine < 0.99999
+
+
+def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
+    losses = []
+    for policy, strength in [("mixed_bfloat16", 0.1), ("mixed_bfloat16", 0.0), ("float32", 0.1)]:
+        keras.utils.set_random_seed(4)  # the layer draws its own seed when it is made
+        layer = keras.layers.Dense(
+            6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength)
+        )
+        losses.append(
+            call(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2]["loss"]
+        )
+    regularised, plain, exact = losses
+    assert regularised > plain + 0.01
+    assert regularised == pytest.approx(exact, rel=0.1)

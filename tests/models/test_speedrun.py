@@ -1,0 +1,288 @@
+"""What a short training needs: whitening, identity, crops, light, small images first and views,
+each against NumPy; and all together, with the same bits on one and two workers."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_order_augment import UNIT, drawn_by_numpy, to_pixels, train_batch
+
+from helpers import paceline, result_of
+from paceline.data.batches import evaluation_images
+from paceline.engines.collective import CollectiveEngine
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data, Model
+from paceline.experiment.recipes.table import get_recipe
+from paceline.experiment.views import views_of
+from paceline.maths.view_average import mean_over_views, see
+from paceline.models.initializers import Identity
+from paceline.models.whitening import EPSILON, whiten, whitening_filters
+from paceline.worker_build import _check_sizes
+from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, number, pictures
+
+SMALL = replace(
+    get_recipe("cifar10-speedrun"),
+    data=replace(
+        get_recipe("cifar10-speedrun").data,
+        source="shapes",
+        train_size=80,
+        test_size=30,
+        sizes=(16,),
+        size_epochs=(1.0,),
+    ),
+    model=replace(get_recipe("cifar10-speedrun").model, width=8, whitening=40),
+    global_batch_size=16,
+    replicas=2,
+    epochs=2,
+)
+FLAGS = (
+    *("train", "cifar10-speedrun", "--data.source", "shapes", "--data.train-size", "80"),
+    *("--data.test-size", "30", "--data.sizes", "16", "--data.size-epochs", "1"),
+    *("--model.width", "8", "--model.whitening", "40", "--global-batch-size", "16"),
+    *("--epochs", "2", "--optimizer.ema", "0.5", "--optimizer.ema-power", "1"),
+)
+
+
+# ---- initial values ------------------------------------------------------------------------------
+
+
+def test_the_covariance_of_whitened_patches_is_the_identity():
+    images = pictures(60, (12, 12, 3))[0]
+    factors = 1 / np.array([60.0, 50.0, 70.0])
+    filters = whitening_filters(images, 2, factors)
+    assert filters.shape == (2, 2, 3, 24)
+    np.testing.assert_array_equal(filters[..., 12:], -filters[..., :12])
+    scaled = tf.constant((images - 100.0) * factors, tf.float32)
+    outputs = tf.nn.conv2d(scaled, filters[..., :12], 1, "VALID").numpy().reshape(-1, 12)
+    covariance = np.cov(outputs, rowvar=False)
+    assert np.abs(covariance - np.eye(12)).max() < 100 * EPSILON  # EPSILON over the least variance
+
+
+def test_the_chief_puts_the_filters_into_the_first_convolution_and_the_average():
+    source = build_source(shape=(32, 32, 3))
+    averaged = replace(SMALL, optimizer=replace(SMALL.optimizer, ema=0.9))
+    core = build_tiny_core(averaged, source=source)
+    first = core.initial_state()
+    state = whiten(first, core.template, source.train, SMALL.data, 30)
+    images = source.train.read(tf.range(30, dtype=tf.int64))[0].numpy()
+    wanted = whitening_filters(images, 2, 1 / np.array(SMALL.data.std)).ravel()
+    for vector in ("params", "ema"):
+        np.testing.assert_array_equal(state.vectors[vector][: len(wanted)], wanted)
+        np.testing.assert_array_equal(
+            state.vectors[vector][len(wanted) :], first.vectors[vector][len(wanted) :]
+        )
+    assert not np.array_equal(first.vectors["params"][: len(wanted)], wanted), "it is a copy"
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "message"),
+    [
+        (SMALL.data, Model(depth=8), "stem_conv/kernel has 16 filters.*it must have 54"),
+        (replace(SMALL.data, scaling="standardise"), SMALL.model, "not standardise"),
+    ],
+)
+def test_whitening_that_does_not_fit_is_a_clear_error(data, model, message):
+    source = build_source(shape=(32, 32, 3))
+    core = build_tiny_core(replace(EXPERIMENT, model=model), source=source)
+    with pytest.raises(UserError, match=message):
+        whiten(core.initial_state(), core.template, core.train, data, 10)
+
+
+@pytest.mark.parametrize("channels", [(4, 8), (8, 4), (8, 8)])
+def test_identity_copies_its_input_into_the_first_channels(channels):
+    inputs, outputs = channels
+    x = np.random.default_rng(0).standard_normal((2, 5, 5, inputs)).astype(np.float32)
+    kernel = Identity(seed=3)((3, 3, inputs, outputs), "float32")
+    y = tf.nn.conv2d(x, kernel, 1, "SAME").numpy()
+    common = min(channels)
+    np.testing.assert_array_equal(y[..., :common], x[..., :common])
+    rest = np.asarray(kernel)[..., common:]
+    assert rest.size == 0 or 0.9 < rest.std() * (3 * 9 * inputs) ** 0.5 < 1.1
+    np.testing.assert_array_equal(kernel, Identity(seed=3)((3, 3, inputs, outputs), "float32"))
+
+
+# ---- images --------------------------------------------------------------------------------------
+
+
+def crop_by_numpy(picture, data, row, column, mirror):
+    """Pad by NumPy, then cut."""
+    side, pad = data.crop_size or picture.shape[0], data.padding
+    extra = side - picture.shape[0]
+    around = [[pad + extra // 2, pad + extra - extra // 2]] * 2 + [[0, 0]]
+    padded = np.pad(picture, around, "reflect" if data.padding_mode == "reflect" else "constant")
+    top, left = row % (2 * pad + 1), column % (2 * pad + 1)
+    crop = padded[top : top + side, left : left + side]
+    return crop[:, ::-1] if data.flip and mirror % 2 else crop
+
+
+@pytest.mark.parametrize("mode", ["reflect", "zeros"])
+@pytest.mark.parametrize(("padding", "crop_size"), [(2, 0), (2, 9), (0, 11), (3, 8)])
+def test_padded_crops_equal_numpy_pixel_for_pixel(mode, padding, crop_size):
+    data = replace(UNIT, padding=padding, padding_mode=mode, crop_size=crop_size, flip=True)
+    batch, raw, chosen = train_batch(data, 3, 1, shape=(8, 8, 3))
+    draws = [drawn_by_numpy(name, 5, 1, chosen) for name in ("crop/row", "crop/column", "flip")]
+    wanted = [crop_by_numpy(*each) for each in zip(raw, [data] * 8, *draws, strict=True)]
+    np.testing.assert_array_equal(to_pixels(batch.images), wanted)
+
+
+@pytest.mark.parametrize(("side", "before"), [(33, 0), (34, 1), (32, 0)])
+def test_evaluation_takes_the_crop_in_the_centre(side, before):
+    images = pictures(3, (32, 32, 3))[0]
+    data = Data(padding=2, padding_mode="reflect", crop_size=side)
+    found = evaluation_images(data, tf.constant(images), tf.range(3)).numpy()
+    around = [[0, 0], [before, side - 32 - before], [before, side - 32 - before], [0, 0]]
+    np.testing.assert_array_equal(found, np.pad(images, around, "reflect"))
+
+
+def test_brightness_and_contrast_equal_numpy():
+    plain, _, chosen = train_batch(Data(), 3, 1)
+    lit, _, _ = train_batch(Data(brightness=0.2, contrast=0.3), 3, 1)
+    light, contrast = (
+        drawn_by_numpy(name, 5, 1, chosen) / 2**30 - 1 for name in ("brightness", "contrast")
+    )
+    wanted = plain.images.numpy() * (1 + 0.3 * contrast)[:, None, None, None]
+    wanted += 0.2 * light[:, None, None, None]
+    np.testing.assert_allclose(lit.images, wanted, atol=1e-5)
+    assert np.abs(light).max() <= 1
+    assert np.ptp(light) > 0.5
+
+
+def test_small_images_are_reduced_before_they_are_cropped():
+    source, data = build_source(shape=(8, 8, 3)), replace(SMALL.data, sizes=(6,), crop_size=9)
+    core = build_tiny_core(replace(EXPERIMENT, data=replace(data, padding=1)), source=source)
+    small = core.phases[0].batch(number(0), number(0))
+    large = core.phases[-1].batch(number(3), number(0))
+    assert small.images.shape[1:] == (6, 6, 3)
+    assert large.images.shape[1:] == (9, 9, 3)
+    plain = replace(data, padding=0, flip=False, brightness=0.0, contrast=0.0, scaling="unit")
+    core = build_tiny_core(replace(EXPERIMENT, data=plain), source=source)
+    batch = core.phases[0].batch(number(0), number(0))
+    images, labels = source.train.read(tf.range(source.train.size, dtype=tf.int64))
+    reduced = tf.round(tf.image.resize(images, (6, 6), antialias=True)).numpy()
+    found = to_pixels(batch.images)
+    for image, label in zip(found, batch.labels.numpy(), strict=True):
+        same = (reduced == image).all((1, 2, 3)) & (labels.numpy() == label)
+        assert same.sum() == 1
+
+
+def test_a_model_for_one_size_only_is_refused_with_the_size():
+    with pytest.raises(
+        UserError, match=r"data.sizes has 6, but the model does not accept images of"
+    ):
+        _check_sizes(Data(sizes=(6,), size_epochs=(1.0,)), build_small_model())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sizes": (6,)}, "must have the same length"),
+        ({"sizes": (6, 7), "size_epochs": (2.0, 1.0)}, "epochs must rise"),
+        ({"crop_size": 9, "image_size": 9}, "give one of them"),
+        ({"contrast": 2.0}, r"data.contrast is 2.0; it must be in \[0, 1\]"),
+    ],
+)
+def test_wrong_settings_of_images_are_clear_errors(changes, message):
+    with pytest.raises(UserError, match=message):
+        replace(EXPERIMENT, data=replace(EXPERIMENT.data, **changes))
+
+
+def test_reflected_padding_larger_than_the_image_is_refused():
+    with pytest.raises(UserError, match="reflect cannot add 9 pixels to images of 8 pixels; use 7"):
+        build_tiny_core(replace(EXPERIMENT, data=Data(padding=9, padding_mode="reflect")))
+
+
+# ---- views ---------------------------------------------------------------------------------------
+
+
+def test_a_view_is_the_image_moved_and_mirrored():
+    images = np.arange(2 * 4 * 5 * 3, dtype=np.float32).reshape(2, 4, 5, 3)
+    padded = np.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]], "reflect")
+    for view in views_of("shifts"):
+        first = 1 - view.shift
+        wanted = padded[:, first : first + 4, first : first + 5]
+        wanted = wanted[:, :, ::-1] if view.mirrored else wanted
+        np.testing.assert_array_equal(see(tf.constant(images), view), wanted)
+
+
+@pytest.mark.parametrize(("views", "count"), [("none", 1), ("mirror", 2), ("shifts", 6)])
+def test_views_give_the_mean_of_single_predictions(views, count):
+    model = build_small_model()
+    images = tf.constant(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), tf.float32)
+    chosen = views_of(views)
+    assert len(chosen) == count
+    assert sum(view.share for view in chosen) == 1
+    single = [view.share * np.float64(model(see(images, view))) for view in chosen]
+    found = mean_over_views(model, images, views)
+    np.testing.assert_allclose(found, np.sum(single, 0), atol=1e-6)
+    inputs = keras.Input((8, 8, 3))
+    graph = keras.Model(inputs, mean_over_views(model, inputs, views))
+    np.testing.assert_allclose(graph(images), found, atol=1e-6)
+
+
+# ---- all together --------------------------------------------------------------------------------
+
+
+def test_the_recipe_learns_and_changes_size_and_frozen_weights_on_the_way():
+    core = build_tiny_core(replace(SMALL, epochs=6), source=build_source(80, 30, (32, 32, 3)))
+    assert [phase.first for phase in core.phases] == [0, 4, 5]
+    engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
+    state = whiten(core.initial_state(), core.template, core.train, SMALL.data, 40)
+    engine.load(state)
+    losses = [engine.advance(k, k + 1)["per_step"]["loss"][0] for k in range(core.plan.total_steps)]
+    assert np.isfinite(losses).all()
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.1
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("speedrun")
+    assert paceline(*FLAGS, "--run-dir", "run", cwd=folder).code == 0
+    return folder / "run"
+
+
+def test_two_workers_give_the_same_bits_as_one(alone: Path, tmp_path: Path) -> None:
+    """With whitening, Muon, small images first, frozen weights and a scheduled average."""
+    assert paceline(*FLAGS, "--run-dir", "run", "--workers", "2", cwd=tmp_path).code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(alone)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_resume_gives_the_same_bits(alone: Path, tmp_path: Path) -> None:
+    flags = (*FLAGS, "--run-dir", "run")
+    assert paceline(*flags, "--workers", "2", "--stop-at", "4", cwd=tmp_path).code == 0
+    assert paceline(*flags, cwd=tmp_path).code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(alone)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("--workers", "2", "--ps", "2"),
+        ("--workers", "1", "--ps", "3"),
+        ("--on", "ray", "--workers", "2"),
+        ("--workers", "2", "--kernels", "own"),
+    ],
+)
+def test_every_engine_gives_the_same_bits(place, alone: Path, tmp_path: Path) -> None:
+    ended = paceline(*FLAGS, "--run-dir", "run", *place, cwd=tmp_path, timeout_s=240)
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(alone)["state_sha256"]
+
+
+CIFAR10 = os.environ.get("PACELINE_CIFAR10", "")
+
+
+@pytest.mark.long
+@pytest.mark.hours
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not CIFAR10, reason="PACELINE_CIFAR10 does not name the folder of CIFAR-10")
+def test_two_epochs_of_the_speedrun_reach_their_known_accuracy(tmp_path: Path) -> None:
+    flags = ("--data.dir", CIFAR10, "--epochs", "2", "--data.size-epochs", "1", "--run-dir", "run")
+    ended = paceline("train", "cifar10-speedrun", *flags, cwd=tmp_path, timeout_s=1500)
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["test_accuracy"] > 0.86

@@ -1,0 +1,152 @@
+"""TF_CONFIG of every kind that platforms write, and of kinds that nobody should."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.cluster import Cluster
+from paceline.errors import UserError
+from paceline.places.tf_config_variable import parse_tf_config
+
+CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"
+
+
+def parse(cluster: Any, role: Any = "worker", index: Any = 0, **more: Any) -> tuple[Cluster, str]:
+    return parse_tf_config(
+        json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, **more})
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "role", "index", "addresses", "own"),
+    [
+        ({"worker": [ONE, TWO]}, "worker", 0, (ONE, TWO), 0),
+        ({"worker": [ONE, TWO]}, "worker", "1", (ONE, TWO), 1),
+        ({"chief": [CHIEF], "worker": [ONE]}, "chief", 0, (CHIEF, ONE), 0),
+        ({"chief": [CHIEF], "worker": [ONE, TWO]}, "worker", 1, (CHIEF, ONE, TWO), 2),
+        ({"master": [CHIEF], "worker": [ONE]}, "worker", 0, (CHIEF, ONE), 1),
+        ({"master": [CHIEF]}, "master", 0, (CHIEF,), 0),
+        ({"worker": [ONE], "ps": []}, "worker", 0, (ONE,), 0),
+        ({"chief": [CHIEF], "worker": [ONE], "evaluator": [TWO]}, "worker", 0, (CHIEF, ONE), 1),
+    ],
+)
+def test_roles_and_order(
+    cluster: Any, role: str, index: Any, addresses: tuple[str, ...], own: int
+) -> None:
+    parsed, run_dir = parse(cluster, role, index)
+    assert (parsed.addresses, parsed.index, parsed.role, run_dir) == (addresses, own, "worker", "")
+    assert parsed.is_chief == (own == 0)
+
+
+def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
+    for cluster in ({"worker": [ONE]}, {"worker": [ONE], "evaluator": [TWO]}):
+        parsed, _ = parse(cluster, "evaluator")
+        assert (parsed.role, parsed.num_workers, parsed.is_chief) == ("evaluator", 1, False)
+
+
+@pytest.mark.parametrize("chief", ["chief", "master"])
+@pytest.mark.parametrize(
+    ("role", "index", "name", "address", "serves"),
+    [
+        ("worker", 0, "worker 0", ONE, True),
+        ("worker", 1, "worker 1", TWO, True),
+        ("ps", 0, "ps 0", "p:4", True),
+    ],
+)
+def test_beside_parameter_servers_the_chief_does_not_compute(
+    chief: str, role: str, index: int, name: str, address: str, serves: bool
+) -> None:
+    cluster = {chief: [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
+    parsed, _ = parse(cluster, role, index)
+    assert (parsed.name, parsed.address, parsed.serves, parsed.num_workers, parsed.is_chief) == (
+        name,
+        address,
+        serves,
+        2,
+        False,
+    )
+    lead, _ = parse(cluster, chief, 0)
+    assert (lead.name, lead.address, lead.serves, lead.num_workers, lead.is_chief) == (
+        "chief",
+        CHIEF,
+        False,
+        2,
+        True,
+    )
+    assert lead.tasks == {"chief": [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
+
+
+def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:
+    _, run_dir = parse({"worker": [ONE]}, environment="cloud", model_dir="/shared/run")
+    assert run_dir == "/shared/run"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "has no 'cluster'"),
+        ('{"cluster": {"worker": ["a:1"]}}', "has no 'task'"),
+        ('{"cluster": [], "task": {}}', "has no 'cluster'"),
+    ],
+)
+def test_what_is_no_tf_config_at_all(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_tf_config(text)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "role", "index", "message"),
+    [
+        ({"worker": []}, "worker", 0, "no chief and no worker"),
+        ({"worker": ["a"]}, "worker", 0, "'a'; it must be host:port"),
+        ({"worker": ["a:0"]}, "worker", 0, "must be host:port"),
+        ({"worker": ["a:99999"]}, "worker", 0, "must be host:port"),
+        ({"worker": [1]}, "worker", 0, "must be host:port"),
+        ({"worker": "a:1"}, "worker", 0, "must be a list"),
+        ({"worker": [ONE, ONE]}, "worker", 0, "names an address twice"),
+        ({"worker": [ONE]}, "worker", 1, "task is worker 1, but its cluster has 1"),
+        ({"worker": [ONE]}, "chief", 0, "task is chief 0, but its cluster has 0"),
+        ({"worker": [ONE]}, "worker", -1, "task index is -1"),
+        ({"worker": [ONE]}, "worker", True, "task index is True"),
+        ({"worker": [ONE]}, "boss", 0, "task type is 'boss'"),
+        ({"workers": [ONE]}, "worker", 0, "unknown role 'workers'"),
+        ({"chief": [CHIEF], "master": [ONE]}, "chief", 0, "both chief and master"),
+        ({"chief": [CHIEF, ONE]}, "chief", 0, "2 chiefs"),
+        ({"worker": [ONE]}, "evaluator", 1, "a run has one evaluator"),
+        ({"worker": None}, "worker", 0, "must be a list"),
+        ({"worker": {"0": ONE}}, "worker", 0, "must be a list"),
+        ({"worker": [""]}, "worker", 0, "must be host:port"),
+        ({"worker": ["http://a:1"]}, "worker", 0, "must be host:port"),
+        ({"worker": ["a:-1"]}, "worker", 0, "must be host:port"),
+        ({"worker": ["::1:3"]}, "worker", 0, "must be host:port"),
+        ({"worker": [None]}, "worker", 0, "must be host:port"),
+        ({"worker": [ONE]}, "worker", "one", "task index is 'one'"),
+        ({"worker": [ONE]}, "worker", 0.5, "task index is 0.5"),
+        ({"worker": [ONE]}, "worker", None, "task index is None"),
+        ({"worker": [ONE]}, ["worker"], 0, "task type is"),
+        ({"worker": [ONE]}, None, 0, "task type is None"),
+        ({"chief": [ONE], "worker": [ONE]}, "chief", 0, "names an address twice"),
+        ({"evaluator": [ONE]}, "evaluator", 0, "no chief and no worker"),
+        ({}, "worker", 0, "no chief and no worker"),
+        ({"worker": [ONE], "ps": [TWO]}, "worker", 0, "ps tasks but no chief"),
+        ({"chief": [CHIEF], "ps": [TWO]}, "chief", 0, "ps tasks but no worker"),
+        (
+            {"chief": [CHIEF], "worker": [ONE], "ps": [TWO]},
+            "ps",
+            1,
+            "task is ps 1, but its cluster has 1 of that role",
+        ),
+        ({"chief": [CHIEF], "worker": [ONE], "ps": [ONE]}, "ps", 0, "names an address twice"),
+    ],
+)
+def test_a_malformed_cluster_is_one_clear_line(
+    cluster: Any, role: Any, index: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        parse(cluster, role, index)
+    assert "\n" not in str(error.value)

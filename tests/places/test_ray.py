@@ -1,0 +1,579 @@
+"""Ray: real clusters of one and several nodes, the same bits as one process, and many faults."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import tensorflow as tf
+from keras.src.utils.naming import reset_uids
+from ray.cluster_utils import Cluster
+
+from helpers import (
+    TIMEOUT_S,
+    WEIGHTS,
+    Program,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+    write_own_code,
+)
+from paceline.engines.collective import CollectiveEngine
+from paceline.engines.compare import fingerprint
+from paceline.engines_more.object_store import actor as actor_module
+from paceline.engines_more.object_store import crew as crew_module
+from paceline.engines_more.object_store.crew import Crew
+from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
+from paceline.errors import UserError
+from paceline.experiment.experiment import Sync
+from paceline.experiment.recipes.table import get_recipe
+from paceline.job import Job, Place, Run
+from paceline.job import Ray as RayFlags
+from paceline.places.ray import Host
+from paceline.worker_build import build_core_for
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS, METHODS = 8, ("weights", "gradients")  # the last crew is used by the tests that follow
+STORE_BYTES = 150_000_000
+
+
+class Nodes:
+    """A cluster of this test process alone, its driver connected."""
+
+    def __init__(self) -> None:
+        quiet = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **quiet})
+        self.address = self.cluster.address
+        self.second = self.cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+
+    def add(self) -> Any:
+        return self.cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """Two nodes of two CPUs each; four workers are on both."""
+    os.environ["RAY_AUTH_MODE"], before = "disabled", os.environ.get("RAY_AUTH_MODE")
+    started = Nodes()
+    yield started
+    ray.shutdown()
+    started.cluster.shutdown()
+    os.environ.pop("RAY_AUTH_MODE") if before is None else os.environ.update(RAY_AUTH_MODE=before)
+
+
+def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
+    """The recipe smoke, wider, so that its vectors are large enough for the object store."""
+    smoke = get_recipe("smoke")
+    experiment = replace(
+        smoke, model=replace(smoke.model, width=16), sync=Sync(method=method, every=3)
+    )
+    return Job(
+        experiment,
+        Place(on="ray", workers=workers, max_restarts=5, ray=RayFlags(**flags)),
+        Run(run_dir="unused"),
+    )
+
+
+@cache
+def core_of(method: str) -> Any:
+    return build_core_for(job_of(method))
+
+
+@cache
+def expected(method: str) -> tuple[str, dict[str, Any]]:
+    """Digest and evaluation of one process."""
+    engine = CollectiveEngine(core_of(method), tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
+    engine.load(core_of(method).initial_state())
+    engine.advance(0, STEPS)
+    return engine.state().sha256(), engine.evaluate(final=True)
+
+
+@pytest.fixture(scope="module")
+def crews(nodes: Nodes) -> Iterator[Callable[..., Crew]]:
+    """One crew of actors for each method and size, for all tests; killed actors are replaced."""
+    made: dict[tuple[str, int], Crew] = {}
+
+    def crew(method: str, workers: int = 4) -> Crew:
+        for other in [key for key in made if key != (method, workers)]:
+            made.pop(other).close()  # the cluster has room for one crew
+        if (method, workers) not in made:
+            job = job_of(method, workers)
+            made[method, workers] = Crew(job, partial(build_core_for, job))
+            made[method, workers].meet(fingerprint(job, core_of(method)))
+        fill(made[method, workers], workers)
+        return made[method, workers]
+
+    yield crew
+    for each in made.values():
+        each.close()
+
+
+def fill(crew: Crew, workers: int) -> None:
+    crew.survivors()
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(crew.ready) < workers:
+        crew.recruit()
+        assert not crew.take_in(1.0)
+        assert time.monotonic() < deadline, "no replacement came"
+
+
+def engine_of(method: str, crew: Crew, workers: int = 4, step: int = 0) -> ObjectStoreEngine:
+    engine = ObjectStoreEngine(job_of(method, workers), core_of(method), crew)
+    engine.load(core_of(method).initial_state())
+    if step:
+        engine.advance(0, step)
+    return engine
+
+
+def assert_as_expected(engine: ObjectStoreEngine, method: str, metrics: dict[str, Any]) -> None:
+    digest, evaluation = expected(method)
+    assert metrics["step"] == STEPS
+    assert np.isfinite(metrics["per_step"]["loss"]).all()
+    assert engine.evaluate(final=True) == evaluation
+    assert engine.state().sha256() == digest
+
+
+TWO_WORKERS = ("--on", "ray", "--workers", "2", "--run-dir", "run")
+COLLECTIVE = (*TWO_WORKERS, "--ray.exchange", "collective")
+
+
+@contextmanager
+def training(folder: Path, *flags: str, until: str = "reached") -> Iterator[Program]:
+    """Train smoke until it waits for a signal, or until a process with such a name is there."""
+    write_own_code(folder)
+    waits = ("--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", *flags, *waits, cwd=folder) as running:
+        wait_until(
+            lambda: (folder / until).exists() or running.find(until) or not running.is_running()
+        )
+        yield running
+
+
+# --- examples, before the actors of other tests have all CPUs
+
+
+@pytest.fixture
+def run_example(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], list[str]]:
+    """Run an example in this process, which is connected already; return the lines it prints."""
+
+    def run(name: str) -> list[str]:
+        monkeypatch.setattr(ray, "init", lambda: None)
+        reset_uids()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.mark.long
+def test_the_example_of_a_keras_actor(run_example: Callable[[str], list[str]]) -> None:
+    first, same, second = run_example("ray_keras_actor.py")
+    assert same == "both predict the same: True"
+    assert float(second.split(":")[1]) < float(first.split(":")[1])
+
+
+@pytest.mark.long  # it waited for cores beside the other tests' actors
+def test_the_example_of_weight_averaging(run_example: Callable[[str], list[str]]) -> None:
+    first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py"))
+    assert last < first / 2
+
+
+def test_the_example_of_gradient_averaging_finds_the_line(
+    run_example: Callable[[str], list[str]],
+) -> None:
+    (line,) = run_example("ray_gradient_averaging.py")
+    _, _, slope, _, _, offset = line.split()
+    assert abs(float(slope) - 0.1) < 0.02
+    assert abs(float(offset) - 0.3) < 0.02
+
+
+# --- the same bits
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_to_four_workers_on_two_nodes_give_the_bits_of_one_process(
+    crews: Callable[..., Crew], method: str
+) -> None:
+    most = 4 if method == "gradients" else 3
+    for workers in [count for count in (4, 3, 1) if count <= most]:
+        crew = crews(method, most)
+        crew.ready, spare = crew.ready[:workers], crew.ready[workers:]
+        engine = engine_of(method, crew, most)
+        metrics = engine.advance(0, STEPS)
+        assert_as_expected(engine, method, metrics)
+        assert len(metrics["per_step"]["loss"]) == STEPS
+        crew.ready += spare
+
+
+def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_nothing_of_ray(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    ended = paceline("train", "smoke", *TWO_WORKERS, cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, ""), ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert "2 workers" in ended.out
+    assert "ray" not in ended.out.lower()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("workers", "flags"),
+    [
+        ("1", ()),
+        ("3", ()),
+        ("4", WEIGHTS),
+        ("5", ("--replicas", "8")),
+        ("5", ("--replicas", "8", "--ray.exchange", "collective")),
+    ],
+)
+def test_the_command_gives_the_bits_of_one_process(
+    uninterrupted: Path, averaged: Path, tmp_path: Path, workers: str, flags: tuple[str, ...]
+) -> None:
+    place = ("--on", "ray", "--workers", workers)
+    many = paceline("train", "smoke", "--run-dir", "many", *place, *flags, cwd=tmp_path)
+    one = averaged if flags == WEIGHTS else uninterrupted
+    if "--replicas" in flags:
+        one = tmp_path / "one"
+        paceline("train", "smoke", "--run-dir", "one", "--replicas", "8", cwd=tmp_path)
+    assert many.last_line["state_sha256"] == result_of(one)["state_sha256"]
+
+
+@pytest.mark.long
+def test_the_exchange_collective_gives_the_bits_of_one_process(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    ended = paceline("train", "smoke", *COLLECTIVE, cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_killed_worker_of_the_exchange_collective_is_started_again(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    with training(tmp_path, *COLLECTIVE) as running:
+        os.kill(running.workers()[-1], signal.SIGKILL)
+        ended = running.wait()
+    assert ended.code == 0, ended
+    assert "again from the last checkpoint" in ended.out
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+# --- faults
+
+
+def spoil(actor: Any, phase: str, how: str) -> None:
+    """Let the actor fail once, the next time that it gets to a phase of a round."""
+
+    def patch(self: Any) -> None:
+        names = {
+            "computes": "_compute",
+            "has the mean": "_take",
+            "is asked": "_check",
+            "has computed": "_cut",
+        }
+        owner, name = (
+            (actor_module, "mean")
+            if phase == "adds up"
+            else (self, names[phase.removeprefix("already ")])
+        )
+        original = getattr(owner, name)
+
+        def fail(*arguments: Any) -> Any:
+            setattr(owner, name, original)
+            if phase.startswith("already"):
+                original(*arguments)
+            if how == "SIGKILL":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("spoiled")
+
+        setattr(owner, name, fail)
+
+    ray.get(actor.__ray_call__.remote(patch))
+
+
+PHASES = ("is asked", "adds up", "has the mean", "already has the mean", "computes", "has computed")
+
+
+TEAMS = [("weights", 2, 0), ("gradients", 2, 1), ("gradients", 4, 0), ("weights", 3, 1)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "workers", "index", "phase"),
+    [
+        (*team, phase)  # each phase in two teams
+        for turn, team in enumerate(TEAMS)
+        for number, phase in enumerate(PHASES)
+        if turn in (number % 4, (number + 1) % 4)
+    ],
+)
+def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
+    crews: Callable[..., Crew], method: str, workers: int, index: int, phase: str
+) -> None:
+    """In one training: an exception in one actor, then a SIGKILL of the other."""
+    crew = crews(method, workers)
+    engine = engine_of(method, crew, workers, step=3)
+    spoil(crew.ready[index], phase, "exception")
+    assert engine.advance(3, 6)["events"], "nothing failed"
+    assert len(crew.ready) == workers
+    spoil(crew.ready[1 - index], phase, "SIGKILL")
+    metrics = engine.advance(6, STEPS)
+    assert metrics["events"], "nothing failed"
+    assert len(crew.ready) == workers - 1
+    assert_as_expected(engine, method, metrics)
+
+
+def slow_down(actor: Any, seconds: float) -> None:
+    """The next round takes this long, so that something can happen in it."""
+
+    def patch(self: Any) -> None:
+        original = self._compute
+
+        def wait(*arguments: Any) -> Any:
+            self._compute = original
+            time.sleep(seconds)
+            return original(*arguments)
+
+        self._compute = wait
+
+    ray.get(actor.__ray_call__.remote(patch))
+
+
+@pytest.mark.long
+def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(
+    nodes: Nodes, crews: Callable[..., Crew]
+) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=1)
+    for actor in crew.ready:
+        slow_down(actor, 4.0)
+    remove = threading.Timer(
+        0.5, nodes.cluster.remove_node, args=(nodes.second,), kwargs={"allow_graceful": False}
+    )
+    remove.start()
+    events = engine.advance(1, 6)["events"]
+    remove.join()
+    assert "lost a worker" in events[0]
+    assert len(engine._team) < 4
+    nodes.second = nodes.add()
+    fill(crew, 4)
+    metrics = engine.advance(6, STEPS)
+    assert metrics["events"] == ["continuing with 4 workers from step 6"]
+    assert_as_expected(engine, "gradients", metrics)
+
+
+def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=1)
+    actor, before = crew.ready[0], engine.state().sha256()
+    size = sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats")) + 5
+    with pytest.raises(RuntimeError, match="a call of attempt 0"):
+        ray.get(actor.finish.remote(0, (1, 2), np.zeros(size, np.float32)))
+    assert engine.state().sha256() == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("restarts", ["0", "3"])
+def test_a_run_whose_driver_is_killed_goes_on(
+    uninterrupted: Path, tmp_path: Path, restarts: str
+) -> None:
+    """By itself if it may restart, else with the same command; no actor outlives its driver."""
+    flags = (*TWO_WORKERS, "--max-restarts", restarts)
+    with training(tmp_path, *flags) as running:
+        os.kill(running.worker(), signal.SIGKILL)
+        ended = running.wait()
+        running.wait_until_gone(5.0)  # Ray's agents alone would stay for a minute
+    assert ended.code == (1 if restarts == "0" else 0)
+    again = paceline("train", "smoke", *flags, cwd=tmp_path)
+    assert again.code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    with training(tmp_path, *TWO_WORKERS) as running:
+        os.kill(running.pid, signal.SIGTERM)
+        ended = running.wait()
+    assert ended.code == 143
+    assert not result_of(tmp_path / "run")["finished"]
+    assert paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path).code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("until", ["ray::Host", "reached"], ids=["placing", "training"])
+def test_a_sigterm_to_the_driver_of_the_exchange_collective_ends_all(
+    uninterrupted: Path, tmp_path: Path, until: str
+) -> None:
+    """Also before there is a worker, a stopped training is not a finished one."""
+    with training(tmp_path, *COLLECTIVE, until=until) as running:
+        os.kill(running.workers()[0], signal.SIGTERM)
+        ended = running.wait()
+        running.wait_until_gone(5.0)
+    assert ended.code == 143, ended
+    again = paceline("train", "smoke", *COLLECTIVE, cwd=tmp_path)
+    assert again.code == 0, again
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def test_an_actor_without_a_worker_is_asked_to_stop_again() -> None:
+    host, numbers = Host("."), list[int]()
+    assert not host.interrupt()
+    host._interrupt = numbers.append
+    assert host.interrupt()
+    assert numbers == [signal.SIGTERM]
+
+
+# --- resources
+
+
+@pytest.mark.long
+def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are(
+    nodes: Nodes, crews: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crews("gradients", 2).close()
+    monkeypatch.setattr(crew_module, "PLACED_S", 3.0)
+    job = job_of("gradients", workers=4, cpus_per_worker=2)  # there is room for two
+    crew = Crew(job, partial(build_core_for, job))
+    try:
+        crew.meet(fingerprint(job, core_of("gradients")))
+        engine = ObjectStoreEngine(job, core_of("gradients"), crew)
+        engine.load(core_of("gradients").initial_state())
+        metrics = engine.advance(0, STEPS)
+        assert "2 of 4 workers found a place" in metrics["events"][0]
+        assert_as_expected(engine, "gradients", metrics)
+    finally:
+        crew.close()
+
+
+def test_the_object_store_holds_no_more_after_many_rounds(
+    nodes: Nodes, crews: Callable[..., Crew]
+) -> None:
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    engine = engine_of("gradients", crews("gradients"), step=2)
+
+    def store() -> Any:
+        return get_memory_info_reply(get_state_from_address(nodes.address)).store_stats
+
+    def used() -> int:
+        return store().object_store_bytes_used
+
+    engine.advance(2, 12)
+    time.sleep(0.5)
+    before = used()
+    engine.advance(12, 112)
+    wait_until(
+        lambda: used() <= before + vector_bytes(), 10.0, f"{used():,} bytes, before {before:,}"
+    )
+    assert store().spilled_bytes_total == 0
+
+
+def vector_bytes() -> int:
+    return 4 * sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats"))
+
+
+# The last quick test of actors: nobody has to wait for new ones.
+def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
+    crews: Callable[..., Crew],
+) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=2)
+    spoil(crew.ready[1], "already has the mean", "exception")
+    assert "continuing with 4 workers from step" in engine.advance(2, 4)["events"][0]
+    spoil(crew.ready[1], "computes", "SIGKILL")
+    assert "continuing with 3 workers from step" in engine.advance(4, 6)["events"][0]
+    ray.kill(engine._team[0])  # between two blocks
+    metrics = engine.advance(6, STEPS)
+    spoil(engine._team[0], "is asked", "SIGKILL")  # in an evaluation
+    assert_as_expected(engine, "gradients", metrics)
+
+
+@pytest.mark.long
+def test_with_all_actors_lost_the_engine_gives_up_so_that_the_checkpoint_counts(
+    crews: Callable[..., Crew],
+) -> None:
+    crew = crews("gradients")
+    engine = engine_of("gradients", crew, step=1)
+    for actor in crew.ready:
+        ray.kill(actor)
+    with pytest.raises(ray.exceptions.RayActorError):
+        engine.advance(1, STEPS)
+
+
+# --- what people may get wrong
+
+
+def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = paceline(
+        "train",
+        "smoke",
+        "--on",
+        "ray",
+        "--ray.address",
+        "127.0.0.1:1",
+        "--run-dir",
+        "run",
+        cwd=tmp_path,
+    )
+    assert time.monotonic() - began < 15
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert "there is no Ray cluster at 127.0.0.1:1" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (
+            ("--ray.gpus-per-worker", "1"),
+            "a worker needs 1 CPUs and 1 GPUs, but no node of the Ray cluster has them",
+        ),
+        (("--ray.cpus-per-worker", "64"), "a worker needs 64 CPUs"),
+        (("--ray.address", "ray://127.0.0.1:10001"), "give host:port of the cluster's head"),
+        (("--sync.method", "async"), "sync.method is 'async'"),
+        (("--workers", "5"), "only 4 replicas to share; use 4 workers or fewer"),
+    ],
+)
+def test_what_cannot_work_on_ray_is_one_line(
+    nodes: Nodes, tmp_path: Path, flags: tuple[str, ...], complaint: str
+) -> None:
+    address = () if "--ray.address" in flags else ("--ray.address", nodes.address)
+    ended = paceline(
+        "train", "smoke", "--on", "ray", *address, *flags, "--run-dir", "run", cwd=tmp_path
+    )
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
+    assert complaint in ended.err
+
+
+def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path) -> None:
+    job = job_of("gradients", workers=1, cpus_per_worker=0)
+    missing = replace(
+        job.experiment,
+        data=replace(job.experiment.data, source="cifar10", dir=str(tmp_path / "nowhere")),
+    )
+    other = replace(job, experiment=missing)
+    crew = Crew(other, partial(build_core_for, other))
+    with pytest.raises(UserError, match=rf"on {os.uname().nodename}: .*nowhere"):
+        crew.meet(fingerprint(job, core_of("gradients")))
+    crew.close()

@@ -1,0 +1,171 @@
+"""Slurm: trainings as tasks of a real cluster of two nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.slurm_cluster import WHY_NOT, SlurmCluster, slurm_cluster
+
+from helpers import Ended, metrics_of, program, result_of, wait_until, write_own_code
+
+SRUN = ("srun", "--nodes", "2", "--export", "ALL")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "slurm.sbatch"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "cluster") as running:
+        yield running
+
+
+def srun(cluster: SlurmCluster, tasks: int, *flags: str, cwd: Path) -> Any:
+    command = (*SRUN, "-n", str(tasks), sys.executable, "-m", "paceline")
+    arguments = ("train", "smoke", "--run-dir", "run", *flags)
+    return program(*arguments, cwd=cwd, environment=cluster.environment, command=command)
+
+
+def test_two_tasks_of_srun_give_the_bits_of_one_process_and_one_shows_progress(
+    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    with srun(cluster, 2, cwd=tmp_path) as running:
+        ended = running.wait()
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert ended.out.count("step=24") == 1
+
+
+@pytest.mark.long
+def test_a_chief_two_workers_and_a_parameter_server_give_the_same_bits(
+    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    with srun(cluster, 4, "--ps", "1", cwd=tmp_path) as running:
+        ended = running.wait()
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("tasks", "flags", "words"),
+    [
+        (5, (), "replicas"),
+        (2, ("--workers", "4"), "leave out --workers"),
+        (2, ("--ps", "1"), "or more"),
+    ],
+)
+def test_what_cannot_work_is_one_line(
+    tasks: int, flags: tuple[str, ...], words: str, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    with srun(cluster, tasks, *flags, cwd=tmp_path) as running:
+        ended = running.wait()
+    assert ended.code == 2
+    (line,) = lines_of_paceline(ended)
+    assert words in line
+
+
+def lines_of_paceline(ended: Ended) -> list[str]:
+    """What the tasks print on standard error, without srun's own lines about them."""
+    return [
+        line for line in ended.err.splitlines() if not line.startswith(("srun:", "slurmstepd:"))
+    ]
+
+
+@pytest.mark.long
+def test_two_tasks_with_one_identity_are_one_line(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """With --wait, srun ends the first task some seconds after the second one failed."""
+    script = f"SLURM_PROCID=0 exec {sys.executable} -m paceline train smoke --run-dir run"
+    command = (*SRUN, "-n", "2", "--wait", "5", "bash", "-c", script)
+    with program(cwd=tmp_path, environment=cluster.environment, command=command) as running:
+        ended = running.wait()
+    assert ended.code != 0
+    (line,) = (line for line in lines_of_paceline(ended) if "SLURM_PROCID" in line)
+    assert "this is task 1; two tasks would have one identity" in line
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.long
+def test_a_requeued_job_with_other_flags_is_one_line(cluster: SlurmCluster, tmp_path: Path) -> None:
+    with srun(cluster, 2, "--stop-at", "5", cwd=tmp_path) as running:
+        assert running.wait().code == 0
+    with srun(cluster, 2, "--schedule.rate", "0.3", cwd=tmp_path) as running:
+        ended = running.wait()
+    assert ended.code == 2
+    (line,) = (line for line in lines_of_paceline(ended) if "another experiment" in line)
+    assert "schedule.rate" in line
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.long
+def test_a_run_folder_that_only_the_chief_sees_is_one_line(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    own_folder = "mkdir -p $SLURM_PROCID && cd $SLURM_PROCID"
+    script = f"{own_folder} && {sys.executable} -m paceline train smoke --run-dir run"
+    with program(
+        cwd=tmp_path,
+        environment=cluster.environment,
+        command=(*SRUN, "-n", "2", "bash", "-c", script),
+    ) as running:
+        ended = running.wait()
+    assert ended.code != 0
+    assert "this node does not see the run folder" in ended.err
+
+
+@pytest.mark.long
+def test_a_killed_task_ends_the_step_and_the_same_command_continues(
+    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    own = write_own_code(tmp_path)
+    with srun(cluster, 2, "--actions", f"{own}:wait_for_a_signal", cwd=tmp_path) as running:
+        wait_until((tmp_path / "reached").exists)
+        os.kill(running.workers()[-1], signal.SIGKILL)
+        assert running.wait().code != 0
+    with srun(cluster, 2, cwd=tmp_path) as running:
+        assert running.wait().code == 0
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_batch_job_near_its_time_limit_saves_and_the_requeued_job_finishes(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    """Slurm starts a requeued job two minutes later."""
+    own = write_own_code(tmp_path)
+    flags = ["smoke", "--run-dir", str(tmp_path / "run")]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    job = subprocess.run(
+        [
+            "sbatch",
+            "--parsable",
+            "--cpus-per-task=1",
+            "--time=5",
+            "--export=ALL",
+            f"--output={tmp_path}/out.txt",
+            str(EXAMPLE),
+            *flags,
+            "--actions",
+            f"{own}:wait_for_a_signal",
+        ],
+        env=os.environ | cluster.environment | {"PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    wait_until((tmp_path / "reached").exists)
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+    wait_until(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job))
+    saved = metrics_of(tmp_path / "run")[-1]["step"]
+    assert 0 < saved < 24
+    wait_until(lambda: "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", job), 280)
+    assert result_of(tmp_path / "run")["finished"]
+    assert f"resuming at step {saved}" in (tmp_path / "out.txt").read_text()

@@ -1,0 +1,738 @@
+"""Training, converting and predicting on a real Spark cluster: a master and two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers import (
+    SOON_S,
+    SUPPORT,
+    TIMEOUT_S,
+    WEIGHTS,
+    Ended,
+    Program,
+    once_per_session,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+    write_own_code,
+)
+from paceline.errors import UserError
+from paceline.messages import Log
+from paceline.places.spark import slots
+from paceline.places.spark.session import check_java
+from paceline.runs.folder import RunFolder
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+try:
+    check_java()
+except UserError as reason:
+    pytest.skip(str(reason), allow_module_level=True)
+
+SPARK_TIMEOUT_S = (
+    2 * TIMEOUT_S
+)  # seven processes of Java and TensorFlow take their time to start on two busy cores
+pytestmark = pytest.mark.timeout(5 * TIMEOUT_S)
+SMALL = (
+    "spark.executor.memory=512m",
+    "spark.ui.enabled=false",
+    "spark.executorEnv.PACELINE_TEST_MARK={mark}",
+)
+TWO_SLOTS = ("spark.cores.max=2", "spark.executor.cores=1")
+
+
+@pytest.fixture(scope="session")
+def master(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a cluster that all processes of pytest-xdist share; it ends with pytest."""
+
+    def make(folder: Path) -> None:
+        pid = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+        command = [sys.executable, str(SUPPORT / "spark_cluster.py"), str(folder), str(pid)]
+        cluster = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        wait_until(lambda: (folder / "url").exists() or cluster.poll() is not None)
+
+    return (once_per_session(tmp_path_factory, "spark-cluster", make) / "url").read_text()
+
+
+def on_spark(master: str, *conf: str) -> tuple[str, ...]:
+    return ("--on", "spark", "--spark.master", master, "--spark.conf", *SMALL, *conf)
+
+
+def train(folder: Path, name: str, *flags: str) -> Ended:
+    return paceline(
+        "train", "smoke", "--run-dir", name, *flags, cwd=folder, timeout_s=SPARK_TIMEOUT_S
+    )
+
+
+def digest_of(folder: Path, name: str, *flags: str) -> str:
+    ended = train(folder, name, *flags)
+    assert ended.code == 0, ended
+    return result_of(folder / name)["state_sha256"]
+
+
+@contextmanager
+def waiting_training(folder: Path, *flags: str) -> Iterator[Program]:
+    """A training that stands still after its first block until it is disturbed."""
+    write_own_code(folder)
+    waits = ("--run-dir", "run", "--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", *waits, *flags, cwd=folder) as running:
+        wait_until(
+            lambda: (folder / "reached").exists() or not running.is_running(), SPARK_TIMEOUT_S
+        )
+        assert running.is_running(), running.wait()
+        yield running
+
+
+def holds(pid: int, path: Path) -> bool:
+    """Whether a process has a file open."""
+    return path.resolve() in {fd.resolve() for fd in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def memory_of(pid: int) -> int:
+    """Peak resident size in bytes; 0 once it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def has_loaded_tensorflow(pid: int) -> bool:
+    try:
+        return "_pywrap_tensorflow" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+class Driver:
+    """What is seen of a driver, in Python and in Java, while it runs."""
+
+    def __init__(self, running: Program) -> None:
+        self._running = running
+        self.peaks, self.loaded = dict[int, int](), set[int]()
+
+    def watch_to_the_end(self) -> None:
+        while self._running.is_running():
+            for pid in (self._running.pid, *self._running.find("pyspark-shell")):
+                self.peaks[pid] = max(self.peaks.get(pid, 0), memory_of(pid))
+                if has_loaded_tensorflow(pid):
+                    self.loaded.add(pid)
+            time.sleep(0.5)
+
+
+def test_two_tasks_under_a_small_driver_give_the_bits_of_one_process_though_an_executor_is_killed(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
+        assert len(running.workers()) == 2, "they run on the executors, which were told the mark"
+        executors = running.find("CoarseGrainedExecutorBackend")
+        assert len(executors) == 2
+        os.kill(executors[1], signal.SIGKILL)
+        driver = Driver(running)
+        driver.watch_to_the_end()
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert "2 workers" in ended.out
+    assert re.search(r"worker \d failed: its executor on host \S+ is gone; ", ended.out), ended.out
+    assert "starting 2 again from the last checkpoint" in ended.out
+    assert "resuming at step 1 of 24" in ended.out, "from the memory of the other worker"
+    assert ended.err == "", "what Spark says is in its log, not between the lines of the progress"
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert (tmp_path / "run" / "worker-1.log").exists()
+    assert not driver.loaded, "TensorFlow is in the driver"
+    assert len(driver.peaks) >= 2, "Python and Java, and what starts Java"
+    assert sum(driver.peaks.values()) < 1e9, driver.peaks
+
+
+@pytest.mark.long
+def test_two_tasks_give_the_same_bits_as_one_process(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    digest = digest_of(tmp_path, "run", "--workers", "2", *on_spark(master, *TWO_SLOTS))
+    assert digest == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_six_tasks_give_the_same_bits_as_one_process(tmp_path: Path, master: str) -> None:
+    replicas = ("--replicas", "8", "--epochs", "1")
+    six = ("--workers", "6", *on_spark("local-cluster[2,3,512]"))
+    assert digest_of(tmp_path, "one", *replicas) == digest_of(tmp_path, "six", *replicas, *six)
+
+
+@pytest.mark.long
+def test_averaged_weights_give_the_same_bits_on_four_tasks_as_in_one_process(
+    averaged: Path, tmp_path: Path, master: str
+) -> None:
+    four = ("--workers", "4", *on_spark(master, "spark.cores.max=4", "spark.executor.cores=1"))
+    digest = digest_of(tmp_path, "four", *WEIGHTS, *four)
+    assert digest == result_of(averaged)["state_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_chief", [True, False], ids=["chief", "other"])
+def test_a_killed_worker_is_named_and_the_run_goes_on_from_the_memory_of_the_other(
+    is_chief: bool, uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
+        workers = running.workers()
+        victims = [pid for pid in workers if holds(pid, tmp_path / "run/lock") == is_chief]
+        os.kill(victims[0], signal.SIGKILL)
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert f"worker {0 if is_chief else 1} failed: killed by SIGKILL" in ended.out
+    assert "resuming at step 1 of 24" in ended.out
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_tasks_that_were_given_up_take_part_again_after_the_next_checkpoint(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    flags = ("--workers", "2", "--max-restarts", "0", "--min-workers", "1")
+    with waiting_training(tmp_path, *flags, *on_spark(master, *TWO_SLOTS)) as running:
+        (victim,) = [pid for pid in running.workers() if not holds(pid, tmp_path / "run/lock")]
+        os.kill(victim, signal.SIGKILL)
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert "starting 1 again from the last checkpoint" in ended.out
+    assert "continuing with 2 workers again, no longer 1" in ended.out
+    assert [each["workers"] for each in RunFolder(tmp_path / "run").starts.read()] == [2, 1, 2]
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long  # test_command_line.py has the quick one, of a local worker
+def test_a_python_error_in_a_worker_reaches_the_person_as_that_error(tmp_path: Path) -> None:
+    write_own_code(tmp_path)
+    flags = ("--actions", "own.py:forget", *on_spark("local[1]"))
+    ended = train(tmp_path, "run", *flags)
+    assert ended.code == 2
+    assert "the action own.py:forget failed at step 1: KeyError: 'nothing here'" in ended.err
+    assert f"{tmp_path / 'own.py'}:" in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert "Traceback" in (tmp_path / "run" / "worker-0.log").read_text()
+
+
+@pytest.mark.long
+def test_a_worker_that_fails_again_and_again_is_started_again_as_often_as_allowed(
+    tmp_path: Path,
+) -> None:
+    write_own_code(tmp_path)
+    (tmp_path / "own.py").write_text(
+        (tmp_path / "own.py").read_text() + "\ndef die(step, metrics):\n    os._exit(7)\n"
+    )
+    flags = ("--max-restarts", "1", "--actions", "own.py:die", *on_spark("local[1]"))
+    ended = train(tmp_path, "run", *flags)
+    assert ended.code == 1
+    assert ended.out.count("starting 1 again") == 1
+    assert (
+        ended.err == "paceline: worker 0 failed: exit code 7; "
+        f"its log is {tmp_path / 'run' / 'worker-0.log'}\n"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("master_of", ["standalone", "local[2]"])
+def test_ctrl_c_saves_and_leaves_no_process_on_any_executor(
+    uninterrupted: Path, tmp_path: Path, master: str, master_of: str
+) -> None:
+    where = on_spark(master, *TWO_SLOTS) if master_of == "standalone" else on_spark(master_of)
+    with waiting_training(tmp_path, "--workers", "2", *where) as running:
+        os.killpg(running.pid, signal.SIGINT)
+        ended = running.wait(SPARK_TIMEOUT_S)
+        running.wait_until_gone(SOON_S)
+    assert ended.code == 130, ended
+    assert ended.err == "stopped by SIGINT; the same command continues from here\n"
+    assert result_of(tmp_path / "run")["finished"] is False
+    assert (
+        tmp_path / "run/checkpoints" / f"step-{result_of(tmp_path / 'run')['step']:08d}.safetensors"
+    ).exists()
+    assert digest_of(tmp_path, "run") == result_of(uninterrupted)["state_sha256"], (
+        "it goes on in another place"
+    )
+
+
+@pytest.mark.long
+def test_a_killed_driver_leaves_no_process_on_any_executor(tmp_path: Path, master: str) -> None:
+    with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
+        assert len(running.workers()) == 2
+        os.kill(running.pid, signal.SIGKILL)
+        wait_until(lambda: not running.workers(), SOON_S, "workers are left")
+        running.wait_until_gone(2 * SOON_S)
+
+
+@pytest.mark.long
+def test_spark_submit_trains_with_its_own_settings(
+    uninterrupted: Path, tmp_path: Path, master: str
+) -> None:
+    script = paceline("spark-script", cwd=tmp_path).out.strip()
+    conf = [word for setting in (*SMALL, *TWO_SLOTS) for word in ("--conf", setting)]
+    submit = (
+        str(Path(sys.executable).with_name("spark-submit")),
+        "--master",
+        master,
+        *conf,
+        script,
+    )
+    activated = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    }  # by which spark-submit finds its own files
+    flags = ("train", "smoke", "--workers", "2", "--run-dir", "run")
+    with program(
+        *flags, cwd=tmp_path, command=submit, environment=activated | OWN_PYTHON
+    ) as running:
+        ended = running.wait(SPARK_TIMEOUT_S)
+    assert ended.code == 0, ended
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert not (tmp_path / "run" / "spark.log").exists()
+
+
+IN_A_SESSION = """
+import json
+import paceline
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+place = paceline.Place(on="spark", workers=2)
+found = [
+    paceline.train("smoke", place=place, run=paceline.Run(run_dir=name), progress=False)
+    for name in ("one", "two")
+]
+digests = [result.state_sha256 for result in found]
+json.dump([spark.range(5).count(), *digests], open("found.json", "w"))
+"""
+
+
+@pytest.mark.long
+def test_a_session_that_already_runs_is_used_again_and_again_and_left_running(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "twice.py").write_text(IN_A_SESSION)
+    ended = paceline(
+        cwd=tmp_path,
+        command=(sys.executable, str(tmp_path / "twice.py")),
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
+    )
+    assert ended.code == 0, ended.err
+    digest = result_of(uninterrupted)["state_sha256"]
+    assert json.loads((tmp_path / "found.json").read_text()) == [5, digest, digest]
+
+
+@pytest.mark.long
+def test_executors_whose_python_has_no_paceline_get_the_drivers(
+    uninterrupted: Path, tmp_path: Path, master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their Python has every other package: a .pth file adds a folder, but not its .pth files."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    python, (packages,) = (
+        tmp_path / "venv/bin/python",
+        (tmp_path / "venv").glob("lib/python*/site-packages"),
+    )
+    (packages / "others.pth").write_text(str(Path(np.__file__).parents[1]))
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    found = subprocess.run(
+        [python, "-c", "import numpy, paceline"],
+        capture_output=True,
+        text=True,
+        env=alone,
+        cwd=tmp_path,
+    )
+    assert "No module named 'paceline'" in found.stderr
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    flags = ("--workers", "2", *on_spark(master, *TWO_SLOTS))
+    assert digest_of(tmp_path, "run", *flags) == result_of(uninterrupted)["state_sha256"]
+
+
+@pytest.mark.long
+def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master: str) -> None:
+    code = (
+        "import os\n\n\ndef note(step, metrics):\n"
+        "    open('gpus.txt', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
+    (tmp_path / "note.py").write_text(code)
+    gpus = (
+        "spark.executor.resource.gpu.amount=2",
+        "spark.task.resource.gpu.amount=2",
+        "spark.cores.max=1",
+    )
+    ended = train(
+        tmp_path, "run", "--stop-at", "1", "--actions", "note.py:note", *on_spark(master, *gpus)
+    )
+    assert ended.code == 0, ended
+    assert (tmp_path / "gpus.txt").read_text() == "3,5"
+
+
+def test_a_command_that_was_stopped_gives_executors_their_time_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour passes between two looks: Ctrl-Z, and fg."""
+    now, seen = [0.0], iter([(0, 0), (0, 0), (2, 2)])
+
+    def pause(seconds: float) -> None:
+        now[0] += 3600.0 if now[0] == 0 else seconds
+
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    monkeypatch.setattr(slots, "count_slots", lambda context: next(seen))
+    monkeypatch.setattr(slots, "_expected_executors", lambda context: 2)
+    monkeypatch.setattr(slots, "_is_local", lambda context: False)
+    slots.wait_for_slots(None, "--workers 2", 2, 120.0, lambda text: None)
+    assert now[0] >= 3600
+
+
+def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = train(tmp_path, "run", "--workers", "4", *on_spark("local[2]"))
+    assert ended.code == 2
+    assert ended.err == (
+        "paceline: --workers 4 needs 4 slots at once, but Spark has 2 "
+        "(1 executors, spark.task.cpus 1); "
+        "give fewer workers, or Spark more cores\n"
+    )
+    assert time.monotonic() - began < TIMEOUT_S / 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_that_does_not_see_the_data_is_named(tmp_path: Path) -> None:
+    ended = train(
+        tmp_path, "run", "--data.source", "cifar10", "--data.dir", "nowhere", *on_spark("local[1]")
+    )
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 1
+    assert f"cannot read the data folder {tmp_path / 'nowhere'}; " in ended.err
+    assert ended.err.startswith("paceline: host ")
+
+
+def test_a_host_that_does_not_share_the_run_folder_is_named(tmp_path: Path) -> None:
+    from paceline.places.spark.task import proof_problem
+
+    told = proof_problem(str(tmp_path / ".proof"), "h7")
+    assert told.startswith(
+        f"host h7, which has the chief, does not share {tmp_path} with the driver; "
+    )
+    (tmp_path / ".proof").touch()
+    assert not proof_problem(str(tmp_path / ".proof"), "h7")
+
+
+class Listener:
+    """Notes what a task sends to its driver."""
+
+    def __init__(self) -> None:
+        self.heard = list[str]()
+
+    def send(self, message: Log) -> None:
+        self.heard.append(message.text)
+
+    def send_line(self, line: bytes) -> None:
+        self.heard.append(line.decode())
+
+
+def test_what_a_worker_logs_before_a_message_is_sent_before_it() -> None:
+    from paceline.places.spark.task import _pass_on
+
+    for _ in range(50):
+        (messages, message), (log, text), driver = os.pipe(), os.pipe(), Listener()
+        passing = threading.Thread(target=_pass_on, args=(messages, log, driver))
+        passing.start()
+        os.write(message, b"one\ntw")
+        os.write(text, b"Traceback")
+        os.write(message, b"o\n")
+        os.close(message)
+        os.write(text, b"the end")
+        os.close(text)
+        passing.join(SOON_S)
+        assert not passing.is_alive()
+        assert [each for each in driver.heard if "\n" in each] == ["one\n", "two\n"]
+        logged = "".join(each for each in driver.heard if "\n" not in each)
+        assert logged == "Tracebackthe end"
+        before = "".join(driver.heard[: driver.heard.index("two\n")])
+        assert "Traceback" in before
+
+
+def test_a_finished_run_says_so_without_starting_spark(uninterrupted: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    ended = train(tmp_path, "run", "--workers", "2", *on_spark("spark://127.0.0.1:1"))
+    assert ended.code == 0
+    assert "this run is finished" in ended.out
+    assert not (run / "spark.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "complaint"),
+    [
+        pytest.param(
+            (),
+            {"PATH": "/nowhere", "JAVA_HOME": ""},
+            "there is no Java; Spark needs Java 17",
+            id="no Java",
+        ),
+        pytest.param((), {"JAVA_HOME": "old"}, "is Java 11; Spark needs Java 17", id="old Java"),
+        pytest.param(
+            ("--spark.master", "spark://127.0.0.1:1"), {}, "nobody answers there", id="no master"
+        ),
+        pytest.param(
+            ("--spark.conf", "cores"), {}, "write it as spark.KEY=VALUE", id="no KEY=VALUE"
+        ),
+    ],
+)
+def test_what_a_person_can_put_right_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    environment: dict[str, str],
+    complaint: str,
+) -> None:
+    (tmp_path / "old/bin").mkdir(parents=True)
+    (tmp_path / "old/bin/java").write_text(
+        "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
+    )
+    (tmp_path / "old/bin/java").chmod(0o755)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ended = train(tmp_path, "run", "--on", "spark", *flags)
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+# conversion
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise, which takes its time to decode; one of the files is no picture."""
+
+    def make(folder: Path) -> None:
+        noise = random.Random(5)
+        for number in range(400):
+            file = folder / "pictures" / f"class-{number % 3}" / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.frombytes("RGB", (200, 200), noise.randbytes(120_000)).save(
+                file, compress_level=1
+            )
+        (folder / "pictures/class-1/bad.png").write_bytes(b"no picture")
+
+    return once_per_session(tmp_path_factory, "spark-pictures", make) / "pictures"
+
+
+CONVERSION = ("--split", "0.1", "--shards", "2", "--validation-shards", "1")
+
+
+def convert_and_disturb(
+    pictures: Path, folder: Path, where: tuple[str, ...], disturb: Callable[[int], None]
+) -> None:
+    """Convert on Spark, disturb a process that writes a shard, compare with one machine."""
+    assert paceline("data", "convert", str(pictures), "local", *CONVERSION, cwd=folder).code == 0
+    with program(
+        "data", "convert", str(pictures), "out", *CONVERSION, *where, cwd=folder
+    ) as running:
+        wait_until(
+            lambda: (
+                (writers := writers_of(running, folder / "out")) and (disturb(writers[0]) or True)
+            ),
+            SPARK_TIMEOUT_S,
+        )
+        ended = running.wait(SPARK_TIMEOUT_S)
+        running.wait_until_gone(30.0)
+    assert ended.code == 0, ended
+    assert contents(folder / "out") == contents(folder / "local")
+
+
+def writers_of(running: Program, out: Path) -> list[int]:
+    """Processes of Spark's that have an unfinished training shard open."""
+    if not list(out.glob(".train-*.tmp")):
+        return []
+    return [
+        pid
+        for pid in running.find("pyspark.daemon")
+        if any(".train-" in name for name in open_files(pid))
+    ]
+
+
+def open_files(pid: int) -> list[str]:
+    names = []
+    try:
+        for handle in os.listdir(f"/proc/{pid}/fd"):
+            names.append(os.readlink(f"/proc/{pid}/fd/{handle}"))
+    except OSError:
+        pass
+    return names
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Everything that is there, half-written files too."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.long
+def test_a_conversion_whose_task_is_killed_once_writes_the_same_bytes_as_one_machine(
+    pictures: Path, tmp_path: Path, master: str
+) -> None:
+    convert_and_disturb(
+        pictures, tmp_path, on_spark(master, *TWO_SLOTS), lambda pid: os.kill(pid, signal.SIGKILL)
+    )
+    assert "train-00001-of-00002" in contents(tmp_path / "out")
+    assert "bad.png" in (tmp_path / "out" / "rejected.jsonl").read_text()
+
+
+@pytest.mark.long
+def test_a_shard_that_two_tasks_write_at_a_time_is_there_once(
+    pictures: Path, tmp_path: Path, master: str
+) -> None:
+    eager = (
+        "spark.speculation=true",
+        "spark.speculation.quantile=0.1",
+        "spark.speculation.multiplier=1.1",
+    )
+    eager += ("spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=100ms")
+    convert_and_disturb(
+        pictures,
+        tmp_path,
+        on_spark(master, *TWO_SLOTS, *eager),
+        lambda pid: os.kill(pid, signal.SIGSTOP),
+    )
+
+
+# prediction
+
+
+OWN_PYTHON = {"PYSPARK_PYTHON": sys.executable}
+PREDICT = """
+import json, os, sys
+import pyarrow.parquet
+from pyspark.sql import SparkSession
+import paceline.spark
+
+run, pictures, out = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+names = sorted(os.listdir(pictures))
+contents = [open(f"{pictures}/{name}", "rb").read() for name in names]
+numbers = [None if n % 5 == 0 else 2**60 + n for n in range(len(names))]
+rows = list(zip(numbers, names, contents))
+schema = "number bigint, name string, picture binary"
+frame = spark.createDataFrame([*rows, (7, "null", None)], schema).repartition(8)
+predicted = paceline.spark.predict(frame, run, input="picture")
+columns = ("number", "name", "label", "probabilities", "error")
+found = [row.asDict() for row in predicted.select(*columns).collect()]
+
+
+def probe(frames):
+    import pandas
+
+    for frame in frames:
+        used = paceline.extras.spark_predict._load.cache_info()
+        counts = {"loaded": [used.misses], "used": [used.hits + used.misses]}
+        yield pandas.DataFrame({"pid": [os.getpid()]} | counts)
+
+
+probed = spark.range(64).repartition(16).mapInPandas(probe, "pid long, loaded long, used long")
+probes = [row.asDict() for row in probed.collect()]
+result = {"found": found, "probes": probes, "tensorflow": "tensorflow" in sys.modules}
+json.dump(result, open(out, "w"))
+spark.stop()
+"""
+
+
+@pytest.fixture
+def drawings(tmp_path: Path) -> Path:
+    folder, noise = tmp_path / "drawings", np.random.default_rng(3)
+    folder.mkdir()
+    for number in range(40):
+        Image.fromarray(noise.integers(0, 255, (32, 32, 3), np.uint8)).save(
+            folder / f"{number:02d}.png"
+        )
+    (folder / "99.png").write_bytes(b"no picture")
+    return folder
+
+
+def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_each_python(
+    uninterrupted: Path, tmp_path: Path, drawings: Path
+) -> None:
+    (tmp_path / "predict.py").write_text(PREDICT)
+    command = (sys.executable, str(tmp_path / "predict.py"))
+    ended = paceline(
+        str(uninterrupted),
+        str(drawings),
+        "found.json",
+        cwd=tmp_path,
+        command=command,
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
+    )
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "found.json").read_text())
+    told = paceline(
+        "predict", str(uninterrupted), str(drawings), "--top", "10", "--json", cwd=tmp_path
+    )
+    said = {Path(line["file"]).name: line for line in map(json.loads, told.out.splitlines())}
+    by_name = {row["name"]: row for row in found["found"]}
+    assert set(by_name) == {*said, "null"}
+    for number, (name, row) in enumerate(sorted(by_name.items())):
+        if name in ("99.png", "null"):
+            assert (row["label"], row["probabilities"]) == (None, None)
+            assert row["error"] == ("is not an image" if name == "99.png" else "is empty")
+            continue
+        assert row["number"] == (None if number % 5 == 0 else 2**60 + number), (
+            "other columns are as they were"
+        )
+        assert (row["label"], row["error"]) == (said[name]["top"][0]["class"], None)
+        assert sorted(row["probabilities"], reverse=True) == [
+            np.float32(top["probability"]) for top in said[name]["top"]
+        ]
+    assert {probe["loaded"] for probe in found["probes"]} <= {0, 1}
+    assert max(probe["used"] for probe in found["probes"]) > 1, (
+        "a Python did several parts of the rows"
+    )
+    assert not found["tensorflow"], "TensorFlow is in the driver"
+
+
+@pytest.mark.long
+def test_the_example_predicts_a_folder_of_pictures(
+    uninterrupted: Path, tmp_path: Path, drawings: Path
+) -> None:
+    import pyarrow.parquet
+
+    example = str(Path(__file__).parents[2] / "examples" / "spark_predict.py")
+    command = (str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", example)
+    ended = paceline(
+        str(uninterrupted),
+        str(drawings),
+        "out",
+        cwd=tmp_path,
+        command=command,
+        timeout_s=SPARK_TIMEOUT_S,
+        environment=OWN_PYTHON,
+    )
+    assert ended.code == 0, ended.err
+    rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
+    assert len(rows) == 41
+    assert (
+        sum(
+            row["error"] is None and row["label"] is not None and 0 < row["probability"] <= 1
+            for row in rows
+        )
+        == 40
+    )

@@ -1,0 +1,256 @@
+"""`paceline export`: without Paceline, each format gives the predictions of eval."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+from safetensors import safe_open
+
+from helpers import SUPPORT, TIMEOUT_S, Ended, paceline
+from in_process import paceline_here
+from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
+from paceline.data.augment import crop as augment
+from paceline.data.shapes import draw_shapes
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.job import Job, Run
+from paceline.results.evaluate import evaluate_run
+from paceline.results.export import check_target, run_job
+from paceline.results.export_formats import scaling_layers
+from paceline.results.trained_model import to_probabilities
+from paceline.runs.folder import RunFolder
+
+TOLERANCE = 1e-4
+
+
+def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
+    """Export as the worker process of the command does; return its warnings."""
+    notes: list[str] = []
+    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": "best"}
+    job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
+    done = run_job(job, lambda message: notes.append(message.text))
+    assert done["out"] == str(out)
+    return notes
+
+
+def use(
+    to: str, outs: list[Path], folder: Path, **inputs: np.ndarray
+) -> list[tuple[np.ndarray, list[str]]]:
+    """Return what each export predicts for images, in a process without Paceline."""
+    np.savez(folder / "inputs.npz", **inputs)
+    program = str(SUPPORT / "exported.py")
+    command = [sys.executable, program, to, str(folder / "inputs.npz"), *map(str, outs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    predicted = []
+    for out in outs:
+        with np.load(f"{out}.npz") as found:
+            predicted.append((found["outputs"], list(found["classes"])))
+    return predicted
+
+
+@pytest.mark.parametrize("to", ["keras", "savedmodel", "onnx"])
+def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
+    uninterrupted: Path, tmp_path: Path, to: str
+):
+    """Both the plain export and the one that serves."""
+    run, outs = RunFolder(uninterrupted), [tmp_path / f"{name}.{to}" for name in ("plain", "serve")]
+    for serving, out in enumerate(outs):
+        notes = export(run, out, to, bool(serving))
+        assert len(notes) == (serving and to != "savedmodel"), notes
+    beside = [] if to == "savedmodel" else [Path(f"{out}.json") for out in outs]
+    assert sorted(tmp_path.iterdir()) == sorted([*outs, *beside])
+    images, _ = draw_shapes(1, 131)
+    predicted = use(
+        to,
+        outs,
+        tmp_path,
+        images=augment.scale(run.experiment().data, tf.constant(images)).numpy(),
+        pixels=images.astype(np.float32),
+        encoded=np.array([encode(each) for each in images], object),
+    )
+    evaluation = evaluate_run(run)
+    for serving, (found, classes) in enumerate(predicted):
+        assert classes == list(evaluation.classes)
+        shares, expected = found if serving else to_probabilities(found, True), evaluation
+        np.testing.assert_array_equal(shares.argmax(axis=1), expected.probabilities.argmax(axis=1))
+        np.testing.assert_allclose(shares, expected.probabilities, atol=TOLERANCE)
+
+
+def test_a_savedmodel_that_serves_takes_jpegs_of_any_size_as_eval_does(tmp_path: Path):
+    run, _, files = make_pictures_run(tmp_path)
+    export(run, tmp_path / "model", "savedmodel", serving=True)
+    encoded = np.array([file.read_bytes() for file in files], object)
+    ((found, _),) = use("savedmodel", [tmp_path / "model"], tmp_path, encoded=encoded)
+    np.testing.assert_allclose(found, evaluate_run(run).probabilities, atol=TOLERANCE)
+
+
+def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(
+    tmp_path: Path,
+):
+    run, core, _ = make_grey_run(tmp_path)
+    export(run, tmp_path / "weights.safetensors", "safetensors", serving=False)
+    with safe_open(tmp_path / "weights.safetensors", framework="numpy") as file:
+        assert json.loads(file.metadata()["classes"]) == ["a", "b", "[red]c"]
+        assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(  # noqa: SIM118
+            core.template.params + core.template.stats
+        )
+        name, _ = core.template.params[0]
+        with safe_open(
+            run.checkpoints / "step-00000001.safetensors", framework="numpy"
+        ) as checkpoint:
+            np.testing.assert_array_equal(
+                file.get_tensor(name), checkpoint.get_tensor(f"params/{name}")
+            )
+    assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def described(out: Path) -> dict[str, object]:
+    """Return what an export says of itself, by what its format has for that."""
+    if out.is_dir():
+        return json.loads((out / "assets.extra" / "paceline.json").read_text())
+    if out.suffix == ".keras":
+        return json.loads(zipfile.ZipFile(out).read("paceline.json"))
+    if out.suffix == ".onnx":
+        texts = {each.key: each.value for each in onnx.load(out).metadata_props}
+    else:
+        with safe_open(out, framework="numpy") as file:
+            texts = {name: text for name, text in file.metadata().items() if name != "format"}
+    plain = ("input", "output", "views", "inside", "run", "state_sha256")
+    return {name: text if name in plain else json.loads(text) for name, text in texts.items()}
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "description"),
+    [
+        ("keras", "model.keras", "model.keras.json"),
+        ("savedmodel", "model", "model/preprocessing.json"),
+        ("onnx", "model.onnx", "model.onnx.json"),
+        ("safetensors", "weights.safetensors", "weights.safetensors.json"),
+    ],
+)
+def test_a_json_file_beside_an_export_has_its_whole_description(
+    tmp_path: Path, to: str, name: str, description: str
+):
+    run, _, _ = make_grey_run(tmp_path)
+    out, file = tmp_path / "exports" / name, tmp_path / "exports" / description
+    export(run, out, to, serving=to != "safetensors")
+    facts = json.loads(file.read_text())
+    assert facts == described(out)
+    assert facts["classes"] == ["a", "b", "[red]c"]
+    assert facts["preprocessing"]["grey"] == [0.2989, 0.587, 0.114]
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_no_export_has_the_description_of_another(tmp_path: Path, monkeypatch):
+    run, _, _ = make_grey_run(tmp_path)
+    out, file = tmp_path / "exports" / "model.onnx", tmp_path / "exports" / "model.onnx.json"
+    out.parent.mkdir()
+    file.write_text("a file of the user's own")
+    with pytest.raises(UserError, match=r"model\.onnx\.json exists; give --force"):
+        check_target(str(out), "onnx", force=False)
+    check_target(str(out), "onnx", force=True)
+
+    def fail(new: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("paceline.results.export.put_in_place", fail)
+    with pytest.raises(UserError, match="No space left"):
+        export(run, out, "safetensors", serving=False)
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("scaling", ["standardise", "unit", "mean", "mean_std"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_scaling_in_kerass_own_layers_is_that_of_training(
+    scaling: str, channels: int, tmp_path: Path
+):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 6, channels)).astype(np.float32)
+    pixels[0] = 9  # of one colour: no deviation to divide by
+    data, inputs = Data(scaling=scaling), keras.Input((7, 6, channels))
+    model = keras.Model(inputs, scaling_layers(data, (7, 6, channels), inputs))
+    model.save(tmp_path / "scaling.keras")
+    found = keras.models.load_model(tmp_path / "scaling.keras")(pixels)
+    np.testing.assert_allclose(found, augment.scale(data, tf.constant(pixels)), atol=1e-4)
+
+
+def test_a_run_of_lower_precision_is_exported_in_float32_with_a_note(tmp_path: Path):
+    run, _ = make_run(
+        tmp_path / "run",
+        replace(SMALL, data=Data(train_size=32, test_size=9), precision="bfloat16"),
+    )
+    (note,) = export(run, tmp_path / "model.keras", "keras", serving=False)
+    assert note == "the export computes in float32, the training did in bfloat16"
+    assert {
+        layer.compute_dtype for layer in keras.models.load_model(tmp_path / "model.keras").layers
+    } == {"float32"}
+
+
+def test_a_target_that_exists_is_replaced_only_when_forced(tmp_path: Path):
+    model, folder = tmp_path / "model.onnx", tmp_path / "folder"
+    model.write_text("old")
+    folder.mkdir()
+    (folder / "precious.txt").touch()
+    with pytest.raises(UserError, match="exists; give --force"):
+        check_target(str(model), "onnx", force=False)
+    check_target(str(model), "onnx", force=True)
+    for path, to in ((folder, "savedmodel"), (folder, "onnx"), (model, "savedmodel")):
+        with pytest.raises(UserError, match="is not an export to"):
+            check_target(str(path), to, force=True)
+    with pytest.raises(UserError, match=r"use .*model\.keras"):
+        check_target(str(model), "keras", force=True)
+
+
+def test_forcing_replaces_a_savedmodel_whole_and_a_failure_leaves_the_old_one(tmp_path: Path):
+    run, _, _ = make_grey_run(tmp_path)
+    out = tmp_path / "a new folder" / "model"  # export makes its parent folder
+    export(run, out, "savedmodel", serving=False)
+    (out / "left-over").touch()
+    with pytest.raises(UserError, match="no checkpoint of step 9"):
+        run_job(_job(run, out, checkpoint="9"), lambda message: None)
+    assert (out / "left-over").exists()
+    run_job(_job(run, out, checkpoint="best"), lambda message: None)
+    assert not (out / "left-over").exists()
+    assert (out / "saved_model.pb").exists()
+
+
+def _job(run: RunFolder, out: Path, checkpoint: str) -> Job:
+    request = {"to": "savedmodel", "out": str(out), "serving": False, "checkpoint": checkpoint}
+    return Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
+
+
+def refused(ended: Ended, part: str) -> bool:
+    return ended.code == 2 and ended.err.count("\n") == 1 and part in ended.err
+
+
+def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path, tmp_path: Path):
+    command = ("export", str(uninterrupted), "model.onnx", "--to", "onnx")
+    ended = paceline(*command, cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert ended.out.startswith(
+        "wrote model.onnx (step 24): pixels from 0 to 255, float32 [n, 32, 32, 3] -> probabilities"
+    )
+    assert ended.err.startswith("note: onnx cannot decode JPEG")
+    written = (tmp_path / "model.onnx").read_bytes()
+    assert refused(paceline_here(*command, cwd=tmp_path), "model.onnx exists")
+    assert (tmp_path / "model.onnx").read_bytes() == written
+    assert refused(
+        paceline_here("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path),
+        "--to is 'torch'",
+    )
+    missing = paceline_here("export", str(uninterrupted), "m", cwd=tmp_path)
+    assert refused(missing, "--to is missing")
+    views = ("--to", "safetensors", "--views", "mirror")
+    assert refused(
+        paceline_here("export", str(uninterrupted), "m", *views, cwd=tmp_path), "only weights"
+    )

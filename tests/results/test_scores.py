@@ -1,0 +1,63 @@
+"""Precision, recall, F1, calibration and top-k: against their definitions, in eval and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.results.scores import (
+    BINS,
+    calibration_error,
+    class_scores,
+    macro_scores,
+    top_k_accuracy,
+)
+from report_runs import make_run, report
+
+CONFUSION = np.array([[8, 2, 0, 0], [1, 3, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]])
+"""The third class is never predicted, the fourth neither seen nor predicted."""
+
+
+def test_precision_recall_and_f1_of_each_class() -> None:
+    first, second, third, fourth = class_scores(CONFUSION)
+    assert first == pytest.approx((8 / 13, 0.8, 2 * 8 / (13 + 10)))
+    assert second == pytest.approx((3 / 5, 3 / 4, 2 * 3 / (5 + 4)))
+    assert third == (None, 0.0, 0.0)
+    assert fourth == (None, None, None)
+
+
+def test_macro_scores_are_means_over_the_classes_that_occur_as_in_scikit_learn() -> None:
+    expected = (8 / 13 + 3 / 5) / 3, (0.8 + 0.75) / 3, (16 / 23 + 6 / 9) / 3
+    assert macro_scores(class_scores(CONFUSION)) == pytest.approx(expected)
+    assert macro_scores(class_scores(np.zeros([2, 2], int))) == (None, None, None)
+
+
+def test_the_calibration_error_is_that_of_a_loop_over_bins() -> None:
+    random = np.random.default_rng(0)
+    probabilities = np.concatenate([random.random(500).astype(np.float32), [0.0, 1.0]])
+    correct = random.random(502) < probabilities**2
+    expected = 0.0
+    for i in range(BINS):
+        within = (probabilities > i / BINS) & (probabilities <= (i + 1) / BINS)
+        within |= (probabilities == 0) & (i == 0)
+        if within.any():
+            gap = abs(correct[within].mean() - probabilities[within].astype(np.float64).mean())
+            expected += gap * within.mean()
+    assert calibration_error(correct, probabilities) == pytest.approx(expected)
+    assert calibration_error(np.array([True, True]), np.array([1.0, 1.0])) == 0
+
+
+def test_top_k_counts_labels_among_the_k_most_probable() -> None:
+    probabilities = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]])
+    labels = np.array([1, 0, 1])
+    shares = [top_k_accuracy(labels, probabilities, k) for k in (1, 2, 3)]
+    assert shares == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+def test_the_report_shows_precision_recall_f1_and_calibration(tmp_path: Path) -> None:
+    page = report(make_run(tmp_path / "run"), out=tmp_path / "page.html")
+    assert "Precision, recall and F1 of each class" in page
+    assert "Expected calibration error:" in page
+    assert '<th scope="row">macro</th>' in page

@@ -1,0 +1,520 @@
+"""The lease as a model: chiefs that stop, wake up and crash between any two requests to storage.
+
+The requests of each chief wait at a gate. Rules let one of them through, or end the chief there, so
+that hypothesis finds the order in which two or three chiefs write. After every single request, what
+a reader sees must be the work of one chief after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import queue
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from paceline.errors import PassingFault, UserError
+from paceline.maths.state import State, StateLayout
+from paceline.runs.checkpoints import Checkpoints
+from paceline.runs.folder import RunFolder
+from paceline.storage import files, layout, lease, transfer
+from paceline.storage.backends import StorageFault, Store
+from paceline.storage.lease import Lease, read_lease
+from paceline.storage.lock import LeaseLost
+from paceline.storage.remote import RemoteRun
+
+WAIT_S = 60.0
+CHANGES = ("pipe_file", "put_file", "rm_file")
+
+
+class Crash(BaseException):
+    """A chief ends at once, as by SIGKILL."""
+
+
+class Gate:
+    """Holds the thread of a chief before each request until it is let through."""
+
+    def __init__(self) -> None:
+        self.happened: queue.Queue[str] = queue.Queue()
+        self._orders: queue.Queue[str] = queue.Queue()
+        self.loses_answer = False
+
+    def arrive(self) -> None:
+        self.happened.put("waits")
+        if self._orders.get(timeout=WAIT_S) == "crash":
+            raise Crash
+
+    def order(self, what: str) -> str:
+        """Let the thread go on, or crash it; return whether it then `waits` again or is `done`."""
+        self._orders.put(what)
+        return self.happened.get(timeout=WAIT_S)
+
+
+class Faulty:
+    """fsspec's object for a storage; if the gate says so, the answer to a change is lost."""
+
+    def __init__(self, system: Any, gate: Gate) -> None:
+        self._system, self._gate = system, gate
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._system, name)
+        if name not in CHANGES or not self._gate.loses_answer:
+            return method
+
+        def lose(*arguments: Any, **options: Any) -> None:
+            self._gate.loses_answer = False
+            method(*arguments, **options)
+            raise OSError("the answer is lost")
+
+        return lose
+
+
+class GatedStore(Store):
+    """Makes every request at a gate."""
+
+    def __init__(self, url: str, gate: Gate) -> None:
+        super().__init__(url)
+        self._gate = gate
+
+    @property
+    def system(self) -> Any:
+        self._gate.arrive()
+        return Faulty(super().system, self._gate)
+
+    def files(self) -> Any:
+        self._gate.arrive()
+        return super().files()
+
+
+class Chief:
+    """One process that wants to train. Each of its actions runs in a thread, request by request."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.gate = Gate()
+        self.run = RemoteRun(GatedStore(url, self.gate), folder)
+        self.folder = folder
+        self.state = "new"
+        self.busy = False
+        self.error: BaseException | None = None
+        folder.mkdir()
+
+    def begin(self, action: Callable[[], None]) -> None:
+        """Begin an action in a thread; it stops before its first request."""
+
+        def body() -> None:
+            try:
+                action()
+            except BaseException as error:
+                self.error = error
+                self.state = "ended"
+            self.gate.happened.put("done")
+
+        threading.Thread(target=body, daemon=True).start()
+        self.busy = self.gate.happened.get(timeout=WAIT_S) == "waits"
+
+    def step(self, order: str = "go") -> None:
+        self.busy = self.gate.order(order) == "waits"
+
+    def start(self) -> None:
+        self.run.lock("", lambda message: None)
+        self.run.pull()
+        self.run.pull_checkpoints()
+        if (self.folder / "result.json").exists():
+            self.run.unlock()  # the run is finished: there is nothing to do
+            self.state = "ended"
+        else:
+            self.state = "trains"
+
+    def train(self) -> None:
+        """Train on from the last checkpoint; keep two checkpoints."""
+        (self.folder / "checkpoints").mkdir(exist_ok=True)
+        before = sorted((self.folder / "checkpoints").iterdir())
+        step = int(before[-1].stem.removeprefix("step-")) + 1 if before else 1
+        self.write("config.json", step)
+        self.write("metrics.jsonl", step)
+        self.write(f"checkpoints/step-{step:08d}.safetensors", step)
+        for old in before[:-1]:
+            old.unlink()
+        self.run.publish()
+
+    def finish(self) -> None:
+        self.write("result.json", 0)
+        self.run.publish()
+        self.run.unlock()
+        self.state = "ended"
+
+    def beat(self) -> None:
+        with contextlib.suppress(StorageFault):  # as the thread does that beats: it tries again
+            self.run.beat()
+
+    def write(self, name: str, step: int) -> None:
+        if name != "config.json" or not (self.folder / name).exists():
+            facts = {"epoch": self.run.epoch, "step": step, "unique": uuid.uuid4().hex}
+            (self.folder / name).write_text(json.dumps(facts))
+
+
+class RemoteLeases(RuleBasedStateMachine):
+    """Up to three chiefs with one folder on S3. A lease may be taken over at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = f"s3://bucket/model-{uuid.uuid4().hex}"
+        self.outside = Store(self.url)
+        self.scratch = Path(tempfile.mkdtemp(prefix="paceline-model-"))
+        self.chiefs: list[Chief] = []
+        self.seen = Lease(0, {})
+        self.contents: dict[str, bytes] = {}
+
+    def teardown(self) -> None:
+        try:
+            for chief in self.chiefs:
+                while chief.busy:
+                    chief.step("crash")
+            self.resume()
+        finally:
+            shutil.rmtree(self.scratch)
+
+    def resume(self) -> None:
+        """Whatever happened, a new chief can take over and finds the last checkpoint whole."""
+        local = self.scratch / "last"
+        local.mkdir()
+        run = RemoteRun(self.outside, local)
+        run.lock("", lambda message: None)
+        run.pull()
+        run.pull_checkpoints()
+        leased = {name: self.contents[key] for name, key in self.seen.files.items()}
+        assert {name: (local / name).read_bytes() for name in leased} == leased
+        assert run.epoch > self.seen.epoch
+        run.unlock()
+
+    def pick(self, number: int, **wanted: Any) -> Chief | None:
+        fitting = [
+            chief
+            for chief in self.chiefs
+            if all(getattr(chief, name) == value for name, value in wanted.items())
+        ]
+        return fitting[number % len(fitting)] if fitting else None
+
+    @initialize()
+    def train_once(self) -> None:
+        self.start_another()
+        self.let_requests_through(0, 1000)
+        self.begin(0, "train")
+        self.let_requests_through(0, 1000)
+
+    @precondition(lambda self: sum(chief.state != "ended" for chief in self.chiefs) < 3)
+    @rule()
+    def start_another(self) -> None:
+        chief = Chief(self.url, self.scratch / str(len(self.chiefs)))
+        self.chiefs.append(chief)
+        chief.begin(chief.start)
+
+    @precondition(lambda self: self.pick(0, busy=False, state="trains"))
+    @rule(number=st.integers(0, 2), action=st.sampled_from(["train", "train", "finish", "beat"]))
+    def begin(self, number: int, action: str) -> None:
+        if chief := self.pick(number, busy=False, state="trains"):
+            chief.begin(getattr(chief, action))
+
+    @precondition(lambda self: self.pick(0, busy=True))
+    @rule(number=st.integers(0, 2), count=st.integers(1, 6) | st.just(1000))
+    def let_requests_through(self, number: int, count: int) -> None:
+        """One chief runs while the others are stopped wherever they are."""
+        if chief := self.pick(number, busy=True):
+            while chief.busy and count:
+                chief.step()
+                count -= 1
+                self.what_is_seen_is_the_work_of_one_chief_after_the_other()
+
+    @precondition(lambda self: self.pick(0, busy=True))
+    @rule(number=st.integers(0, 2))
+    def lose_the_next_answer(self, number: int) -> None:
+        if chief := self.pick(number, busy=True):
+            chief.gate.loses_answer = True
+
+    @precondition(lambda self: self.pick(0, busy=True))
+    @rule(number=st.integers(0, 2))
+    def crash(self, number: int) -> None:
+        if chief := self.pick(number, busy=True):
+            while chief.busy:
+                chief.step("crash")
+            chief.state = "ended"
+
+    @invariant()
+    def what_is_seen_is_the_work_of_one_chief_after_the_other(self) -> None:
+        now, before = read_lease(self.outside) or Lease(0, {}), self.seen
+        self.seen = now
+        assert now.epoch in (before.epoch, before.epoch + 1), "the number only grows"
+        changed = {n for n, key in now.files.items() if before.files.get(n) != key}
+        removed = {name for name in before.files if name not in now.files}
+        if now.epoch != before.epoch:
+            assert now.files == before.files, "who takes over changes nothing"
+        for name, key in now.files.items():
+            content = self.outside.read(key) if name in changed else self.contents[key]
+            assert content is not None, f"{name} is named, but gone"
+            assert self.contents.setdefault(key, content) == content, "no key is written twice"
+            if name in changed:
+                assert json.loads(content)["epoch"] == now.epoch, f"{name} is of an earlier chief"
+        assert all(map(layout.is_checkpoint, removed))
+        assert "result.json" not in before.files or not changed, "finished stays finished"
+        self._steps_fit(now)
+
+    def _steps_fit(self, now: Lease) -> None:
+        steps = {name: json.loads(self.contents[key])["step"] for name, key in now.files.items()}
+        saved = [step for name, step in steps.items() if layout.is_checkpoint(name)]
+        assert max(saved, default=0) == steps.get("metrics.jsonl", 0), "one step, one publication"
+
+    @invariant()
+    def what_is_named_is_there(self) -> None:
+        listed = self.outside.files()
+        assert {key for key in self.seen.files.values() if key not in listed} == set()
+
+    @invariant()
+    def whoever_ends_is_told_who_took_over(self) -> None:
+        for chief in self.chiefs:
+            if isinstance(chief.error, LeaseLost):
+                assert "has taken over" in str(chief.error)
+            else:
+                assert chief.error is None or isinstance(chief.error, Crash), chief.error
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take over without a wait, as if the holder had been stopped for long enough."""
+    monkeypatch.setattr(lease, "LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(transfer, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(transfer, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(transfer, "PARALLEL", 1)
+
+
+def limits(examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def test_no_order_of_requests_shows_the_writes_of_two_chiefs(s3: str, at_once: None) -> None:
+    run_state_machine_as_test(RemoteLeases, settings=limits(12, 20))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_no_order_of_requests_shows_the_writes_of_two_chiefs_many_times(
+    s3: str, at_once: None
+) -> None:
+    run_state_machine_as_test(RemoteLeases, settings=limits(300, 50))
+
+
+LAYOUT = StateLayout({"params": (("a", (1,)),)})
+
+
+class LocalChief:
+    """A process that trains in a local folder. It writes as the real one: all by its run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunFolder(folder)
+        self.in_a_save: Callable[[], None] = lambda: None
+
+    def checkpoints(self, guard: Callable[[], None]) -> Checkpoints:
+        chief = self
+
+        class Slow(Checkpoints):
+            def file(self, *arguments: Any) -> Any:
+                chief.in_a_save()  # a large state takes its time
+                return super().file(*arguments)
+
+        return Slow(self.run.checkpoints, LAYOUT, guard=guard)
+
+    def write(self, what: str) -> None:
+        epoch = self.run.epoch
+        state = State(epoch, {"params": np.array([epoch], np.float32)})
+        match what:
+            case "start":
+                self.run.starts.append({"step": epoch})
+            case "metrics":
+                self.run.metrics.append({"step": epoch})
+            case "cut":
+                self.run.metrics.truncate(epoch - 1)
+            case "result":
+                self.run.write_result({"finished": True, "step": epoch})
+            case "predictions":
+                self.run.predictions.write({"epoch": epoch})
+            case "checkpoint":
+                self.checkpoints(self.run.check_lease).save(state)
+            case "from memory":  # by another worker, after this chief was lost
+                other = RunFolder(self.run.path)
+                self.checkpoints(partial(other.check_number, epoch)).save(state)
+
+
+WRITES = ("start", "metrics", "cut", "result", "predictions", "checkpoint", "from memory")
+
+
+class LocalLeases(RuleBasedStateMachine):
+    """Chiefs of one local folder. A network file system may take the lock from one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = Path(tempfile.mkdtemp(prefix="paceline-model-"))
+        self.folder = self.scratch / "run"
+        (self.folder / "checkpoints").mkdir(parents=True)
+        (self.folder / "config.json").write_text("{}")
+        self.chiefs: list[LocalChief] = []
+        self.holder: LocalChief | None = None
+        self.epoch = 0
+
+    def teardown(self) -> None:
+        for chief in self.chiefs:
+            chief.run.unlock()
+        shutil.rmtree(self.scratch)
+
+    def pick(self, number: int) -> LocalChief:
+        return self.chiefs[number % len(self.chiefs)]
+
+    def contents(self) -> dict[Path, bytes]:
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in files if path.name != "lock"}
+
+    @contextlib.contextmanager
+    def refused(self, kind: type[UserError], text: str) -> Iterator[None]:
+        """Expect an error, and that no file has changed."""
+        before = self.contents()
+        with pytest.raises(kind, match=text):
+            yield
+        assert self.contents() == before
+
+    @rule()
+    def start_another(self) -> None:
+        chief = LocalChief(self.folder)
+        if self.holder is not None and self.holder.run.is_locked():
+            with self.refused(UserError, "another process .* is training"):
+                chief.run.lock(wait_s=0.0)
+            return
+        chief.run.lock(wait_s=0.0)
+        assert chief.run.epoch > self.epoch
+        self.holder, self.epoch = chief, chief.run.epoch
+        self.chiefs.append(chief)
+
+    @precondition(lambda self: self.chiefs)
+    @rule(number=st.integers(0, 9), what=st.sampled_from(WRITES))
+    def write(self, number: int, what: str) -> None:
+        """A holder can write. One that was taken over cannot, also if it was never told."""
+        chief = self.pick(number)
+        if what == "cut" and chief is not self.holder:
+            with self.refused(LeaseLost, "has taken over"):
+                chief.write(what)  # if there is nothing to cut, nothing is written
+                raise LeaseLost("it has taken over")
+        elif chief is not self.holder:
+            with self.refused(LeaseLost, "has taken over"):
+                chief.write(what)
+        else:
+            chief.write(what)
+
+    @precondition(lambda self: self.holder)
+    @rule(what=st.sampled_from(["checkpoint", "from memory"]))
+    def take_over_in_the_middle_of_a_save(self, what: str) -> None:
+        chief = self.holder
+        assert chief is not None
+
+        def happen() -> None:
+            self.lose_the_lock(self.chiefs.index(chief))
+            self.start_another()
+
+        chief.in_a_save = happen
+        with self.refused(LeaseLost, "has taken over"):
+            chief.write(what)
+        chief.in_a_save = lambda: None
+
+    @precondition(lambda self: self.holder)
+    @rule(
+        what=st.sampled_from(["start", "result", "checkpoint", "from memory"]),
+        code=st.sampled_from([errno.EIO, errno.ESTALE, errno.ENOENT]),
+        passes=st.booleans(),
+    )
+    def write_while_the_lock_cannot_be_read(self, what: str, code: int, passes: bool) -> None:
+        """Its holder waits and goes on, or ends: then it has written nothing."""
+        chief, read = self.holder, Path.read_bytes
+        assert chief is not None
+        left = len(files.PAUSES_S) if passes else 10**9
+
+        def read_bytes(path: Path) -> bytes:
+            nonlocal left
+            if path.name == "lock" and left:
+                left -= 1
+                raise OSError(code, os.strerror(code))
+            return read(path)
+
+        with mock.patch.object(Path, "read_bytes", read_bytes):
+            if passes:
+                chief.write(what)
+            else:
+                kind = LeaseLost if code == errno.ENOENT else PassingFault
+                with self.refused(kind, "lock: |has removed|has taken over"):
+                    chief.write(what)
+        if not passes:
+            self.end()
+
+    @precondition(lambda self: self.chiefs)
+    @rule(number=st.integers(0, 9))
+    def lose_the_lock(self, number: int) -> None:
+        """The server of the file system gives the lock away while a chief is cut off."""
+        handle = self.pick(number).run._lock._handle
+        assert handle is not None
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+    @precondition(lambda self: self.holder)
+    @rule()
+    def end(self) -> None:
+        assert self.holder is not None
+        self.chiefs.remove(self.holder)
+        self.holder.run.unlock()
+        self.holder = None
+
+    @invariant()
+    def the_numbers_of_all_writers_only_grow(self) -> None:
+        epochs = [record["step"] for record in RunFolder(self.folder).starts.read()]
+        assert epochs == sorted(epochs)
+        assert max(epochs, default=0) <= self.epoch
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+
+
+def test_a_local_chief_that_lost_its_lock_writes_nothing_after_its_successor_began(
+    no_pauses: None,
+) -> None:
+    run_state_machine_as_test(LocalLeases, settings=limits(30, 30))
+
+
+@pytest.mark.long
+def test_a_local_chief_that_lost_its_lock_writes_nothing_many_times(no_pauses: None) -> None:
+    run_state_machine_as_test(LocalLeases, settings=limits(400, 60))

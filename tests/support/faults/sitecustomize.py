@@ -1,0 +1,292 @@
+"""Makes workers fail at one moment, or look like another kind of machine.
+
+Python imports this by itself if its folder is on PYTHONPATH. FAULT is "worker phase kind", or
+several with commas between them. Each happens once, noted by a file in FAULT_FOLDER ("failed", or
+"failed-1" for the second ...), or every time with FAULT_AGAIN. Nothing in Paceline knows of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+IN_A_ROUND = ("before-exchange", "in-exchange", "between-pairs", "in-update", "torn")
+
+
+def fail(kind: str, note: str) -> None:
+    folder = Path(os.environ["FAULT_FOLDER"])
+    if (folder / note).exists() and "FAULT_AGAIN" not in os.environ:
+        return
+    (folder / f"failing-{own_index}").write_text(f"{time.time()} {os.getpid()}")
+    (folder / f"failing-{own_index}").rename(folder / note)
+    if kind == "exception":
+        raise RuntimeError("something in this worker broke")
+    os.kill(os.getpid(), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}[kind])
+
+
+def break_at_the_start(kind: str, note: str) -> None:
+    """Before TensorFlow is imported, while the others begin to wait."""
+    from paceline.engines import devices
+
+    import_tensorflow = devices.import_tensorflow
+
+    def failing(job):
+        fail(kind, note)
+        import_tensorflow(job)
+
+    devices.import_tensorflow = failing
+
+
+def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None:
+    """Steps of the recipe smoke: 10 lies within an epoch, 16 is evaluated, 12 is saved."""
+    from paceline import loop
+    from paceline.runs import checkpoints as checkpoint
+
+    saving, train = Path(os.environ["FAULT_FOLDER"], "saving"), loop.train
+
+    def train_with_fault(engine, plan, actions, first_step=0):
+        advance, evaluate = engine.advance, engine.evaluate
+
+        def advancing(start, stop):
+            if is_victim and phase == "mid-epoch" and start >= 9:
+                fail(kind, note)
+            if is_victim and phase == "save" and start >= 12:
+                while not saving.exists():
+                    time.sleep(0.01)
+                fail(kind, note)
+            return advance(start, stop)
+
+        def evaluating(final):
+            if is_victim and phase == "evaluation" and first_step < 16 <= engine.state().step:
+                fail(kind, note)
+            return evaluate(final)
+
+        engine.advance, engine.evaluate = advancing, evaluating
+        return train(engine, plan, actions, first_step)
+
+    loop.train = train_with_fault
+    if phase != "save":
+        return
+    from contextlib import contextmanager
+
+    replacing = checkpoint.replacing
+
+    @contextmanager
+    def slowly(path):
+        """The chief is in the middle of writing the checkpoint of step 12."""
+        with replacing(path) as file:
+            if "00000012" in path.name:
+                saving.touch()
+                if own_index == 0 and is_victim:
+                    fail(kind, note)
+                time.sleep(1.0)
+            yield file
+
+    checkpoint.replacing = slowly
+
+
+def after_the_import(patch) -> None:
+    """Call `patch` when TensorFlow is imported, before the engine is."""
+    from paceline.engines import devices
+
+    import_tensorflow, patches = devices.import_tensorflow, [patch]
+
+    def importing(job):
+        import_tensorflow(job)
+        while patches:  # it is called again before the first device is used
+            patches.pop()()
+
+    devices.import_tensorflow = importing
+
+
+def in_the_graph(act) -> None:
+    """Let `act(step)` insert operations into each round, before its other parts."""
+    from paceline.engines.collective import CollectiveEngine
+
+    train_round = CollectiveEngine._train_round
+
+    def training_round(self, first, *arguments):
+        act(first)
+        return train_round(self, first, *arguments)
+
+    CollectiveEngine._train_round = training_round
+
+
+def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
+    """Within step 10 of the recipe smoke, which is inside a block that begins with step 8."""
+    import tensorflow as tf
+
+    from paceline.engines import memory, shared_memory
+    from paceline.engines.collective import CollectiveEngine
+    from paceline.engines.tf_pairs import Collectives
+
+    now = {}
+
+    def trip(step, _):
+        if step == 10 and is_victim:
+            fail(kind, note)
+        elif step == 10 and not (torn := Path(os.environ["FAULT_FOLDER"], "torn")).exists():
+            torn.touch()
+            time.sleep(600)  # between two vectors of its update, when the parent asks for it
+        return step
+
+    def tripped(value):
+        """Return the value, after the fault."""
+        wire = tf.numpy_function(trip, [now["step"], value[0]], tf.int64)
+        with tf.control_dependencies([wire]):
+            return tf.identity(value)
+
+    def before_the_sum(self, results, **arguments):
+        return add(self, [tripped(each) for each in results] if now else results, **arguments)
+
+    def between_swaps(self, other, own, turn):
+        if "step" in now:  # not in the check of the exchange
+            now["swaps"] += 1
+            own = tripped(own) if now["swaps"] == 2 else own
+        return swap(self, other, own, turn)
+
+    def between_meetings(tree, sums, add):
+        total = add_subtrees(tree, sums, add)
+        return tripped(total) if "step" in now else total
+
+    def write_some(vectors, new):
+        (first, variable), *rest = vectors.items()
+        written = [variable.assign(new[first], read_value=False)]
+        with tf.control_dependencies(written):
+            wire = tf.numpy_function(trip, [now["step"], new[first][0]], tf.int64)
+        with tf.control_dependencies([wire]):
+            return written + [each.assign(new[name], read_value=False) for name, each in rest]
+
+    in_the_graph(lambda step: now.update(step=step, swaps=0))
+    add, swap = CollectiveEngine._sum, Collectives.swap
+    add_subtrees = shared_memory.add_subtrees
+    if phase == "before-exchange":
+        CollectiveEngine._sum = before_the_sum
+    elif phase == "in-exchange":
+        shared_memory.add_subtrees = between_meetings
+    elif phase == "between-pairs":
+        Collectives.swap = between_swaps
+    else:
+        memory.write_all = write_some
+
+
+def count_steps(notes: Path) -> None:
+    """Note every round that this worker computes."""
+    import tensorflow as tf
+
+    def note(step):
+        with open(notes, "a") as file:
+            print(step, file=file)
+        return step
+
+    in_the_graph(lambda step: tf.numpy_function(note, [step], tf.int64))
+
+
+def on_start() -> None:
+    global own_index
+    from paceline.job import Job
+
+    from_json = Job.from_json
+
+    def learn(values):
+        global own_index
+        job = from_json(values)
+        own_index = job.cluster.index
+        if pretended := os.environ.get("PRETENDED"):
+            pretend((str(own_index), f"{job.cluster.role}-{own_index}"), *pretended.split())
+        if folder := os.environ.get("WRITES_FOLDER"):
+            note_writes(Path(folder, f"writes-{own_index}"))
+        for number, fault in enumerate(filter(None, os.environ.get("FAULT", "").split(","))):
+            worker, phase, kind = fault.split()
+            note = f"failed-{number}" if number else "failed"
+            if phase == "between-pairs":  # over the network, as workers of several machines
+                os.environ.pop("PACELINE_NEIGHBOURS", None)
+            is_victim = job.cluster.role == "worker" and own_index == int(worker)
+            if phase in IN_A_ROUND and (is_victim or phase == "torn"):
+                after_the_import(partial(break_in_a_round, phase, kind, note, is_victim))
+            elif phase in IN_A_ROUND:
+                continue
+            elif is_victim and phase == "start":
+                break_at_the_start(kind, note)
+            else:
+                break_in_the_loop(phase, kind, note, is_victim)
+        if folder := os.environ.get("COUNT_FOLDER"):
+            after_the_import(partial(count_steps, Path(folder, f"computed-{own_index}")))
+        if logical := os.environ.get("LOGICAL_DEVICES"):
+            divide_the_cpu(int(logical))
+        return job
+
+    Job.from_json = staticmethod(learn)
+
+
+def pretend(own: tuple[str, str], worker: str, what: str, value: str) -> None:
+    """A library of another version, another CPU or no kernels in one worker: its index or name."""
+    if worker not in own:
+        return
+    if what == "environment":
+        os.environ[value] = "1"
+        return
+    if what == "cpu":
+        from paceline.engines import compare as fingerprint
+
+        assert fingerprint.cpu_features()
+        fingerprint.cpu_features = lambda: value
+        return
+    from importlib import metadata
+
+    version = metadata.version
+    metadata.version = lambda package: value if package == what else version(package)
+
+
+def note_writes(notes: Path) -> None:
+    """Every file that this process opens to write, removes or renames, by Python's audit events."""
+    handle = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(event: str, arguments: tuple) -> None:
+        writes = event in ("os.rename", "os.remove", "os.mkdir", "os.truncate")
+        if event == "open":
+            _, mode, flags = arguments
+            writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(
+                c in (mode or "") for c in "wax+"
+            )
+        if writes:
+            os.write(handle, f"{os.path.abspath(str(arguments[0]))}\n".encode())
+
+    sys.addaudithook(note)
+
+
+def divide_the_cpu(count: int) -> None:
+    """Give each worker several logical devices; the strategy uses them like so many GPUs."""
+    from paceline.engines import devices
+
+    build_strategy = devices.build_strategy
+
+    def build(job):
+        devices.import_tensorflow(job)
+        import tensorflow as tf
+        from tensorflow.python.distribute.collective_all_reduce_strategy import (
+            CollectiveAllReduceExtended,
+        )
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+        names = tuple(f"/job:worker/task:{job.cluster.index}/device:CPU:{i}" for i in range(count))
+        CollectiveAllReduceExtended._initialize_local_devices = lambda *_: (names, "CPU")
+        strategy = build_strategy(job)
+        Path(os.environ["DEVICES_FOLDER"], f"devices-{job.cluster.index}").write_text(
+            str(strategy.num_replicas_in_sync)
+        )
+        return strategy
+
+    devices.build_strategy = build
+
+
+own_index = -1
+if "paceline.worker" in sys.orig_argv:
+    on_start()

@@ -1,0 +1,142 @@
+"""Real workers of TensorFlow's collectives, forked from one process that has imported TensorFlow.
+
+So many numbers of workers can be tested in a few seconds. Not a test itself:
+
+    python tests/support/forked_workers.py FUNCTION CASES
+
+CASES is JSON. FUNCTION is called in every worker with a strategy and the values of a case; one of
+them is `workers`. Prints a line of JSON for each case: the results of all workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.append(str(Path(__file__).parents[2]))  # for `benchmarks`
+
+# all that workers need, before they are forked
+import numpy as np
+import tensorflow as tf
+from benchmarks.forked import run_forked
+
+from helpers import free_addresses
+from paceline.engines.collective import CollectiveEngine
+from paceline.engines.pairs import ExactSum
+from paceline.engines.shared_memory import Neighbours, SharedSum
+from paceline.engines.tf_pairs import Collectives
+from paceline.experiment.experiment import Sync
+from paceline.maths.shares import divided_tree, shares
+from paceline.maths.tree import add, subtree_sums
+from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core
+
+TIMEOUT_S = 100
+
+
+def leaf(replica: int, size: int) -> np.ndarray:
+    """The vector of a replica, with numbers of very different sizes."""
+    random = np.random.default_rng(replica)
+    values = random.normal(size=size) * 10.0 ** random.integers(-3, 4, size)
+    return values.astype(np.float32)
+
+
+def add_vectors(
+    strategy: tf.distribute.Strategy,
+    workers: int,
+    replicas: int,
+    size: int,
+    rounds: int = 2,
+    neighbours: Neighbours | None = None,
+) -> str:
+    """Return the digest of the exact sum over the replicas, of vectors that change each round."""
+
+    def on_device(number: tf.Tensor) -> tf.Tensor:
+        own = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+        first, last = shares(replicas, workers)[own]
+        leaves = [tf.constant(leaf(k, size)) * number for k in range(first, last)]
+        sums = subtree_sums(leaves, divided_tree(replicas, workers)[own])
+        if neighbours:
+            return SharedSum(replicas, workers, own, neighbours).total(sums)
+        wire = Collectives(own, per_worker=1)
+        return ExactSum(replicas, workers, own, wire, add).total(sums)
+
+    @tf.function(autograph=False)
+    def run() -> tf.Tensor:
+        def body(k: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            total = strategy.run(on_device, args=(tf.cast(k + 1, tf.float32),))
+            return k + 1, tf.ensure_shape(strategy.experimental_local_results(total)[0], [size])
+
+        return tf.while_loop(lambda k, _: k < rounds, body, [0, tf.zeros([size])])[1]
+
+    return hashlib.sha256(run().numpy().tobytes()).hexdigest()
+
+
+def train(
+    strategy: tf.distribute.Strategy,
+    workers: int,
+    replicas: int,
+    method: str = "gradients",
+    neighbours: Neighbours | None = None,
+) -> list[Any]:
+    """Return the digest after seven steps of the engine, and what an evaluation counts."""
+    experiment = replace(
+        EXPERIMENT, replicas=replicas, global_batch_size=2 * replicas, sync=Sync(method, 3), steps=7
+    )
+    core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
+    engine = CollectiveEngine(core, strategy, side_by_side=2, neighbours=neighbours)
+    engine.check_exchange()
+    engine.load(core.initial_state())
+    losses = engine.advance(0, 7)["per_step"]["loss"]
+    metrics = engine.evaluate(final=True)
+    result = [engine.state().sha256(), losses, metrics["test_count"], metrics["test_loss"]]
+    engine.close()
+    return result
+
+
+def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -> Any:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    if case["workers"] == 1:
+        return function(tf.distribute.OneDeviceStrategy("/cpu:0"), **case)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": case.pop("addresses")}),
+        task_type="worker",
+        task_id=index,
+        rpc_layer="grpc",
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    return function(strategy, **case)
+
+
+def connect(workers: int) -> list[Neighbours]:
+    """What each worker needs to share memory with the others."""
+    memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
+    for low, high in combinations(range(workers), 2):
+        sockets[low][high], sockets[high][low] = socket.socketpair()
+    return [Neighbours(memory, each) for each in sockets]
+
+
+def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
+    neighbours = connect(case["workers"]) if case.pop("shared", False) else []
+    if case["workers"] > 1:
+        case |= {"addresses": free_addresses(case["workers"])}
+    works = []
+    for index in range(case["workers"]):
+        own = {"neighbours": neighbours[index]} if neighbours else {}
+        works.append(partial(run_worker, function, case | own, index))
+    return ["failed" if each is None else each for each in run_forked(works, TIMEOUT_S)]
+
+
+if __name__ == "__main__":
+    for values in json.loads(sys.argv[2]):
+        print(json.dumps(run_case(globals()[sys.argv[1]], values)), flush=True)

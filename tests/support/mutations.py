@@ -1,0 +1,108 @@
+"""Damage to bytes and to JSON, decided by a random generator with a seed. Not a test itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from paceline.storage.files import sealed
+
+Damage = Callable[[bytes, random.Random], bytes]
+
+
+def flip_bit(content: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(content))
+    return (
+        content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
+    )
+
+
+def overwrite(content: bytes, chance: random.Random) -> bytes:
+    place, length = chance.randrange(len(content)), chance.choice((1, 2, 4, 8, 12, 40))
+    filling = chance.choice((bytes(length), b"\xff" * length, chance.randbytes(length)))
+    return content[:place] + filling + content[place + length :]
+
+
+def cut(content: bytes, chance: random.Random) -> bytes:
+    return content[: chance.randrange(len(content))]
+
+
+def drop(content: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(content))
+    return content[:place] + content[place + chance.randrange(1, 30) :]
+
+
+def insert(content: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(content) + 1)
+    return content[:place] + chance.randbytes(chance.randrange(1, 30)) + content[place:]
+
+
+def move(content: bytes, chance: random.Random) -> bytes:
+    """A piece of the content over or between the rest."""
+    start, place = chance.randrange(len(content)), chance.randrange(len(content))
+    piece = content[start : start + chance.randrange(1, 200)]
+    return content[:place] + piece + content[place + chance.choice((0, len(piece))) :]
+
+
+DAMAGES = (flip_bit, overwrite, cut, drop, insert)
+
+
+def mutate(
+    content: bytes, chance: random.Random, damages: Sequence[Damage] = (*DAMAGES, move)
+) -> bytes:
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        content = chance.choice(damages)(content, chance) if content else content
+    return content
+
+
+HOSTILE_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e-320, 1e308),
+    *(float("nan"), float("inf"), float("-inf"), "", "x", "\0", "\ud800", "\x85", "²", "nan"),
+    *("../../etc/passwd", "os:system", "a" * 5000, [], {}, [[]], [None], [1, 2, 3], [-1, 0, 2**40]),
+    *({"": 0}, {"step": {}}, ["a", 1], [1e308, 1e308, 1e308], [0.0] * 3),
+)
+
+
+def mutate_json(value: Any, chance: random.Random) -> Any:
+    """Replace, remove or add some values anywhere in nested JSON."""
+    value = json.loads(json.dumps(value))
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        value = _mutate_one(value, chance)
+    return value
+
+
+def _mutate_one(value: Any, chance: random.Random) -> Any:
+    if isinstance(value, dict) and value and chance.random() < 0.9:
+        key = chance.choice(list(value))
+        match chance.randrange(10):
+            case 0:
+                return {name: each for name, each in value.items() if name != key}
+            case 1:
+                return value | {chance.choice(("", "new", "step", key + "x")): value[key]}
+        return value | {key: _mutate_one(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.8:
+        place = chance.randrange(len(value))
+        return [*value[:place], _mutate_one(value[place], chance), *value[place + 1 :]]
+    if isinstance(value, int | float) and chance.random() < 0.3:
+        return chance.choice(
+            (-value, value + 1, value * 10**9, value * 0.1 if abs(value) < 2**60 else 0)
+        )
+    return chance.choice(HOSTILE_VALUES)
+
+
+def json_input(original: dict[str, Any], chance: random.Random) -> bytes:
+    """Damage a sealed object: its bytes, its values with a right checksum, or without one."""
+    kind = chance.randrange(4)
+    if kind == 0:
+        return mutate(json.dumps(sealed(original)).encode(), chance)
+    if kind == 1:
+        return mutate(json.dumps(original, indent=2).encode(), chance)
+    value = mutate_json(original, chance)
+    with suppress(ValueError, TypeError):
+        value = sealed(value) if kind == 2 and isinstance(value, dict) else value
+    if chance.random() < 0.01:
+        return b'{"experiment": ' + b"[" * 100_000
+    return json.dumps(value).encode("utf-8", "surrogatepass")

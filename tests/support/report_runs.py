@@ -1,0 +1,85 @@
+"""Run folders for the tests of the report, with made-up numbers. Not a test itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.recipes.table import get_recipe
+from paceline.extras.report import write_report
+from paceline.runs.folder import RunFolder
+
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+def make_run(
+    path: Path,
+    experiment: Experiment | None = None,
+    records: int = 60,
+    classes: tuple[str, ...] = ("cat", "dog", "bird"),
+    side: int = 32,
+    examples: int = 200,
+    seed: int = 0,
+) -> Path:
+    """A run folder as a training leaves it, with made-up numbers: written by the same functions."""
+    random, run = np.random.default_rng(seed), RunFolder(path)
+    experiment = experiment or replace(get_recipe("shapes"), seed=seed)
+    run.open(experiment, {"train": 20_000, "test": examples, "classes": list(classes)})
+    steps, lines = [936 * (i + 1) // records for i in range(records)], list[str]()
+    run.append_start(0, "local", 1)
+    for i, step in enumerate(steps):
+        record = {
+            "step": step,
+            "epoch": step / 156,
+            "loss": 3.0 * 0.5 ** (step / 156) + random.uniform(0, 0.05),
+        }
+        record |= {
+            "accuracy": 1 - 0.9 * 0.5 ** (step / 156),
+            "learning_rate": 0.1,
+            "images_per_second": random.uniform(400, 500),
+        }
+        if i % max(1, records // 6) == 0 or step == 936:
+            record |= {
+                "test_loss": record["loss"] * 1.1,
+                "test_accuracy": record["accuracy"] * 0.97,
+            }
+        lines.append(json.dumps(record) + "\n")
+    (path / "metrics.jsonl").write_text("".join(lines))
+    run.append_start(500, "local", 2)
+    labels = random.integers(0, len(classes), examples)
+    predictions = np.where(
+        random.random(examples) < 0.7, labels, random.integers(0, len(classes), examples)
+    )
+    worst = np.flatnonzero(labels != predictions)[:24]
+    pictures = random.integers(0, 256, (len(worst), side, side, 3), dtype=np.uint8)
+    run.predictions.write(
+        {
+            "step": 936,
+            "split": "test",
+            "labels": labels,
+            "predictions": predictions,
+            "worst": worst,
+            "pictures": pictures,
+        }
+        | {"probabilities": random.random(examples).astype(np.float32)}
+    )
+    run.write_result(
+        {
+            "step": 936,
+            "finished": True,
+            "test_accuracy": 0.91,
+            "test_loss": 0.3,
+            "images_per_second": 450.0,
+        }
+        | {"state_sha256": f"{seed:064x}"}
+    )
+    return path
+
+
+def report(*runs: Path, out: Path, force: bool = False) -> str:
+    assert write_report([str(run) for run in runs], out, force) == []
+    return out.read_text()
