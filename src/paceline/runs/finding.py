@@ -1,0 +1,84 @@
+"""Where runs are found: the folder of an experiment, all runs of a folder, copies of remote ones.
+
+It only reads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+
+from paceline.experiment.experiment import Experiment
+from paceline.errors import UserError, did_you_mean
+from paceline.storage.files import to_log
+from paceline.runs.folder import RunFolder
+from paceline.storage.lease import LEASE
+from paceline.storage.remote import RemoteRun
+from paceline.storage.backends import Store, is_remote
+from paceline.storage.transfer import retrying
+from paceline.extras.zoo import PREFIX, zoo_folder
+
+
+def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
+    """Return the folder of an experiment. It is always the same, so the same command resumes."""
+    name = f"{recipe}-{experiment.digest()}"
+    return f"{str(root).rstrip('/')}/{name}" if is_remote(root) else Path(root) / name
+
+
+def all_runs(root: str | Path = "runs") -> list[RunFolder]:
+    """Return every run under `root`, by name; of remote runs, copies without checkpoints."""
+    if is_remote(root):
+        listed = retrying(Store(str(root)).files, to_log)
+        files = [name.split("/") for name in listed]
+        signs = ("config.json", LEASE)
+        names = {parts[0] for parts in files if len(parts) == 2 and parts[1] in signs}
+        urls = [f"{str(root).rstrip('/')}/{name}" for name in sorted(names)]
+        return [run for run in (_copy(url, checkpoints=False) for url in urls) if run.exists()]
+    return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]
+
+
+def existing_run(
+    path: str | Path, root: str | Path = "runs", checkpoints: bool = True
+) -> RunFolder:
+    """Return the run at `path`, or of that name under `root`, for commands that read one.
+
+    For a remote run this is a copy as of now, which is removed when this process ends.
+    """
+    if str(path).startswith(PREFIX):
+        return RunFolder(zoo_folder(str(path)))
+    if is_remote(path):
+        run = _copy(str(path), checkpoints)
+        if not run.exists():
+            raise UserError(
+                f"no run in {path}; give the URL of its folder, the one with config.json"
+            )
+        return run
+    for run in (RunFolder(path), RunFolder(Path(root) / path)):
+        if run.exists():
+            return run
+    names = [run.path.name for run in all_runs(root)]
+    none = f"there are no runs in {root}; `paceline train` makes one"
+    raise UserError(f"no run in {path}; {did_you_mean(Path(path).name, names) if names else none}")
+
+
+def watched_run(path: str | Path) -> RunFolder:
+    """Return a run that others train, for `refresh`; it need not exist yet."""
+    return RunFolder(path, _scratch() if is_remote(path) else None)
+
+
+def _copy(url: str, checkpoints: bool) -> RunFolder:
+    folder = _scratch()
+    remote = RemoteRun(Store(url), folder)
+    remote.pull()
+    if checkpoints:
+        remote.pull_checkpoints()
+    return RunFolder(url, folder)
+
+
+def _scratch() -> Path:
+    """Make a folder of this process, apart from the local side of a training on this machine."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

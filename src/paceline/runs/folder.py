@@ -1,0 +1,293 @@
+"""The run folder: which experiment it belongs to, and the names of its files.
+
+Only the chief opens and writes a run folder; every command may read one. If the folder is on remote
+storage, `path` is the local side and `remote.RemoteRun` keeps both sides the same. How files are
+written belongs to `files`, checkpoints to `checkpoint`, event files to `tensorboard`, and where
+runs are found to `finding`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.experiment.dataclass_json import differences
+from paceline.experiment.experiment import Experiment
+from paceline.errors import UserError
+from paceline.messages import Send
+from paceline.runs.comparison import compare_code, compare_data, compare_experiments, compare_kernels, wrong_fact, wrong_result
+from paceline.runs.data_dir import find_data, whole_path
+from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
+from paceline.storage.keeper import Keeper
+from paceline.storage.layout import last_event_number
+from paceline.storage.lock import FileLock, LeaseLost, epoch_of, is_alone, is_still_at, lock_file
+from paceline.runs.records import Predictions, Records
+from paceline.storage.remote import RemoteRun
+from paceline.storage.backends import Store, cached, is_remote
+from paceline.versions import library_versions, machine
+
+FORMAT = 1
+"""Of config.json. A newer Paceline writes a higher number."""
+RESTORE = "restore it from a copy, or use another --run-dir"
+BEGIN_S = 10.0
+"""How long a command waits for another one that removes the folder."""
+DRIVER_FILE = ".driver-"
+"""How a file begins by which a driver sees who shares the folder; a killed driver leaves it."""
+OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
+"""Files that may be in a folder before its config.json."""
+
+
+class RunFolder:
+    """The folder of one training. `where` is what the user gave: a path or a URL.
+
+    `local` is the local side of a remote folder, by default a place in the cache.
+    Building a RunFolder touches neither disk nor network.
+    """
+
+    def __init__(self, path: str | Path, local: Path | None = None) -> None:
+        remote = is_remote(path)
+        self.where = str(path).rstrip("/") if remote else str(Path(path))
+        self.path = (local or cached("runs", self.where)) if remote else Path(path)
+        self._remote = _both_sides(self.where, self.path) if remote else None
+        self._keeper: Keeper | None = None
+        facts = {"token": self._remote.token} if self._remote else {}
+        self._lock = FileLock(self.path / "lock", f"training in {self.where}", **facts)
+        self._config = self.path / "config.json"
+        self._result = self.path / "result.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.events = self.path / "events"
+        self.evaluator_events = self.events / "evaluator"
+        self.metrics = Records(self.path / "metrics.jsonl", self.check_lease)
+        self.evaluations = Records(self.path / "evaluations.jsonl")
+        self.starts = Records(self.path / "starts.jsonl", self.check_lease)
+        self.predictions = Predictions(self.path / "evaluation.npz", self.check_lease)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({self.where!r})"
+
+    def log(self, name: str) -> Path:
+        """Return the log file of a process of the run: worker-0.log, ps-1.log ..."""
+        return self.path / f"{name.replace(' ', '-')}.log"
+
+    def lock(self, wait_s: float = 3.0, send: Send = lambda message: None) -> None:
+        """Keep other processes out until `unlock` or the end of this process.
+
+        If the folder is remote, this then fetches everything but its checkpoints.
+        """
+        self.make()
+        events = (f"events/{path.name}" for path in self.events.glob("*"))
+        earlier = self._lock.acquire(wait_s, last_event_number(events))
+        if self._remote:
+            self._remote.lock(str(earlier.get("token", "")), send)
+            self._keeper = Keeper(self._remote, send)
+            self._keeper.start()
+            self._remote.pull()
+
+    def unlock(self) -> None:
+        """Let other processes in. A remote folder stays locked for a minute without this."""
+        if self._keeper:
+            self._keeper.stop()
+            self._keeper = None
+        if self._remote:
+            self._remote.unlock()
+        self._lock.release()
+
+    def check_lease(self) -> None:
+        """Raise LeaseLost if this process locked the folder, but another has taken over since.
+
+        Then it must not write any more. On remote storage, nothing that it writes is seen anyway.
+        """
+        self._lock.check()
+        if self._remote:
+            self._remote.check()
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of this process's lease: it grows with each holder; 0 if not locked."""
+        return self._remote.epoch if self._remote else self._lock.epoch
+
+    def check_number(self, lease: int) -> None:
+        """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
+        if epoch_of(self._lock.patient_holder()) != lease:
+            raise LeaseLost(f"another command has taken over {self.where}")
+
+    def is_locked(self) -> bool:
+        """Return whether a process of this machine trains here now."""
+        return self._lock.is_locked()
+
+    def open(
+        self,
+        experiment: Experiment,
+        data_facts: dict[str, Any],
+        kernels: str = "tensorflow",
+        code: dict[str, str] | None = None,
+    ) -> list[str]:
+        """Make this the folder of the experiment, or check that it is.
+
+        `code` has digests of the user's own functions. Returns which libraries have changed since
+        the run began.
+        """
+        self.make()
+        changed = []
+        if self.exists():
+            old = self.config()
+            compare_kernels(self.where, self.kernels(), kernels)
+            compare_experiments(self.where, self.experiment(), experiment)
+            compare_data(self.where, self.data_facts(), plain(data_facts))
+            compare_code(self.where, old["code"], code or {})
+            changed = differences(old["versions"], library_versions())
+        else:
+            config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
+            config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
+            config["data_dir"] = whole_path(experiment.data.dir)
+            self.check_lease()
+            write_json(self._config, sealed(config))
+        with explained("make the folders of", self.path):
+            self.events.mkdir(exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
+        if self._remote:
+            self._remote.pull_checkpoints()
+        self.publish()
+        return changed
+
+    def publish(self) -> None:
+        """Upload what has changed. A resume elsewhere finds only what was published."""
+        if self._remote:
+            self._remote.publish()
+
+    def publish_evaluations(self) -> None:
+        """Upload the evaluator's own files."""
+        if self._remote:
+            own = [self.evaluations.path, *self.evaluator_events.glob("*")]
+            names = [path.relative_to(self.path).as_posix() for path in own if path.exists()]
+            self._remote.add(names)
+
+    def refresh(self) -> None:
+        """Fetch what the chief has published since."""
+        if self._remote:
+            self._remote.refresh()
+
+    def exists(self) -> bool:
+        """Return whether there is a run in the folder."""
+        return is_file(self._config)
+
+    def config(self) -> dict[str, Any]:
+        """Return the content of config.json."""
+        config = read_json(self._config, RESTORE, FORMAT)
+        written_by = config.get("format")
+        if not isinstance(config.get("experiment"), dict) or type(written_by) is not int:
+            raise UserError(f"{self._config} is damaged: it has no experiment; {RESTORE}")
+        for name in ("data", "versions", "code"):
+            if not isinstance(config.setdefault(name, {}), dict):
+                raise UserError(f"{self._config} is damaged: {name} is no object; {RESTORE}")
+        if written_by > FORMAT:
+            raise UserError(
+                f"{self.where} was written by a newer Paceline (format {written_by}, this one "
+                f"reads up to {FORMAT}); update Paceline, or use another --run-dir"
+            )
+        return config
+
+    def experiment(self) -> Experiment:
+        """Return the run's experiment; fields that are newer than the folder have defaults."""
+        values = self.config()["experiment"]
+        try:
+            return Experiment.from_json(values)
+        except (TypeError, AttributeError, OverflowError) as error:
+            raise UserError(f"{self._config} is damaged ({error}); {RESTORE}") from error
+        except UserError as error:
+            raise UserError(f"{self._config}: {error}") from error
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return what is known of the run's data: sizes, image shape, classes."""
+        facts = dict(self.config()["data"])
+        if wrong := wrong_fact(facts):
+            raise UserError(f"{self._config} is damaged: its data has {wrong}; {RESTORE}")
+        return facts
+
+    def data_dir(self) -> str:
+        """Return where the run's data is: where it was, or at the same relative path from here."""
+        return find_data(self.experiment().data.dir, self.config().get("data_dir"))
+
+    def kernels(self) -> str:
+        """Return which kernels the run was trained with: own or tensorflow."""
+        return str(self.config().get("kernels", "tensorflow"))
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write and publish the result of this attempt."""
+        assert "finished" in result, "a result says whether the run is finished"
+        self.check_lease()
+        write_json(self._result, sealed(result))
+        self.publish()
+
+    def read_result(self) -> dict[str, Any] | None:
+        """Return the result of the last attempt; None if none has ended yet."""
+        if not is_file(self._result):
+            return None
+        advice = "the command that trained it computes it anew from the last checkpoint"
+        result = read_json(self._result, advice)
+        if wrong := wrong_result(result):
+            raise UserError(f"{self._result} is damaged: {wrong}; {advice}")
+        return result
+
+    def append_start(self, step: int, place: str, workers: int) -> None:
+        """Record that training starts or continues at this step, where, with how many workers."""
+        now = {"step": step, "time": time.time(), "place": place, "workers": workers}
+        self.starts.append(now | {"machine": machine(), "versions": library_versions()})
+
+    def make(self) -> None:
+        """Make the folder. One with files of somebody else but no config.json is an error."""
+        with explained("make", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            names = sorted(entry.name for entry in self.path.iterdir())
+        others = [name for name in names if not OWN_NAMES.match(name)]
+        if others and not self.exists() and not self._remote:
+            raise UserError(
+                f"{self.where} is not a run folder: it has {others[0]} but no config.json; "
+                "use a new or empty --run-dir"
+            )
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Make the folder for a command; remove it if a UserError comes before config.json.
+
+        It is removed only if no other command uses it: each command holds a shared lock on a file
+        in it, and each chief its own lock.
+        """
+        new = not self.path.exists()
+        self.make()
+        commands = self.path / ".commands"
+        with explained("lock", commands):
+            handle = lock_file(commands, fcntl.LOCK_SH, BEGIN_S)
+        try:
+            yield
+        except UserError:
+            if new and not self.exists():
+                self._remove_unused(handle)
+            raise
+        finally:
+            if handle is not None:
+                if is_alone(handle) and is_still_at(commands, handle):
+                    for file in (*self.path.glob(f"{DRIVER_FILE}*"), commands):
+                        file.unlink(missing_ok=True)
+                os.close(handle)
+
+    def _remove_unused(self, handle: int | None) -> None:
+        """Remove the folder if neither a command nor a chief uses it."""
+        if handle is None or not is_alone(handle):
+            return
+        with suppress(UserError):
+            self._lock.acquire()
+            if not self.exists():
+                shutil.rmtree(self.path)
+            self._lock.release()
+
+
+def _both_sides(url: str, local: Path) -> RemoteRun:
+    return RemoteRun(Store(url), local, Store(url, own_connection=True))

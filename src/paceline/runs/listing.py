@@ -1,0 +1,126 @@
+"""The list of runs: progress, accuracy and speed of each, and how to resume an unfinished one.
+
+It only reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.overrides import changed_flags
+from paceline.experiment.recipes.table import RECIPES
+from paceline.errors import PassingFault, UserError
+from paceline.storage import layout
+from paceline.storage.files import explained
+from paceline.runs.finding import all_runs, default_path
+from paceline.runs.folder import RunFolder
+from paceline.storage.backends import is_remote
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run. `state` is finished, unfinished, running, damaged, or unreadable if the disk fails.
+
+    For an unfinished run, `step` is the last completed step and `note` the command that resumes it.
+    For a damaged or unreadable run, `note` is the reason.
+    """
+
+    name: str
+    state: str
+    step: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    speed: float | None = None
+    changed: float = 0.0
+    """Seconds since 1970."""
+    note: str = ""
+
+
+COLUMNS = ("name", "state", "step", "accuracy", "loss", "speed", "changed")
+
+
+def list_runs(folder: str | Path, sort: str = "changed") -> list[RunSummary]:
+    """Return all runs in `folder`, sorted by a column.
+
+    Words and losses rise, other numbers fall, and unknown values are last.
+    """
+    falling = sort in ("step", "accuracy", "speed", "changed")
+
+    def key(run: RunSummary) -> tuple[bool, Any]:
+        value = getattr(run, sort)
+        return (value is None, 0 if value is None else -value if falling else value)
+
+    return sorted((_summary(run) for run in all_runs(folder)), key=key)
+
+
+def _summary(run: RunFolder) -> RunSummary:
+    changed, name = 0.0, Path(run.where).name
+    try:
+        changed = _last_change(run.path)
+        result = run.read_result() or {}
+        metrics = run.metrics.read()
+        experiment = run.experiment()
+    except UserError as error:
+        state = "unreadable" if isinstance(error, PassingFault) else "damaged"
+        return RunSummary(name, state, changed=changed, note=str(error))
+    last = metrics[-1] if metrics else {}
+    evaluated = [record for record in metrics if "test_accuracy" in record] or [{}]
+    state, note = "finished", ""
+    if not result.get("finished"):
+        state = "running" if run.is_locked() else "unfinished"
+    if state == "unfinished":
+        note = f"paceline {shlex.join(resume_command(run.where, with_data(run, experiment)))}"
+    return RunSummary(
+        name,
+        state,
+        last.get("step", result.get("step", 0)),
+        evaluated[-1].get("test_accuracy"),
+        evaluated[-1].get("test_loss"),
+        result.get("images_per_second") or last.get("images_per_second"),
+        changed,
+        note,
+    )
+
+
+def _last_change(folder: Path) -> float:
+    """Return the time of the newest file, in seconds since 1970."""
+    with explained("read", folder):
+        found = (layout.stat(path) for path in folder.iterdir())  # some vanish: a training writes
+        return max((stat[1] / 1e9 for stat in found if stat), default=0.0)
+
+
+def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
+    """Return the experiment with the whole path of its data, unless the path is right here."""
+    data, stored = experiment.data, run.data_dir()
+    if not data.dir or os.path.abspath(data.dir) == stored:
+        return experiment
+    return dataclasses.replace(experiment, data=dataclasses.replace(data, dir=stored))
+
+
+def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
+    """Return the words of the `train` command that resumes a run, with flags for what differs.
+
+    The recipe is the one in the folder's name, or else the nearest. The folder does not record
+    where the workers ran, so the command runs here.
+    """
+    named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
+    command = train_command(experiment, named[1] if named else "")
+    default = Path(default_path(command[1], experiment))
+    if is_remote(where) or default.resolve() != Path(where).resolve():
+        command += ["--run-dir", str(where)]
+    return command
+
+
+def train_command(experiment: Experiment, recipe: str = "") -> list[str]:
+    """Return the words of the command that trains an experiment, by this recipe or the nearest."""
+    flags = {name: changed_flags(build(), experiment) for name, build in RECIPES.items()}
+    if recipe not in flags:
+        recipe = min(flags, key=lambda name: len(flags[name]))
+    return ["train", recipe, *flags[recipe]]

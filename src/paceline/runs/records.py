@@ -1,0 +1,108 @@
+"""What a run measures, as files: records by step (metrics.jsonl and others) and predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paceline.storage.files import CHECKSUM, explained, patiently, read_text, replacing, sealed, unsealed
+
+Guard = Callable[[], None]
+"""Raises LeaseLost if another process has taken over the run: then nothing may be written."""
+
+
+class Records:
+    """A file with one JSON object per line, each with its `step` and a checksum.
+
+    Lines are appended: a crash can cut off the last one. Building it touches no disk.
+    """
+
+    def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
+        self.path = path
+        self._guard = guard
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one line."""
+        line = _to_line(record)
+        self._guard()
+        with explained("write", self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(line)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all whole lines; the last may be half written by a training under way."""
+        return _parse(read_text(self.path))[0]
+
+    def num_damaged(self) -> int:
+        """Return how many lines are not what was once written. `read` leaves them out."""
+        return _parse(read_text(self.path))[1]
+
+    def truncate(self, step: int) -> int:
+        """Remove what is after `step`, where training continues, and a line cut off by a crash.
+
+        Returns how many damaged lines were removed, too.
+        """
+        text = read_text(self.path)
+        records, num_damaged = _parse(text)
+        kept = "".join(_to_line(record) for record in records if record["step"] <= step)
+        if kept != text:
+            self._guard()
+            with explained("write", self.path), replacing(self.path) as file:
+                file.write(kept.encode())
+        return num_damaged
+
+
+class Predictions:
+    """evaluation.npz: the prediction for each example of the last evaluation, and images of the
+    worst mistakes. Building it touches no disk."""
+
+    def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
+        self.path = path
+        self._guard = guard
+
+    def write(self, arrays: dict[str, Any]) -> None:
+        """Replace the file by these arrays."""
+        import numpy as np
+
+        self._guard()
+        with explained("write", self.path), replacing(self.path) as file:
+            np.savez_compressed(file, **arrays)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the arrays; None if there are none, or none that are whole."""
+        from paceline.storage.array_files import read_npz
+
+        with explained("read", self.path):
+            try:
+                return patiently(partial(read_npz, self.path))
+            except (FileNotFoundError, ValueError):
+                return None
+
+
+def _to_line(record: dict[str, Any]) -> str:
+    return json.dumps(sealed(record), allow_nan=False) + "\n"
+
+
+def _parse(text: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the good records, and the number of damaged lines but for an unfinished last one.
+
+    Older versions wrote lines without a checksum; such lines come before all that have one.
+    """
+    records, num_damaged, any_sealed = list[dict[str, Any]](), 0, False
+    *lines, unfinished = text.split("\n")
+    for line in [*lines, unfinished] if unfinished else lines:
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or (any_sealed and CHECKSUM not in record):
+                raise ValueError("no record, or one without its checksum")
+            any_sealed |= CHECKSUM in record
+            record = unsealed(record)
+            if type(record.get("step")) is not int or not 0 <= record["step"] < 10**15:
+                raise ValueError("no step")
+        except (ValueError, RecursionError):
+            num_damaged += line is not unfinished
+            continue
+        records.append(record)
+    return records, num_damaged

@@ -1,0 +1,302 @@
+"""The run folder: its experiment, who may write it, and that no file is ever half written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.experiment.experiment import Data, Experiment
+from paceline.errors import UserError
+from paceline.runs import folder as run_folder
+from paceline.storage.files import unsealed
+from paceline.runs.finding import all_runs, default_path, existing_run
+from paceline.runs.folder import RunFolder
+from paceline.versions import library_versions
+
+EXPERIMENT = Experiment(seed=3)
+FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
+
+HOLD_THE_LOCK = """
+import sys, time
+from paceline.runs.folder import RunFolder
+RunFolder(sys.argv[1]).lock()
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.open(EXPERIMENT, FACTS)
+    return folder
+
+
+def test_building_one_touches_no_disk(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_default_folder_is_named_by_recipe_and_digest() -> None:
+    assert default_path("smoke", EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
+
+
+def test_a_new_folder_records_experiment_data_versions_and_format(run: RunFolder) -> None:
+    config = json.loads((run.path / "config.json").read_text())
+    assert config["experiment"] == EXPERIMENT.to_json()
+    assert config["data"] == {"train": 50000, "test": 10000, "image_shape": [32, 32, 3]}
+    assert config["format"] == run_folder.FORMAT
+    assert {"python", "paceline", "keras", "numpy"} <= config["versions"].keys()
+    assert run.experiment() == EXPERIMENT
+    assert run.events.is_dir()
+    assert run.checkpoints.is_dir()
+
+
+def test_the_same_experiment_may_open_it_again(run: RunFolder) -> None:
+    assert run.open(EXPERIMENT, FACTS) == []
+
+
+def test_data_that_only_moved_are_the_same_data(run: RunFolder) -> None:
+    assert run.open(Experiment(seed=3, data=Data(dir="/elsewhere")), FACTS) == []
+
+
+def test_another_experiment_is_refused_with_what_differs(run: RunFolder) -> None:
+    with pytest.raises(UserError) as error:
+        run.open(Experiment(seed=4, data=Data(flip=True)), FACTS)
+    assert "data.flip: False -> True, seed: 3 -> 4" in one_line(error)
+
+
+def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
+    other = Experiment(
+        seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, steps=9
+    )
+    with pytest.raises(UserError, match="and 1 more") as error:
+        run.open(other, FACTS)
+    one_line(error)
+
+
+def test_other_data_are_refused(run: RunFolder) -> None:
+    with pytest.raises(UserError) as error:
+        run.open(EXPERIMENT, FACTS | {"train": 40000})
+    assert "the data is not the same: train 50000 -> 40000" in one_line(error)
+
+
+def test_changed_libraries_are_returned(run: RunFolder) -> None:
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
+    config["versions"]["keras"] = "2.0"
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert run.open(EXPERIMENT, FACTS) == [f"keras: '2.0' -> {library_versions()['keras']!r}"]
+
+
+def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None:
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
+    del config["experiment"]["precision"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert run.open(EXPERIMENT, FACTS) == []
+
+
+def test_a_folder_of_an_earlier_version_is_read_if_its_sums_had_a_fixed_order(
+    run: RunFolder,
+) -> None:
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
+    config["experiment"]["exact"] = True
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert run.open(EXPERIMENT, FACTS) == []
+    assert run.experiment().digest() == EXPERIMENT.digest()
+    config["experiment"]["exact"] = False
+    (run.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="exact = false") as error:
+        run.open(EXPERIMENT, FACTS)
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", '{"format": 1, "exp', "[]", "{}", '{"format": 1, "experiment": {"data": 3}}', "\0\0"],
+)
+def test_a_damaged_config_is_one_clear_line(run: RunFolder, content: str) -> None:
+    (run.path / "config.json").write_text(content)
+    with pytest.raises(UserError, match="damaged") as error:
+        run.open(EXPERIMENT, FACTS)
+    assert "config.json" in one_line(error)
+
+
+def test_a_newer_format_is_one_clear_line(run: RunFolder) -> None:
+    config = unsealed(json.loads((run.path / "config.json").read_text()))
+    (run.path / "config.json").write_text(json.dumps(config | {"format": run_folder.FORMAT + 1}))
+    with pytest.raises(UserError, match="newer Paceline") as error:
+        run.open(EXPERIMENT, FACTS)
+    one_line(error)
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    for use in (RunFolder(tmp_path).lock, lambda: RunFolder(tmp_path).open(EXPERIMENT, FACTS)):
+        with pytest.raises(UserError, match=r"thesis\.tex but no config"):
+            use()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_worker_logs_may_come_before_the_config(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.log("worker 0").write_text("hello")
+    run.lock()
+    assert run.open(EXPERIMENT, FACTS) == []
+    run.unlock()
+
+
+def test_a_path_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make") as error:
+        RunFolder(tmp_path / "file").open(EXPERIMENT, FACTS)
+    one_line(error)
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_LOCK, str(run.path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "locked\n"
+            with pytest.raises(
+                UserError, match=f"another process \\(pid {holder.pid} on host .+\\) is training in"
+            ) as error:
+                run.lock(wait_s=0.2)
+            one_line(error)
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    run.lock()
+    with pytest.raises(UserError, match=f"pid {os.getpid()}"):
+        RunFolder(run.path).lock(wait_s=0)
+    run.unlock()
+    RunFolder(run.path).lock(wait_s=0)
+
+
+def test_a_result_is_read_as_written_and_strict_json(run: RunFolder) -> None:
+    assert run.read_result() is None
+    run.write_result(
+        {
+            "finished": True,
+            "step": np.int64(7),
+            "test_accuracy": np.float32(0.5),
+            "loss": float("nan"),
+        }
+    )
+    assert run.read_result() == {"finished": True, "step": 7, "test_accuracy": 0.5, "loss": None}
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    run.write_result({"finished": False})
+    before = sorted(run.path.iterdir())
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        run.write_result({"finished": True})
+    assert run.read_result() == {"finished": False}
+    assert sorted(run.path.iterdir()) == before
+
+
+def test_metrics_are_read_as_appended(run: RunFolder) -> None:
+    assert run.metrics.read() == []
+    records = [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
+    for record in records:
+        run.metrics.append(record)
+    assert run.metrics.read() == records
+
+
+def test_resuming_removes_metrics_after_its_step_and_a_half_written_line(run: RunFolder) -> None:
+    for step in (10, 20, 30):
+        run.metrics.append({"step": step})
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4')
+    assert [record["step"] for record in run.metrics.read()] == [10, 20, 30]
+    run.metrics.truncate(20)
+    run.metrics.append({"step": 30})
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
+
+
+def test_one_flipped_bit_in_a_record_is_never_shown(run: RunFolder) -> None:
+    records = [{"step": step, "loss": step / 7} for step in (1, 2, 3)]
+    for record in records:
+        run.metrics.append(record)
+    whole = (run.path / "metrics.jsonl").read_bytes()
+    second = whole.index(b"\n") + 1
+    for bit in range(8 * second, 8 * whole.index(b"\n", second)):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        (run.path / "metrics.jsonl").write_bytes(content)
+        assert run.metrics.read() == [records[0], records[2]], bit
+        assert run.metrics.num_damaged() in (1, 2)  # 2: the flip made a new line
+
+
+def test_one_flipped_bit_in_the_result_or_the_config_is_one_clear_line(run: RunFolder) -> None:
+    result = {"finished": True, "step": 7, "test_accuracy": 0.75}
+    run.write_result(result)
+    whole = (run.path / "result.json").read_bytes()
+    for bit in range(8 * len(whole)):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        (run.path / "result.json").write_bytes(content)
+        # a flip in white space or in the name of the checksum changes no number
+        with suppress(UserError):
+            assert (run.read_result() or {}).items() >= result.items(), bit
+    (run.path / "result.json").write_bytes(whole.replace(b"0.75", b"0.95"))
+    with pytest.raises(UserError, match="computes it anew from the last checkpoint"):
+        run.read_result()
+
+
+def test_records_of_an_older_version_have_no_checksum_and_stay_readable(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2}\n')
+    run.metrics.append({"step": 3})
+    assert run.metrics.read() == [{"step": 1, "loss": 2.0}, {"step": 2}, {"step": 3}]
+    (run.path / "result.json").write_text('{"finished": true, "step": 3}')
+    assert run.read_result() == {"finished": True, "step": 3}
+
+
+def test_other_code_or_other_content_of_the_data_is_refused(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    facts, code = FACTS | {"content": "aa"}, {"model.build": "11"}
+    run.open(EXPERIMENT, facts, code=code)
+    run.open(EXPERIMENT, facts, code=code)
+    with pytest.raises(UserError, match="the data is not the same: content 'aa' -> 'bb'"):
+        run.open(EXPERIMENT, FACTS | {"content": "bb"}, code=code)
+    with pytest.raises(UserError, match=r"the code of model\.build is not the same"):
+        run.open(EXPERIMENT, facts, code={"model.build": "22"})
+
+
+def test_resuming_after_a_line_without_its_end_starts_a_new_line(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").write_text('{"step": 10}')
+    run.metrics.truncate(10)
+    run.metrics.append({"step": 20})
+    assert [record["step"] for record in run.metrics.read()] == [10, 20]
+
+
+def test_a_run_is_found_by_path_or_by_name(tmp_path: Path) -> None:
+    made = RunFolder(tmp_path / "runs" / "smoke-12345678")
+    made.open(EXPERIMENT, FACTS)
+    assert existing_run(made.path).path == made.path
+    assert existing_run("smoke-12345678", tmp_path / "runs").path == made.path
+    assert [run.path for run in all_runs(tmp_path / "runs")] == [made.path]
+    with pytest.raises(UserError, match="did you mean 'smoke-12345678'"):
+        existing_run("smoke-12345679", tmp_path / "runs")
+    with pytest.raises(UserError, match="there are no runs"):
+        existing_run("smoke-12345679", tmp_path / "nowhere")
