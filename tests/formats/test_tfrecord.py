@@ -589,11 +589,11 @@ def test_the_index_of_one_set_of_keys_is_not_taken_for_another(tmp_path):
 
 
 def test_records_index_and_conversion_import_no_tensorflow():
-    sources = "example, index, keys, pictures, records, shards, tfrecord"
-    tools = "check, conversion_inputs, convert, image_file, info"
+    records = "example, index, keys, records, shards, tfrecord_source"
+    formats = "check, conversion_inputs, convert, detect, image_file, image_folder"
     code = (
-        f"import sys; from paceline.data.sources import {sources}; "
-        f"from paceline.data.build.tools import {tools}; "
+        f"import sys; from paceline.formats.tfrecord import {records}; "
+        f"from paceline.formats import {formats}; "
         "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0

@@ -29,8 +29,9 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.encoded.prepare import evaluation_images
 from paceline.maths.state import State
 from paceline.maths.template import build_template
+from paceline.models import applications
 from paceline.models.applications import build_application, own_scaling
-from paceline.models.build import applications, build_model
+from paceline.models.build import build_model
 from paceline.models.warm_start import scaled_otherwise, start_from
 from paceline.results.export_formats import scaling_layers
 from paceline.runs.checkpoints import newest_variables

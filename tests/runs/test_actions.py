@@ -6,13 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.errors import UserError
 from paceline.experiment.plan import Plan
 from paceline.maths.state import State, StateLayout
-from paceline.errors import UserError
 from paceline.messages import Block, Evaluation, Message, Saved, from_line, to_line
+from paceline.runs.actions import (
+    Action,
+    SaveCheckpoint,
+    SendMetrics,
+    StopAt,
+    StopOnNonFiniteLoss,
+    StopOnRequest,
+    StopRequested,
+    TrainingFailed,
+    WriteMetrics,
+)
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
-from paceline.runs.actions import Action, SaveCheckpoint, SendMetrics, StopAt, StopOnNonFiniteLoss, StopOnRequest, StopRequested, TrainingFailed, WriteMetrics
 
 BLOCK: dict[str, Any] = {
     "loss": 0.25,

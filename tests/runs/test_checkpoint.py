@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from paceline.maths.state import State, StateLayout
 from paceline.errors import UserError
-from paceline.runs import checkpoints as checkpoint
+from paceline.maths.state import State, StateLayout
 from paceline.runs import checkpoint_file
+from paceline.runs import checkpoints as checkpoint
 from paceline.runs.checkpoints import Checkpoints
 from paceline.storage.files import replacing
 

@@ -10,10 +10,10 @@ import pytest
 
 from helpers import metrics_of, paceline, result_of
 from in_process import paceline_here
+from paceline.errors import UserError
 from paceline.experiment.early_stopping import EarlyStopping
 from paceline.experiment.experiment import Data, Experiment
 from paceline.experiment.recipes.table import get_recipe
-from paceline.errors import UserError
 
 FLAGS = ("--data.validation", "48", "--early-stopping.patience", "1", "--evaluate-every", "0.5")
 FLAGS += ("--early-stopping.metric", "accuracy", "--early-stopping.min-delta", "0.5")

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.experiment.experiment import Data, Experiment
 from paceline.errors import UserError
+from paceline.experiment.experiment import Data, Experiment
 from paceline.runs import folder as run_folder
-from paceline.storage.files import unsealed
 from paceline.runs.finding import all_runs, default_path, existing_run
 from paceline.runs.folder import RunFolder
+from paceline.storage.files import unsealed
 from paceline.versions import library_versions
 
 EXPERIMENT = Experiment(seed=3)

@@ -15,18 +15,18 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.graph_pb2 import GraphDef
+from test_actions import BLOCK, EVALUATED
 
 from helpers import once_per_session, result_of, write_own_code
 from in_process import paceline_here
+from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job, Run
 from paceline.experiment.plan import Plan
+from paceline.job import Job, Run
 from paceline.maths.evaluation import Examples
 from paceline.maths.state import State, StateLayout
-from paceline.errors import UserError
 from paceline.runs.drawing import draw_confusion, draw_grid
 from paceline.runs.events import TensorBoard
-from test_actions import BLOCK, EVALUATED
 
 EXAMPLES = Examples(
     np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0.9, 0.8, 0.7, 0.6], np.float32)

@@ -28,6 +28,7 @@ from paceline.storage.files import unsealed
 TIMEOUT_S = float(os.environ.get("PACELINE_TEST_TIMEOUT_S", "120"))
 SOON_S = 30.0  # "at once", for processes that share the cores with other tests
 FIRST_PORT, NUM_PORTS = 20_000, 12_000
+SUPPORT = Path(__file__).parent  # helpers, and programs that tests start
 MARK = "PACELINE_TEST_MARK"  # environment variable by which all processes of a program are found
 
 OWN_CODE = '''
@@ -39,7 +40,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-HERE = SUPPORT = Path(__file__).parent
+HERE = Path(__file__).parent
 
 
 def wait_for_a_signal(step, metrics):

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from paceline.errors import UserError
+from paceline.loop import Action
 from paceline.maths.evaluation import EXAMPLES
 from paceline.maths.metrics import Metrics, measures, scalars, steps_of_block
 from paceline.maths.state import State
-from paceline.errors import UserError
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
 from paceline.runs.thumbnails import thumbnails
-from paceline.loop import Action
 
 ReadImages = Callable[[str, np.ndarray], np.ndarray]
 """Split and indices of examples -> their images."""

@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
-from paceline.maths.state import AVERAGED_STATS, State, StateLayout
 from paceline.errors import UserError
+from paceline.maths.state import AVERAGED_STATS, State, StateLayout
 from paceline.storage.files import patiently, sealed, unsealed
 from paceline.versions import library_versions
 

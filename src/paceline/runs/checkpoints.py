@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.maths.state import State, StateLayout
 from paceline.errors import PassingFault, UserError
+from paceline.maths.state import State, StateLayout
 from paceline.runs import checkpoint_file
 from paceline.runs.checkpoint_file import Array, Damaged
 from paceline.storage.files import PASSING, PAUSES_S, explained, patiently, replacing

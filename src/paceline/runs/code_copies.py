@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.errors import UserError
 from paceline.experiment.application_names import is_application
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.user_code import HOME, SAVED_MODEL, is_found, spec_parts
-from paceline.errors import UserError
 from paceline.storage.files import explained
 
 FOLDER = "code"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.errors import UserError
 from paceline.experiment.dataclass_json import differences
 from paceline.experiment.experiment import Experiment
-from paceline.errors import UserError
 
 
 def compare_kernels(where: str, old: str, new: str) -> None:

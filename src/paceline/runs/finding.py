@@ -10,15 +10,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from paceline.experiment.experiment import Experiment
 from paceline.errors import UserError, did_you_mean
-from paceline.storage.files import to_log
+from paceline.experiment.experiment import Experiment
+from paceline.extras.zoo import PREFIX, zoo_folder
 from paceline.runs.folder import RunFolder
+from paceline.storage.backends import Store, is_remote
+from paceline.storage.files import to_log
 from paceline.storage.lease import LEASE
 from paceline.storage.remote import RemoteRun
-from paceline.storage.backends import Store, is_remote
 from paceline.storage.transfer import retrying
-from paceline.extras.zoo import PREFIX, zoo_folder
 
 
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:

@@ -18,19 +18,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import UserError
 from paceline.experiment.dataclass_json import differences
 from paceline.experiment.experiment import Experiment
-from paceline.errors import UserError
 from paceline.messages import Send
-from paceline.runs.comparison import compare_code, compare_data, compare_experiments, compare_kernels, wrong_fact, wrong_result
+from paceline.runs.comparison import (
+    compare_code,
+    compare_data,
+    compare_experiments,
+    compare_kernels,
+    wrong_fact,
+    wrong_result,
+)
 from paceline.runs.data_dir import find_data, whole_path
+from paceline.runs.records import Predictions, Records
+from paceline.storage.backends import Store, cached, is_remote
 from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
 from paceline.storage.keeper import Keeper
 from paceline.storage.layout import last_event_number
 from paceline.storage.lock import FileLock, LeaseLost, epoch_of, is_alone, is_still_at, lock_file
-from paceline.runs.records import Predictions, Records
 from paceline.storage.remote import RemoteRun
-from paceline.storage.backends import Store, cached, is_remote
 from paceline.versions import library_versions, machine
 
 FORMAT = 1

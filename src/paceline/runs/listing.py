@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.overrides import changed_flags
 from paceline.experiment.recipes.table import RECIPES
-from paceline.errors import PassingFault, UserError
-from paceline.storage import layout
-from paceline.storage.files import explained
 from paceline.runs.finding import all_runs, default_path
 from paceline.runs.folder import RunFolder
+from paceline.storage import layout
 from paceline.storage.backends import is_remote
+from paceline.storage.files import explained
 
 
 @dataclass(frozen=True)

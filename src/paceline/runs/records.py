@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import CHECKSUM, explained, patiently, read_text, replacing, sealed, unsealed
+from paceline.storage.files import (
+    CHECKSUM,
+    explained,
+    patiently,
+    read_text,
+    replacing,
+    sealed,
+    unsealed,
+)
 
 Guard = Callable[[], None]
 """Raises LeaseLost if another process has taken over the run: then nothing may be written."""

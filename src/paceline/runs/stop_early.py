@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.errors import UserError
 from paceline.experiment.early_stopping import EarlyStopping
 from paceline.experiment.plan import Plan
 from paceline.maths.metrics import Metrics
-from paceline.errors import UserError
-from paceline.runs.folder import RunFolder
 from paceline.runs.actions import StopRequested
+from paceline.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine

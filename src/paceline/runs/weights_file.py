@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
 from paceline.errors import UserError
-from paceline.runs.checkpoints import file_of
+from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
 from paceline.runs.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
+from paceline.runs.checkpoints import file_of
 
 
 def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest: str) -> Path:

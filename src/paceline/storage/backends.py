@@ -1,7 +1,7 @@
 """A folder on remote storage (s3:// gs:// hdfs:// and others that fsspec knows), file by file.
 
 It owns how a file is put so that nobody ever sees half of it, and the errors if storage refuses.
-What is stored belongs to `remote` (run folders) and `data_cache` (data sets), many files at once to `transfer`. No TensorFlow; fsspec is imported only when a remote folder is used.
+What is stored belongs to `remote` (run folders) and `data_cache` (data sets). No TensorFlow.
 """
 
 from __future__ import annotations
