@@ -97,12 +97,12 @@ def run_driver(workers: int, size: int) -> None:
 
 def start_collective(algorithm: str, size: str) -> None:
     # here: the Python of torch has no Paceline
-    from benchmarks.neighbours import free_addresses, serve_neighbours
+    from benchmarks.neighbors import free_addresses, serve_neighbors
 
     module = [sys.executable, "-m", "benchmarks.contender_exchange", algorithm, size]
     addresses = free_addresses(WORKERS)
     commands = [[*module, str(index), *addresses] for index in range(WORKERS)]
-    serve_all = serve_neighbours if algorithm == "memory" else serve_processes
+    serve_all = serve_neighbors if algorithm == "memory" else serve_processes
     serve_all(commands, lambda images: images[0])
 
 

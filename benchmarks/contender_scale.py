@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from benchmarks.forked import run_forked
 from paceline.engines.pairs import ExactSum
-from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
+from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
 from paceline.engines.tf_pairs import Collectives
 from paceline.maths.shares import divided_tree
 from paceline.maths.tree import add, tree_sum
@@ -59,14 +59,14 @@ def exact(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
 
 def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     """Return the same sum through memory that the workers share."""
-    global neighbours
-    neighbours = neighbours or find_neighbours(index)
+    global neighbors
+    neighbors = neighbors or find_neighbors(index)
     members = len(case.addresses)
     sums = [vector] * len(divided_tree(case.replicas, members)[index])
-    return SharedSum(case.replicas, members, index, neighbours).total(sums)
+    return SharedSum(case.replicas, members, index, neighbors).total(sums)
 
 
-neighbours: Neighbours | None = None
+neighbors: Neighbors | None = None
 
 
 def ring(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.neighbours import serve_neighbours
+from benchmarks.neighbors import serve_neighbors
 from benchmarks.protocol import serve_processes
 
 SHARED, NETWORK = "-", "+"
@@ -24,7 +24,7 @@ def main() -> None:
     for index, host in enumerate(hosts):
         inside = () if host in (SHARED, NETWORK) else ("ip", "netns", "exec", host)
         commands.append([*inside, *worker, str(index), *addresses])
-    serve_all = serve_neighbours if set(hosts) == {SHARED} else serve_processes
+    serve_all = serve_neighbors if set(hosts) == {SHARED} else serve_processes
     serve_all(commands, lambda images: images[0])  # each reports those of the whole batch
 
 

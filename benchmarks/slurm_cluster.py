@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.neighbours import free_addresses
+from benchmarks.neighbors import free_addresses
 
 CONF = """
 ClusterName=paceline

@@ -22,7 +22,7 @@ from benchmarks.harness import (
     clean_environment,
 )
 from benchmarks.images import cifar10_folder
-from benchmarks.neighbours import free_addresses
+from benchmarks.neighbors import free_addresses
 from benchmarks.suite_startup import paceline
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, quartiles, ratio, rows

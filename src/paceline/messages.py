@@ -14,7 +14,7 @@ from typing import Any
 
 MESSAGES = "PACELINE_MESSAGES"
 """Environment variable with the file descriptor to which a worker writes its messages."""
-NEIGHBOURS = "PACELINE_NEIGHBOURS"
+NEIGHBORS = "PACELINE_NEIGHBORS"
 """Environment variable with the file descriptors by which workers of one machine exchange vectors:
 the memory that they share, and a socket to each other worker, in their order."""
 

@@ -19,19 +19,19 @@ import tensorflow as tf
 
 from helpers import free_addresses
 from paceline.cluster import Cluster
-from paceline.engines.shared_memory import Neighbours, WorkerGone, find_neighbours
+from paceline.engines.shared_memory import Neighbors, WorkerGone, find_neighbors
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
-from paceline.messages import NEIGHBOURS
-from paceline.places.supervise import neighbors as places_neighbours
+from paceline.messages import NEIGHBORS
+from paceline.places.supervise import neighbors as places_neighbors
 from paceline.worker_process import _lost_another_worker
 
 
-def two() -> tuple[Neighbours, Neighbours, socket.socket]:
+def two() -> tuple[Neighbors, Neighbors, socket.socket]:
     """Two workers that share memory, and the end of the second."""
     one, other = socket.socketpair()
     memory = os.memfd_create("test")
-    return Neighbours(memory, {1: one}), Neighbours(memory, {0: other}), other
+    return Neighbors(memory, {1: one}), Neighbors(memory, {0: other}), other
 
 
 def test_nobody_goes_on_before_all_have_come() -> None:
@@ -83,15 +83,15 @@ def test_a_worker_that_is_gone_is_not_the_fault_of_the_one_that_reports_it() -> 
     assert not _lost_another_worker(tf.errors.UnknownError(None, None, "something else"))
 
 
-def test_only_a_worker_that_was_given_neighbours_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(NEIGHBOURS, raising=False)
-    assert find_neighbours(0) is None
+def test_only_a_worker_that_was_given_neighbors_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NEIGHBORS, raising=False)
+    assert find_neighbors(0) is None
     own, other = socket.socketpair()
     passed = os.memfd_create("test"), own.detach()
-    monkeypatch.setenv(NEIGHBOURS, ",".join(map(str, passed)))
-    found = find_neighbours(1)
+    monkeypatch.setenv(NEIGHBORS, ",".join(map(str, passed)))
+    found = find_neighbors(1)
     assert found
-    assert NEIGHBOURS not in os.environ, "a child of this process has none"
+    assert NEIGHBORS not in os.environ, "a child of this process has none"
     assert not os.get_inheritable(passed[1])
     other.sendall(bytes([1]))
     found.meet()
@@ -99,7 +99,7 @@ def test_only_a_worker_that_was_given_neighbours_has_some(monkeypatch: pytest.Mo
 
 LOOKS = """
 import os, socket, sys
-memory, *others = map(int, os.environ["PACELINE_NEIGHBOURS"].split(","))
+memory, *others = map(int, os.environ["PACELINE_NEIGHBORS"].split(","))
 print(len(others), flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "0":
@@ -118,11 +118,11 @@ def test_workers_that_are_started_are_connected_and_only_they_are(
             command, env=environment, pass_fds=passed, stdin=pipe, stdout=pipe, text=True
         ), -1
 
-    monkeypatch.setattr(places_neighbours, "start_worker", start)
+    monkeypatch.setattr(places_neighbors, "start_worker", start)
     addresses = tuple(free_addresses(3))
-    with places_neighbours.Neighbours(3) as neighbours:
+    with places_neighbors.Neighbors(3) as neighbors:
         jobs = [Job(Experiment(), cluster=Cluster(addresses, index)) for index in range(3)]
-        started = [neighbours.start(job, None)[0] for job in jobs]
+        started = [neighbors.start(job, None)[0] for job in jobs]
         assert [process.stdout.readline() for process in started] == ["2\n"] * 3
         started[0].stdin.write("wait\n")
         started[0].stdin.flush()

@@ -37,11 +37,11 @@ def test_a_module_in_a_package_is_found(here):
     assert load_function(f"own_package.{name}:double")(4) == 8
 
 
-def test_a_file_is_found_with_its_neighbours_and_imported_once(here):
+def test_a_file_is_found_with_its_neighbors_and_imported_once(here):
     (here / "folder").mkdir()
-    neighbour = write_module(here / "folder", "FACTOR = 3\n")
+    neighbor = write_module(here / "folder", "FACTOR = 3\n")
     name = write_module(
-        here / "folder", f"from {neighbour} import FACTOR\nclass Times:\n    factor = FACTOR\n"
+        here / "folder", f"from {neighbor} import FACTOR\nclass Times:\n    factor = FACTOR\n"
     )
     times = load_function(f"folder/{name}.py:Times")
     assert times.factor == 3

@@ -73,7 +73,7 @@ def test_a_task_with_the_number_of_another_is_one_line(changes: dict[str, str], 
 
 
 @pytest.mark.usefixtures("scontrol")
-def test_steps_of_a_job_and_neighbouring_jobs_have_other_ports() -> None:
+def test_steps_of_a_job_and_neighboring_jobs_have_other_ports() -> None:
     environments = [
         step(SLURM_JOB_ID=job, SLURM_STEP_ID=number)
         for job in ("42", "43")

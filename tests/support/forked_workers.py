@@ -34,7 +34,7 @@ from benchmarks.forked import run_forked
 from helpers import free_addresses
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines.pairs import ExactSum
-from paceline.engines.shared_memory import Neighbours, SharedSum
+from paceline.engines.shared_memory import Neighbors, SharedSum
 from paceline.engines.tf_pairs import Collectives
 from paceline.experiment.experiment import Sync
 from paceline.maths.shares import divided_tree, shares
@@ -57,7 +57,7 @@ def add_vectors(
     replicas: int,
     size: int,
     rounds: int = 2,
-    neighbours: Neighbours | None = None,
+    neighbors: Neighbors | None = None,
 ) -> str:
     """Return the digest of the exact sum over the replicas, of vectors that change each round."""
 
@@ -66,8 +66,8 @@ def add_vectors(
         first, last = shares(replicas, workers)[own]
         leaves = [tf.constant(leaf(k, size)) * number for k in range(first, last)]
         sums = subtree_sums(leaves, divided_tree(replicas, workers)[own])
-        if neighbours:
-            return SharedSum(replicas, workers, own, neighbours).total(sums)
+        if neighbors:
+            return SharedSum(replicas, workers, own, neighbors).total(sums)
         wire = Collectives(own, per_worker=1)
         return ExactSum(replicas, workers, own, wire, add).total(sums)
 
@@ -87,14 +87,14 @@ def train(
     workers: int,
     replicas: int,
     method: str = "gradients",
-    neighbours: Neighbours | None = None,
+    neighbors: Neighbors | None = None,
 ) -> list[Any]:
     """Return the digest after seven steps of the engine, and what an evaluation counts."""
     experiment = replace(
         EXPERIMENT, replicas=replicas, global_batch_size=2 * replicas, sync=Sync(method, 3), steps=7
     )
     core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
-    engine = CollectiveEngine(core, strategy, side_by_side=2, neighbours=neighbours)
+    engine = CollectiveEngine(core, strategy, side_by_side=2, neighbors=neighbors)
     engine.check_exchange()
     engine.load(core.initial_state())
     losses = engine.advance(0, 7)["per_step"]["loss"]
@@ -118,21 +118,21 @@ def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -
     return function(strategy, **case)
 
 
-def connect(workers: int) -> list[Neighbours]:
+def connect(workers: int) -> list[Neighbors]:
     """What each worker needs to share memory with the others."""
     memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
     for low, high in combinations(range(workers), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
-    return [Neighbours(memory, each) for each in sockets]
+    return [Neighbors(memory, each) for each in sockets]
 
 
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
-    neighbours = connect(case["workers"]) if case.pop("shared", False) else []
+    neighbors = connect(case["workers"]) if case.pop("shared", False) else []
     if case["workers"] > 1:
         case |= {"addresses": free_addresses(case["workers"])}
     works = []
     for index in range(case["workers"]):
-        own = {"neighbours": neighbours[index]} if neighbours else {}
+        own = {"neighbors": neighbors[index]} if neighbors else {}
         works.append(partial(run_worker, function, case | own, index))
     return ["failed" if each is None else each for each in run_forked(works, TIMEOUT_S)]
 

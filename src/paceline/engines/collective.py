@@ -19,7 +19,7 @@ from paceline.engines.base import BuildCore, WantsStop
 from paceline.engines.compare import compare_workers
 from paceline.engines.memory import Memory
 from paceline.engines.pairs import ExactSum
-from paceline.engines.shared_memory import Neighbours, SharedSum, find_neighbours
+from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
 from paceline.engines.tf_pairs import Collectives
 from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.job import Job
@@ -40,8 +40,8 @@ def open_engine(
         wait_for_tasks(job.cluster)
     strategy = devices.build_strategy(job)
     core = build_core()
-    neighbours = find_neighbours(job.cluster.index)
-    engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop, neighbours)
+    neighbors = find_neighbors(job.cluster.index)
+    engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop, neighbors)
     compare_workers(job, core, engine)
     engine.check_exchange()
     return core, engine
@@ -56,7 +56,7 @@ class CollectiveEngine:
         strategy: tf.distribute.Strategy,
         side_by_side: int,
         wants_stop: WantsStop = lambda: False,
-        neighbours: Neighbours | None = None,
+        neighbors: Neighbors | None = None,
     ) -> None:
         self._core = core
         self._strategy = strategy
@@ -67,7 +67,7 @@ class CollectiveEngine:
         self._on_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
         # several devices and GPUs exchange vectors by TensorFlow's collectives
         one_cpu = len(strategy.extended.worker_devices) == 1 and not self._on_gpus
-        self._neighbours = neighbours if one_cpu else None
+        self._neighbors = neighbors if one_cpu else None
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
         self._began = time.monotonic()
@@ -201,8 +201,8 @@ class CollectiveEngine:
         replicas, members = self._core.experiment.replicas, self._strategy.num_replicas_in_sync
         own, per_worker = _own_index(), len(self._strategy.extended.worker_devices)
         sums = subtree_sums(results, divided_tree(replicas, members)[own])
-        if self._neighbours:
-            return SharedSum(replicas, members, own, self._neighbours).total(sums)
+        if self._neighbors:
+            return SharedSum(replicas, members, own, self._neighbors).total(sums)
         wire = Collectives(own, per_worker, ordered=self._on_gpus)
         return ExactSum(replicas, members, own, wire, add).total(sums)
 

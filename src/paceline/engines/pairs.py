@@ -6,7 +6,7 @@ replicas (`maths.shares`), and all members end with the same sum, added in the t
 - Two members: each sends the other its whole vector, which is no more than halves twice.
 - 4, 8 ... members whose subtrees are one level of the tree: recursive halving and doubling. At
   distance 1, 2, 4 ... each gives its partner the half that the partner keeps, and adds what it
-  gets. Then the halves return the same way. Neighbours first is the order of the tree.
+  gets. Then the halves return the same way. Neighbors first is the order of the tree.
 - Any other number: each member adds up one shard of the vector. All send it their subtrees of that
   shard, and it sends the sum back.
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from paceline.engines.pairs import ALIGNED
 from paceline.maths.shares import add_subtrees, divided_tree
 from paceline.maths.tree import add
-from paceline.messages import NEIGHBOURS
+from paceline.messages import NEIGHBORS
 
 FLOAT_BYTES = 4
 
@@ -30,7 +30,7 @@ class WorkerGone(ConnectionError):
     """Another worker of this machine has ended in the middle of an exchange."""
 
 
-class Neighbours:
+class Neighbors:
     """The memory that this worker shares with the others, and its sockets to them."""
 
     def __init__(self, memory: int, sockets: Mapping[int, socket.socket]) -> None:
@@ -72,29 +72,29 @@ class Neighbours:
             raise WorkerGone(str(error)) from error
 
 
-def find_neighbours(index: int) -> Neighbours | None:
+def find_neighbors(index: int) -> Neighbors | None:
     """Return what the parent of this process gave it, or None if workers must use the network.
 
     It is found once: a child of this process has not got it.
     """
-    if not (given := os.environ.pop(NEIGHBOURS, "")):
+    if not (given := os.environ.pop(NEIGHBORS, "")):
         return None
     memory, *others = map(int, given.split(","))
     for descriptor in (memory, *others):
         os.set_inheritable(descriptor, False)  # a child must not keep the connection open
     numbers = [number for number in range(len(others) + 1) if number != index]
     sockets = (socket.socket(fileno=descriptor) for descriptor in others)
-    return Neighbours(memory, dict(zip(numbers, sockets, strict=True)))
+    return Neighbors(memory, dict(zip(numbers, sockets, strict=True)))
 
 
 class SharedSum:
     """The sum over `replicas` replicas for worker `index` of `workers`, as `exchange.ExactSum`."""
 
-    def __init__(self, replicas: int, workers: int, index: int, neighbours: Neighbours) -> None:
+    def __init__(self, replicas: int, workers: int, index: int, neighbors: Neighbors) -> None:
         self._whole = (0, replicas)
         self._index = index
         self._workers = workers
-        self._neighbours = neighbours
+        self._neighbors = neighbors
         divided = divided_tree(replicas, workers)
         self._spans = [span for spans in divided for span in spans]
         self._first_row = sum(map(len, divided[:index]))
@@ -110,13 +110,13 @@ class SharedSum:
         def show(*sums: np.ndarray) -> list[np.ndarray]:
             for place, each in zip(own, sums, strict=True):
                 np.copyto(place[:size], each)
-            self._neighbours.meet()
+            self._neighbors.meet()
             # views: nobody but this worker uses this shard until all have met again
             return [place[shard] for place in places[:-1]]
 
         def join(summed: np.ndarray) -> np.ndarray:
             np.copyto(places[-1][shard], summed)
-            self._neighbours.meet()
+            self._neighbors.meet()
             # a copy: TensorFlow may write its next result into the vector that it gets
             return places[-1][:size].copy()
 
@@ -128,7 +128,7 @@ class SharedSum:
     def _places(self, width: int) -> list[np.ndarray]:
         """Return a place in the shared memory for the vector of each subtree, and the sum's."""
         length, rows = self._workers * width, len(self._spans) + 1
-        return list(self._neighbours.floats(rows * length).reshape(rows, length))
+        return list(self._neighbors.floats(rows * length).reshape(rows, length))
 
 
 def _call(

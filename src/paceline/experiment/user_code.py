@@ -115,7 +115,7 @@ def _import_module(name: str, spec: str) -> ModuleType:
 
 
 def _import_file(place: str, spec: str) -> ModuleType:
-    """Import a file once per process, so that its classes keep their identity; its neighbours are
+    """Import a file once per process, so that its classes keep their identity; its neighbors are
     importable too."""
     file = Path(place).expanduser().resolve()
     if not file.is_file():

@@ -39,7 +39,7 @@ def has_muon(optimizer: Optimizer) -> bool:
 
 
 def build_segments(optimizer: Optimizer, params: Part) -> tuple[Segment, ...]:
-    """Return the segments of all parameters; neighbours with the same settings are one."""
+    """Return the segments of all parameters; neighbors with the same settings are one."""
     groups = parse_groups(optimizer)
     segments: list[Segment] = []
     start = 0

@@ -12,7 +12,7 @@ from paceline.cluster import Cluster
 from paceline.job import Job
 from paceline.messages import Send
 from paceline.places.supervise.group import Group
-from paceline.places.supervise.neighbors import MOST_WORKERS, Neighbours
+from paceline.places.supervise.neighbors import MOST_WORKERS, Neighbors
 from paceline.places.supervise.restarts import run_with_restarts
 from paceline.places.supervise.signals import forwarded_signals
 from paceline.runs.folder import RunFolder
@@ -33,7 +33,7 @@ def run_processes(
         jobs = build_jobs(job, workers)
         logs = [run.log(each.cluster.name) for each in jobs]
         with ExitStack() as stack:
-            start = stack.enter_context(Neighbours(workers)).start if _shares_memory(jobs) else None
+            start = stack.enter_context(Neighbors(workers)).start if _shares_memory(jobs) else None
             group = Group(jobs, logs, start)
             stack.enter_context(forwarded_signals(group))
             return stack.enter_context(group).run(listen)

@@ -204,7 +204,7 @@ def on_start() -> None:
             worker, phase, kind = fault.split()
             note = f"failed-{number}" if number else "failed"
             if phase == "between-pairs":  # over the network, as workers of several machines
-                os.environ.pop("PACELINE_NEIGHBOURS", None)
+                os.environ.pop("PACELINE_NEIGHBORS", None)
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
             if phase in IN_A_ROUND and (is_victim or phase == "torn"):
                 after_the_import(partial(break_in_a_round, phase, kind, note, is_victim))

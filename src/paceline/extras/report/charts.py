@@ -158,7 +158,7 @@ class Drawing:
 
 
 def thin(points: Points, most: int = MAX_POINTS) -> Points:
-    """Return at most that many points: the means of neighbours, and the last point as it is."""
+    """Return at most that many points: the means of neighbors, and the last point as it is."""
     size = math.ceil((len(points) - 1) / max(1, most - 1))
     if size <= 1:
         return points

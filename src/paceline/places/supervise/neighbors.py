@@ -13,20 +13,20 @@ from itertools import combinations
 from pathlib import Path
 
 from paceline.job import Job
-from paceline.messages import NEIGHBOURS
+from paceline.messages import NEIGHBORS
 from paceline.places.supervise.process import Process, start_worker
 
 MOST_WORKERS = 16
 """More would need too many open files; they exchange vectors over the network."""
 
 
-class Neighbours:
+class Neighbors:
     """The connections of the workers of one attempt. Leaving the `with` block closes them here."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
 
-    def __enter__(self) -> Neighbours:
+    def __enter__(self) -> Neighbors:
         self._open = ExitStack()
         self._memory = os.memfd_create("paceline")
         self._open.callback(os.close, self._memory)
@@ -44,7 +44,7 @@ class Neighbours:
         """Return the open files of a worker, and the environment variable that names them."""
         others = [each.fileno() for _, each in sorted(self._sockets[index].items())]
         passed = [self._memory, *others]
-        return passed, {NEIGHBOURS: ",".join(map(str, passed))}
+        return passed, {NEIGHBORS: ",".join(map(str, passed))}
 
     def close(self, index: int) -> None:
         """Close the sockets of a started worker here: its end must be seen, not that of this
