@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ LIBRARIES_FILE = f"/proc/self/fd/{LIBRARIES_HANDLE}"
 
 
 def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
-    """Raise UserError if the bits of a worker would differ from the chief's."""
+    """Raise UserError in every worker if the bits of one would differ from the chief's."""
     if job.cluster.num_workers == 1:
         return
     text = json.dumps(fingerprint(job, core), sort_keys=True).encode()
@@ -35,11 +36,24 @@ def compare_workers(job: Job, core: Core, engine: CollectiveEngine) -> None:
     everyone = [json.loads(bytes(row.astype(np.uint8))) for row in engine.gather(padded)]
     for index, other in enumerate(everyone):
         if different := differences(everyone[0], other, everything=True):
+            _wait_for_verdicts(engine)
             raise UserError(
                 f"worker {index} ({job.cluster.addresses[index]}) differs from the chief: "
                 f"{', '.join(different[:4])}; "
                 "all workers need the same experiment, data, libraries, kernels and kind of CPU"
             )
+
+
+def _wait_for_verdicts(engine: CollectiveEngine) -> None:
+    """Return when every worker has read all fingerprints, and so has come to the same verdict.
+
+    A worker reads them from the others' processes. If one left before, the others would see only
+    that a worker is gone, and a platform would restart them for ever.
+    """
+    from tensorflow.errors import OpError
+
+    with suppress(OpError):  # whoever has left knows the verdict, and so does this worker
+        engine.close()
 
 
 def fingerprint(job: Job, core: Core) -> dict[str, Any]:
