@@ -34,12 +34,12 @@ from paceline.formats.tfrecord import retries
 from paceline.formats.tfrecord.tfrecord_source import explain
 from paceline.places.supervise import restarts
 from paceline.runs.folder import RunFolder
-from paceline.storage import files
+from paceline.storage import files, retry
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(retries, "PAUSES_S", (0.05, 0.1, 0.2, 0.6))
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_the_kernel_cannot_read_is_not_called_damaged(
 def test_a_file_that_ends_before_its_size_is_not_called_damaged() -> None:
     with pytest.raises(OSError, match="only 3 of 8 bytes could be read") as caught:
         files.read_exactly(io.BytesIO(b"abc"), 8)
-    assert caught.value.errno in files.PASSING
+    assert caught.value.errno in retry.PASSING
 
 
 @pytest.mark.parametrize("fault", ["gone", "EIO"])

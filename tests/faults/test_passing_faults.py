@@ -16,17 +16,15 @@ import pytest
 from helpers import paceline, result_of
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
-from paceline.runs import checkpoints as checkpoint
 from paceline.runs.checkpoints import Checkpoints, newest_variables
-from paceline.storage import files
+from paceline.storage import retry
 
 LAYOUT = StateLayout({"params": (("a", (3,)),)})
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(checkpoint, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 def some_state(step: int) -> State:

@@ -164,7 +164,7 @@ def test_no_export_has_the_description_of_another(tmp_path: Path, monkeypatch):
     def fail(new: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("paceline.results.export.put_in_place", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(UserError, match="No space left"):
         export(run, out, "safetensors", serving=False)
     assert list(out.parent.iterdir()) == []

@@ -24,7 +24,7 @@ from paceline.messages import Message, Transfer, Warn
 from paceline.runs.finding import all_runs
 from paceline.runs.folder import DRIVER_FILE, RunFolder
 from paceline.storage import data_cache as remote_data
-from paceline.storage import files, keeper, layout, lease, transfer
+from paceline.storage import keeper, layout, lease, retry, transfer
 from paceline.storage.backends import StorageFault, Store
 from paceline.storage.conditional import swap
 from paceline.storage.lease import read_lease
@@ -152,7 +152,7 @@ def test_a_worker_whose_chief_was_lost_and_taken_over_may_not_save(tmp_path: Pat
 def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
     run = RunFolder(tmp_path / "run")
     run.lock()
     run.metrics.append({"step": 1})
@@ -178,7 +178,7 @@ def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """As long as it cannot be read, nothing is written."""
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
     run, read, times = RunFolder(tmp_path / "run"), Path.read_bytes, 0
 
     def read_bytes(path: Path) -> bytes:
@@ -487,25 +487,6 @@ def test_data_in_use_is_not_changed_by_a_command_that_needs_its_newer_state(fold
         "1.png": b"new",
     }
     assert os.path.samestat((used / "class/0.png").stat(), (newer / "class/0.png").stat())
-
-
-def test_an_export_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.results.export import put_in_place
-
-    def killed(*arguments: Any) -> None:
-        raise AssertionError("there is a moment without any export")
-
-    monkeypatch.setattr(os, "rename", killed)
-    new, out = tmp_path / "new", tmp_path / "out"
-    for place in (new, out):
-        place.mkdir()
-        (place / "saved_model.pb").write_text(place.name)
-    put_in_place(new, out)
-    assert (out / "saved_model.pb").read_text() == "new"
-    (tmp_path / "new.onnx").write_text("new")
-    (tmp_path / "out.onnx").write_text("old")
-    put_in_place(tmp_path / "new.onnx", tmp_path / "out.onnx")
-    assert (tmp_path / "out.onnx").read_text() == "new"
 
 
 def test_workers_on_ray_get_the_url_of_a_remote_run_folder() -> None:

@@ -40,7 +40,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
-from paceline.storage import files, layout, lease, transfer
+from paceline.storage import layout, lease, retry, transfer
 from paceline.storage.backends import StorageFault, Store
 from paceline.storage.lease import Lease, read_lease
 from paceline.storage.lock import LeaseLost
@@ -462,7 +462,7 @@ class LocalLeases(RuleBasedStateMachine):
         """Its holder waits and goes on, or ends: then it has written nothing."""
         chief, read = self.holder, Path.read_bytes
         assert chief is not None
-        left = len(files.PAUSES_S) if passes else 10**9
+        left = len(retry.PAUSES_S) if passes else 10**9
 
         def read_bytes(path: Path) -> bytes:
             nonlocal left
@@ -506,7 +506,7 @@ class LocalLeases(RuleBasedStateMachine):
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 def test_a_local_chief_that_lost_its_lock_writes_nothing_after_its_successor_began(

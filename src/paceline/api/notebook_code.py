@@ -11,7 +11,6 @@ import ast
 import builtins
 import hashlib
 import inspect
-import os
 import symtable
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.experiment.user_code import saved_model_digest
 from paceline.storage.backends import cache_folder
+from paceline.storage.files import replacing
 
 PUT_IN_A_FILE = "put it into a file and give 'file.py:function'"
 
@@ -60,22 +60,20 @@ def ship_model(model: Any) -> str:
             f"model is a {type(model).__name__}; it must be a function, a keras.Model, a dict of "
             "settings, or 'file.py:function'"
         )
-    folder = cache_folder() / "models"
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary, "model.keras")
         model.save(file)
-        path = folder / f"{model.name}-{saved_model_digest(file)[:12]}.keras"
+        name = f"{model.name}-{saved_model_digest(file)[:12]}.keras"
+        path = cache_folder() / "models" / name
         if not path.exists():
-            os.replace(file, path)
+            _write(path, file.read_bytes())
     return str(path)
 
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    with replacing(path) as file:
         file.write(content)
-    os.replace(file.name, path)
 
 
 def _is_importable(value: Any, name: str) -> bool:

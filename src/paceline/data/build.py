@@ -11,11 +11,11 @@ import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import PassingFault, UserError, did_you_mean
+from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Data
 from paceline.experiment.user_code import load_function
 from paceline.storage.backends import is_remote
-from paceline.storage.files import patiently
+from paceline.storage.retry import retry
 
 if TYPE_CHECKING:
     from paceline.data.source import Source, Split
@@ -53,7 +53,7 @@ def build_source(data: Data) -> Source:
         digest = _check_source(source, data.build)
         source = dataclasses.replace(source, digest=source.digest or digest)
         return _with_printable_names(source)
-    return _with_printable_names(patiently(lambda: _build_known(data), PassingFault))
+    return _with_printable_names(retry(lambda: _build_known(data)))
 
 
 def _build_known(data: Data) -> Source:

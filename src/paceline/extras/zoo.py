@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from paceline.errors import UserError, did_you_mean
 from paceline.experiment.dataclass_json import from_json
 from paceline.experiment.experiment import Experiment
 from paceline.storage.backends import Store, cache_folder, is_remote
-from paceline.storage.files import read_json, sealed, write_json
+from paceline.storage.files import read_json, replacing_path, sealed, write_json
 from paceline.storage.transfer import fetch_files
 
 PREFIX = "zoo:"
@@ -108,9 +107,7 @@ def fetch_entry(url: str, name: str, report: Callable[[str], None]) -> Path:
     store = Store(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
     _check_name(name)
     target = _fetched() / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as temporary:
-        entry = Path(temporary, name)
+    with replacing_path(target) as entry:
         (entry / "checkpoints").mkdir(parents=True)
         _fetch(store, name, ("zoo.json", "config.json", "result.json"), entry, report)
         row = from_json(Row, read_json(entry / "zoo.json", ADVICE))
@@ -122,8 +119,6 @@ def fetch_entry(url: str, name: str, report: Callable[[str], None]) -> Path:
             read_variables(entry / weights, row.step)
         except Damaged as error:
             raise UserError(f"{store.url}/{name}/{weights} is damaged: {error}") from error
-        shutil.rmtree(target, ignore_errors=True)
-        entry.rename(target)
     return target
 
 

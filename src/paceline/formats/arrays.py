@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.source_folder import source_folder
 from paceline.storage.array_files import read_npy
-from paceline.storage.files import explained, is_file, read_text
+from paceline.storage.files import explained, is_file, read_text, replacing_path
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -54,18 +52,13 @@ def save_arrays(
     _check_together(splits, classes)
     if target.exists():
         _check_replaceable(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-        new, old = Path(temporary, "new"), Path(temporary, "old")
+    with replacing_path(target) as new:
         new.mkdir()
         for name, (images, labels) in splits.items():
             np.save(new / f"{name}_images.npy", images, allow_pickle=False)
             np.save(new / f"{name}_labels.npy", labels, allow_pickle=False)
         if classes is not None:
             (new / "classes.json").write_text(json.dumps(list(classes)))
-        if target.exists():
-            os.rename(target, old)
-        os.rename(new, target)
 
 
 def save_arrays_by_digest(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from rich.progress import (
 
 from paceline.errors import UserError, did_you_mean
 from paceline.formats.cifar import LAYOUTS, Layout, check_complete
+from paceline.storage.files import replacing_path
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
 CHUNK_BYTES = 1 << 18
@@ -72,11 +71,10 @@ def fetch(
         return target
     url = base_url.rstrip("/") + "/" + archive.file
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
-            file = Path(temporary, archive.file)
+        with replacing_path(target) as new:
+            file = new.with_name(archive.file)
             _download(url, file, archive.md5, timeout_s, console)
-            os.rename(unpack_archive(file, layout), target)
+            unpack_archive(file, layout)  # into `new`, which is beside the file
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         advice = f"try again, or download it elsewhere and unpack it into {parent}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.errors import PassingFault
-from paceline.storage.files import PASSING, patiently
+from paceline.storage.retry import may_pass, retry
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -40,9 +40,9 @@ def read_image(path: Path) -> bytes:
     Raises PassingFault if only the disk fails: that is not the image's fault.
     """
     try:
-        return patiently(path.read_bytes)
+        return retry(path.read_bytes)
     except OSError as error:
-        if error.errno in PASSING:
+        if may_pass(error):
             raise PassingFault(f"cannot read {path}: {error.strerror}") from error
         raise ValueError(f"it cannot be read: {error.strerror}") from error
 

@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from paceline.storage.backends import cache_folder
+from paceline.storage.files import replacing
 
 KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-fPIC")
 OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")
@@ -105,6 +106,5 @@ def library_cache(folder: str) -> Path:
 def put(content: bytes, target: Path) -> None:
     """Write a file, whole or not at all. Several processes may do it at once."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, target)
+    with replacing(target) as file:
+        file.write(content)

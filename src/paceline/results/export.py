@@ -6,10 +6,7 @@ complete. The formats belong to `export_formats`. `check_target` needs no Tensor
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import tempfile
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,14 +21,10 @@ from paceline.results.in_worker import in_a_worker
 from paceline.results.preprocessing import describe_preprocessing
 from paceline.runs.finding import existing_run
 from paceline.runs.folder import RunFolder
-from paceline.storage.files import explained, replacing
+from paceline.storage.files import explained, replacing, replacing_path
 
 if TYPE_CHECKING:
     from paceline.results.trained_model import TrainedModel
-
-
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux's renameat2: paths are relative to the current folder; exchange them."""
 
 
 def check_target(out: str, to: str, force: bool) -> None:
@@ -101,44 +94,26 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     if serving and not form.decodes_files:
         advice = "docs/preprocessing.md shows how a file becomes that"
         send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
-    with explained("make", out.parent):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        explained("write", out),
-        tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder,
-    ):
-        new = Path(folder, f"new{out.suffix}")
-        form.write(trained, new, serving, facts)
-        _put_described(new, out, form, json.dumps(facts, indent=2))
+    with explained("write", out):
+        _write(trained, out, form, serving, facts)
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
     return {"out": str(out), "step": trained.state.step, "what": what}
 
 
-def _put_described(new: Path, out: Path, form: Format, description: str) -> None:
-    """Move an export to `out`, with its description. Beside no file is that of another export."""
-    if form.is_folder:
-        description_of(new, form).write_text(description)
-        put_in_place(new, out)
-        return
-    description_of(out, form).unlink(missing_ok=True)
-    put_in_place(new, out)
-    with replacing(description_of(out, form)) as file:
-        file.write(description.encode())
-
-
-def put_in_place(new: Path, out: Path) -> None:
-    """Move a file or a folder to `out`. At every moment, the old or the new one is there, whole.
-
-    What was at `out` is at `new` afterwards, or gone.
-    """
-    if not (out.is_dir() and new.is_dir()):
-        os.replace(new, out)
-        return
-    # Only Linux's own call exchanges two folders in one step. Some network file systems lack it.
-    exchange = ctypes.CDLL(None, use_errno=True).renameat2
-    if exchange(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(out), RENAME_EXCHANGE):
-        os.rename(out, new.with_name("old"))
-        os.rename(new, out)
+def _write(
+    trained: TrainedModel, out: Path, form: Format, serving: bool, facts: dict[str, Any]
+) -> None:
+    """Export to `out`, with a description. A stale description is never left next to a file."""
+    description = json.dumps(facts, indent=2)
+    with replacing_path(out) as new:
+        form.write(trained, new, serving, facts)
+        if form.is_folder:
+            description_of(new, form).write_text(description)
+        else:
+            description_of(out, form).unlink(missing_ok=True)
+    if not form.is_folder:
+        with replacing(description_of(out, form)) as file:
+            file.write(description.encode())
 
 
 def _check_packages(to: str, form: Format) -> None:

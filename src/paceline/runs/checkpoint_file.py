@@ -21,7 +21,8 @@ from safetensors.numpy import save as to_safetensors
 
 from paceline.errors import UserError
 from paceline.maths.state import AVERAGED_STATS, State, StateLayout
-from paceline.storage.files import patiently, sealed, unsealed
+from paceline.storage.files import sealed, unsealed
+from paceline.storage.retry import retry
 from paceline.versions import library_versions
 
 FORMAT = 1
@@ -59,7 +60,7 @@ def pack(state: State, layout: StateLayout, experiment_digest: str, metric: floa
 
 def read_metric(path: Path) -> float | None:
     """Return the metric that a checkpoint was saved with. Raises Damaged and OSError."""
-    metadata = patiently(lambda: _read_metadata(path))
+    metadata = retry(lambda: _read_metadata(path))
     try:
         metric = float(metadata.get("metric", "nan"))
     except ValueError as error:
@@ -130,7 +131,7 @@ def _tensors(state: State, layout: StateLayout) -> dict[str, Array]:
 def _read(path: Path) -> tuple[bytes, dict[str, str]]:
     """Return content and metadata. The file is read, not mapped: an error of the disk is then an
     OSError, not the end of the process."""
-    content = patiently(path.read_bytes)
+    content = retry(path.read_bytes)
     stop = 8 + min(int.from_bytes(content[:8], "little"), LARGEST_HEADER)
     return content, _parse_metadata(content[:8], content[8:stop], len(content))
 

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import shutil
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,8 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.runs import checkpoint_file
 from paceline.runs.checkpoint_file import Array, Damaged
-from paceline.storage.files import PASSING, PAUSES_S, explained, patiently, replacing
+from paceline.storage.files import explained, replacing
+from paceline.storage.retry import may_pass, retry
 
 
 class Checkpoints:
@@ -60,9 +60,9 @@ class Checkpoints:
         """
         path, content = self.file(state, metric)
         try:
-            patiently(lambda: self._write(path, content))
+            retry(lambda: self._write(path, content))
         except OSError as error:
-            kind = PassingFault if error.errno in PASSING else UserError
+            kind = PassingFault if may_pass(error) else UserError
             raise kind(self._cannot_save(path, error, len(content))) from error
         self._damaged.discard(state.step)
         self._prune(state.step)
@@ -191,18 +191,20 @@ class Checkpoints:
         If a file is gone while it is read, a training has removed it for newer ones, which are
         listed again; or its disk is gone, and nothing is listed.
         """
-        seen, gone = list[int](), None
-        for pause_s in (*PAUSES_S, None):
+        seen: set[int] = set()
+
+        def read() -> State | None:
             steps = candidates()
-            seen += steps
-            try:
-                if steps or not seen:
-                    return self._first_of(steps)
-            except FileNotFoundError as error:
-                gone = error
-            if pause_s is not None:
-                time.sleep(pause_s)
-        raise PassingFault(f"the checkpoints in {self._folder} cannot be read: {gone}")
+            seen.update(steps)
+            if seen and not steps:
+                raise FileNotFoundError(f"there is nothing in {self._folder} any more")
+            return self._first_of(steps)
+
+        try:
+            return retry(read, passes=lambda error: isinstance(error, FileNotFoundError))
+        except FileNotFoundError as error:
+            text = f"the checkpoints in {self._folder} cannot be read: {error}"
+            raise PassingFault(text) from error
 
     def _first_of(self, steps: list[int]) -> State | None:
         for step in steps:
@@ -251,7 +253,7 @@ def list_steps(folder: Path) -> list[int]:
             return []
 
     with explained("read", folder):
-        found = (re.fullmatch(r"step-(\d{8,18})\.safetensors", name) for name in patiently(names))
+        found = (re.fullmatch(r"step-(\d{8,18})\.safetensors", name) for name in retry(names))
         return sorted(int(match[1]) for match in found if match)
 
 

@@ -18,7 +18,7 @@ from paceline.storage.backends import Store, is_remote
 from paceline.storage.files import to_log
 from paceline.storage.lease import LEASE
 from paceline.storage.remote import RemoteRun
-from paceline.storage.transfer import retrying
+from paceline.storage.transfer import retry_storage
 
 
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
@@ -30,7 +30,7 @@ def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs")
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:
     """Return every run under `root`, by name; of remote runs, copies without checkpoints."""
     if is_remote(root):
-        listed = retrying(Store(str(root)).files, to_log)
+        listed = retry_storage(Store(str(root)).files, to_log)
         files = [name.split("/") for name in listed]
         signs = ("config.json", LEASE)
         names = {parts[0] for parts in files if len(parts) == 2 and parts[1] in signs}

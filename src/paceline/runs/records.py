@@ -8,15 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import (
-    CHECKSUM,
-    explained,
-    patiently,
-    read_text,
-    replacing,
-    sealed,
-    unsealed,
-)
+from paceline.storage.files import CHECKSUM, explained, read_text, replacing, sealed, unsealed
+from paceline.storage.retry import retry
 
 Guard = Callable[[], None]
 """Raises LeaseLost if another process has taken over the run: then nothing may be written."""
@@ -84,7 +77,7 @@ class Predictions:
 
         with explained("read", self.path):
             try:
-                return patiently(partial(read_npz, self.path))
+                return retry(partial(read_npz, self.path))
             except (FileNotFoundError, ValueError):
                 return None
 

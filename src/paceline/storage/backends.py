@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from paceline.errors import PassingFault, UserError
+from paceline.storage.files import replacing_path
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
 """Which extra to install for a protocol."""
@@ -132,7 +133,6 @@ class Store:
 
         `advance` is called with the size of every piece.
         """
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
         reached = 0
 
         def on_piece(size: int, value: int, **_: Any) -> None:
@@ -143,15 +143,12 @@ class Store:
         with explained("fetch", f"{self.url}/{name}"):
             from fsspec.callbacks import Callback
 
-            target.parent.mkdir(parents=True, exist_ok=True)
             callback = Callback(hooks={"": on_piece})
             try:
-                self.system.get_file(self.path(name), str(temporary), callback=callback)
-                os.replace(temporary, target)
+                with replacing_path(target) as new:
+                    self.system.get_file(self.path(name), str(new), callback=callback)
             except FileNotFoundError:
                 return False
-            finally:
-                temporary.unlink(missing_ok=True)
         return True
 
     def put(self, name: str, content: Path | bytes) -> None:

@@ -25,7 +25,7 @@ from paceline.storage.backends import File, Store, cached, is_remote
 from paceline.storage.files import explained, write_json
 from paceline.storage.lock import FileLock, lock_file
 from paceline.storage.progress_bar import late_bar
-from paceline.storage.transfer import fetch_files, put_files, retrying
+from paceline.storage.transfer import fetch_files, put_files, retry_storage
 
 NOTES = ".paceline-copy.json"
 """In the copy: size and stamp of the remote file that each of its files was copied from."""
@@ -54,7 +54,7 @@ def local_folder(folder: str, report: Callable[[str], None] = lambda text: None)
 def put_folder(folder: Path, url: str, last: str) -> None:
     """Upload all files of a local folder, `last` as the last one: where it is, all others are."""
     store = Store(url)
-    there = retrying(store.files, lambda text: None)
+    there = retry_storage(store.files, lambda text: None)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     names = [
         name
@@ -72,7 +72,7 @@ def _bring(store: Store, target: Path, report: Callable[[str], None]) -> Path:
     """Return a folder with the data set as it is now, which nobody changes while it is used."""
     files = {
         name: file
-        for name, file in retrying(store.files, report).items()
+        for name, file in retry_storage(store.files, report).items()
         if not name.rpartition("/")[2].startswith(".")
     }
     if not files:

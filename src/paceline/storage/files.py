@@ -12,27 +12,15 @@ import os
 import stat
 import sys
 import tempfile
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from paceline.errors import PassingFault, UserError
+from paceline.storage.retry import may_pass, retry
 
-T = TypeVar("T")
-
-PAUSES_S = (0.3, 1.0, 3.0)
-"""Between the tries to read a file that cannot be read."""
-PASSING = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("EIO", "ESTALE", "EREMOTEIO", "ETIMEDOUT", "EAGAIN", "ENOTCONN", "ECONNRESET"),
-        *("ECONNABORTED", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ESHUTDOWN"),
-    )
-)
-"""Errors of a disk, a mount or a network that may be gone a moment later."""
 CHECKSUM = "checksum"
 MOST_JSON_BYTES = 1 << 28
 """Larger files of JSON are refused: none that Paceline writes comes near."""
@@ -64,6 +52,28 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
+def replacing_path(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file or folder to make; move it to `path` when it is complete.
+
+    What was at `path` stays until then. A folder is replaced in two steps: for a moment there is
+    none. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
+        new = Path(temporary, path.name)
+        yield new
+        old = Path(temporary, ".old")
+        if path.is_dir():
+            os.rename(path, old)
+        try:
+            os.replace(new, path)
+        except OSError:
+            if old.exists():
+                os.rename(old, path)
+            raise
+
+
+@contextmanager
 def explained(doing: str, path: Path) -> Iterator[None]:
     """Turn an OSError into a UserError of one line: cannot `doing` `path`, and why.
 
@@ -74,29 +84,13 @@ def explained(doing: str, path: Path) -> Iterator[None]:
     except OSError as error:
         text = f"cannot {doing} {path}: {error.strerror or error}"
         gone = error.errno == errno.ENOENT and doing.startswith("read")
-        raise (PassingFault if gone or error.errno in PASSING else UserError)(text) from error
+        raise (PassingFault if gone or may_pass(error) else UserError)(text) from error
 
 
 def to_log(text: object) -> None:
     """Print a line into the log of this process, which may be on the disk that is full."""
     with suppress(OSError):
         print(text, file=sys.stderr)
-
-
-def patiently(read: Callable[[], T], *passing: type[Exception]) -> T:
-    """Return what `read` returns; after an error that may pass, try again with longer pauses.
-
-    These are the OSErrors of `PASSING`, or the kinds of errors that are given.
-    """
-    kinds = passing or (OSError,)
-    for pause_s in PAUSES_S:
-        try:
-            return read()
-        except kinds as error:
-            if not passing and getattr(error, "errno", None) not in PASSING:
-                raise
-            time.sleep(pause_s)
-    return read()
 
 
 def is_folder(path: Path) -> bool:
@@ -138,7 +132,7 @@ def read_text(path: Path) -> str:
             return ""
 
     with explained("read", path):
-        return patiently(read)
+        return retry(read)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.storage.files import explained, patiently
+from paceline.storage.files import explained
+from paceline.storage.retry import growing_pauses, retry
 
 
 class LeaseLost(UserError):
@@ -84,7 +85,7 @@ class FileLock:
     def holder(self) -> dict[str, Any]:
         """Return what the last holder wrote; empty if nothing can be read."""
         try:
-            return parse_holder(self.path.read_bytes())
+            return self._read()
         except FileNotFoundError:
             return {}
 
@@ -92,9 +93,12 @@ class FileLock:
         """Return what the last holder wrote; empty if there is nothing for some seconds."""
         with explained("read", self.path):
             try:
-                return patiently(lambda: parse_holder(self.path.read_bytes()), OSError)
+                return retry(self._read, passes=lambda error: isinstance(error, OSError))
             except FileNotFoundError:
                 return {}
+
+    def _read(self) -> dict[str, Any]:
+        return parse_holder(self.path.read_bytes())
 
     def is_locked(self) -> bool:
         """Return whether a process holds the lock now."""
@@ -180,12 +184,8 @@ def is_still_at(path: Path, handle: int) -> bool:
 
 def _flock(handle: int, kind: int, wait_s: float) -> bool:
     """Try again for `wait_s`: a process that was just killed may need a moment to let go."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.1)
+    try:
+        retry(lambda: fcntl.flock(handle, kind | fcntl.LOCK_NB), growing_pauses(0.1, 0.1, wait_s))
+        return True
+    except BlockingIOError:
+        return False

@@ -22,7 +22,7 @@ from paceline.storage.conditional import is_atomic
 from paceline.storage.files import to_log
 from paceline.storage.layout import Entry
 from paceline.storage.lease import Holder
-from paceline.storage.transfer import fetch_files, retrying
+from paceline.storage.transfer import fetch_files, retry_storage
 
 READS = 5
 """How often a run that changes while it is read is read again."""
@@ -70,7 +70,7 @@ class RemoteRun:
                 "one second, or one wakes up while it writes, both may write"
             )
         acquire = partial(self._lease.acquire, earlier, self._warn, self._adopt)
-        retrying(acquire, self._warn)
+        retry_storage(acquire, self._warn)
 
     def unlock(self) -> None:
         """Let others in, and leave nothing but logs on this machine."""
@@ -136,7 +136,7 @@ class RemoteRun:
         files = {name: key for name, key in before.items() if name not in removed}
         files |= self._unpublished
         if files != before:
-            retrying(partial(self._lease.publish, files), self._warn)
+            retry_storage(partial(self._lease.publish, files), self._warn)
             self._unpublished = {}
             self._unused |= set(before.values()) - set(files.values())
         self._delete_unused()
@@ -165,7 +165,7 @@ class RemoteRun:
     def _bring(self, wanted: Callable[[str], bool]) -> dict[str, Entry]:
         """Fetch what is wanted and new; return all files of the run as they were at one moment."""
         for _ in range(READS):
-            there = retrying(self._view, self._report)
+            there = retry_storage(self._view, self._report)
             missing = {
                 name: entry
                 for name, entry in there.items()
@@ -205,7 +205,7 @@ class RemoteRun:
         for name in names:
             stat = layout.stat(self._local / name)
             if stat and self._uploaded.get(name) != stat:
-                retrying(partial(self._put, name), self._warn)
+                retry_storage(partial(self._put, name), self._warn)
                 self._uploaded[name] = stat
 
     def _put(self, name: str) -> None:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from paceline.storage.backends import PATIENCE_S, StorageFault, Store
+from paceline.storage.retry import growing_pauses, retry
 
 Result = TypeVar("Result")
 
@@ -47,7 +48,7 @@ def fetch_files(
             return
         try:
             place = target / local_names.get(name, name)
-            found = retrying(lambda: store.get(name, place, advance), report)
+            found = retry_storage(lambda: store.get(name, place, advance), report)
             with checking:
                 check(name, found)
         except BaseException:
@@ -62,28 +63,23 @@ def put_files(store: Store, folder: Path, names: list[str], advance: Callable[[i
     """Copy files of `folder` to storage; `advance` is called with 1 after each."""
 
     def put(name: str) -> None:
-        retrying(lambda: store.put(name, folder / name), lambda text: None)
+        retry_storage(lambda: store.put(name, folder / name), lambda text: None)
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         for _ in pool.map(put, names):
             advance(1)
 
 
-def retrying(action: Callable[[], Result], warn: Callable[[str], None]) -> Result:
-    """Call `action` and return its result; if storage fails for a time, wait and try again.
+def retry_storage(action: Callable[[], Result], warn: Callable[[str], None]) -> Result:
+    """Return the result of `action`; if storage fails for a time, wait and try again.
 
     A training of days does not end because storage is away for half a minute.
     """
-    began, wait_s = time.monotonic(), FIRST_WAIT_S
-    while True:
-        try:
-            return action()
-        except StorageFault as error:
-            if time.monotonic() + wait_s - began > PATIENCE_S:
-                raise
-            warn(f"{error}; trying again in {wait_s:.0f} s")
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+    return retry(action, growing_pauses(FIRST_WAIT_S, LONGEST_WAIT_S, PATIENCE_S), _fails, warn)
+
+
+def _fails(error: Exception) -> bool:
+    return isinstance(error, StorageFault)
 
 
 def _reporter(what: str, total: int, report: Callable[[str], None]) -> Callable[[int], None]:
