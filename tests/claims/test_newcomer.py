@@ -22,6 +22,7 @@ def test_commands_are_found_in_blocks_of_every_kind(tmp_path: Path) -> None:
         "```console\n$ paceline eval \\\n>   RUN\naccuracy 0.9\n$ ls '# no comment'\n```\n"
         "```bash\ncat > a.py <<E\nx = 1\nE\npython a.py\n```\n"
         "```python\nimport paceline\n```\n"
+        "```sh\npaceline runs\n# a comment\npaceline doctor\n```\n"
         "```yaml\npaceline: no command\n```\n"
     )
     found = commands_of(page)
@@ -31,8 +32,10 @@ def test_commands_are_found_in_blocks_of_every_kind(tmp_path: Path) -> None:
         (10, "ls '# no comment'"),
         (13, "cat > a.py <<E\nx = 1\nE\npython a.py"),
         (19, "import paceline"),
+        (22, "paceline runs"),
+        (24, "paceline doctor"),
     ]
-    assert found[-1].language == "python"
+    assert [each.line for each in found if each.language == "python"] == [19]
 
 
 def test_every_command_of_the_readme_is_run_or_has_a_reason(tmp_path: Path) -> None:
@@ -62,9 +65,7 @@ def test_only_trainings_of_the_readme_are_shortened(tmp_path: Path) -> None:
 @pytest.mark.skipif(not UV, reason="uv is not installed")
 @pytest.mark.parametrize("page", [ROOT / "README.md", GUIDE], ids=lambda page: page.name)
 def test_the_commands_of_a_page_run_in_an_empty_environment(page: Path, tmp_path: Path) -> None:
-    if not page.exists():
-        pytest.skip(f"there is no {page.name}")
-    script = [sys.executable, str(ROOT / "tests" / "newcomer.py"), str(page)]
+    script = [sys.executable, str(ROOT / "tests" / "support" / "newcomer.py"), str(page)]
     ended = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "commands ran" in ended.stdout

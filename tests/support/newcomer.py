@@ -24,9 +24,9 @@ from pathlib import Path
 from wheels import ROOT, build_wheel, install, uv
 
 EXTRAS = "cpu,onnx,search"
-SHELLS = ("console", "bash", "sh", "shell")
+SHELLS = ("console", "bash")
 PROGRAMS = r"(paceline|make|python|grep|\.) "
-"""A line of a block without a language is a command if it begins with one of these."""
+"""A line of an `sh` block, or of a block without a language, is a command if it begins so."""
 NOT_HERE = (
     (r"^make ", "it is for a clone of the repository"),
     (r"^git clone", "it is for a clone of the repository"),
@@ -67,16 +67,6 @@ def build(image_shape, num_classes):
         keras.layers.Dense(num_classes),
     ])
 ''')
-Path("my_data.py").write_text('''import numpy as np
-from paceline.data.build import Source
-from paceline.formats.arrays import in_memory
-
-def build(data):
-    labels = np.arange(256, dtype=np.int32) % 2
-    images = np.repeat(labels * 200, 8 * 8 * 3).reshape(256, 8, 8, 3).astype(np.uint8)
-    return Source(in_memory(images, labels), in_memory(images, labels), ("a", "b"), (8, 8, 3))
-''')
-Path("my_actions.py").write_text("def report(step, metrics):\\n    print(step, metrics)\\n")
 """
 """What the person of README.md has: CIFAR-10, a folder of photos, and code."""
 ARRAYS = """import numpy as np
@@ -108,7 +98,7 @@ def commands_of(page: Path) -> list[Command]:
             found.append(Command(page.name, line, "\n".join(lines), "python"))
         elif language in SHELLS and not any(each.startswith("$ ") for each in lines):
             found.append(Command(page.name, line, "\n".join(lines)))
-        elif language in ("", *SHELLS):
+        elif language in ("", "sh", *SHELLS):
             found += [Command(page.name, line + n, text) for n, text in _lines(lines, language)]
     return found
 
@@ -128,11 +118,11 @@ def _blocks(text: str) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def _lines(lines: list[str], language: str) -> Iterator[tuple[int, str]]:
-    """Yield the commands among the lines: those after `$ `, or without a language PROGRAMS."""
+    """Yield the commands among the lines: those after `$ `, or those that begin with PROGRAMS."""
     number = 0
     while number < len(lines):
         first, line = number, lines[number]
-        begins = line.startswith("$ ") if language else re.match(PROGRAMS, line)
+        begins = line.startswith("$ ") if language in SHELLS else re.match(PROGRAMS, line)
         number += 1
         if not begins:
             continue
