@@ -30,9 +30,6 @@ from paceline.versions import machine
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURED = Path(__file__).parent / "measured"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-CPU_RATIO_TO_PYTORCH = {"AMD EPYC": 2.30}
-"""By family of CPUs: CPU time per image of ResNet-20, PyTorch's DDP to Paceline (`python -m
-benchmarks resnet20`)."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +201,8 @@ def _spread(values: Sequence[float]) -> str:
 
 def table(finished: Finished) -> str:
     """Return the table in Markdown, with commands and digests below it."""
-    head = ("network", "accuracy", "with views", "PFLOP", "CPU minutes", "training minutes")
-    head += ("images/s", "memory", "CPU")
+    head = ("network", "accuracy", "with test-time augmentation", "PFLOP", "CPU minutes")
+    head += ("training minutes", "images/s", "memory", "CPU")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row, runs in finished.items():
         views = [
@@ -227,7 +224,7 @@ def table(finished: Finished) -> str:
     for row, runs in finished.items():
         digests = " ".join(f"`{run.digest[:16]}`" for run in runs)
         if "async" in row.flags:
-            digests = "others in each run"
+            digests = "different in each run"
         lines.append(f"| `paceline train {' '.join(row.flags)}` | {digests} |")
     return "\n".join(lines) + "\n"
 
@@ -237,21 +234,19 @@ def _cpu_minutes(runs: Sequence[Measured]) -> float:
 
 
 def picture(finished: Finished) -> str:
-    """Return the accuracy over CPU minutes as SVG, a line for each network and family of CPUs."""
+    """Return the accuracy over the operations of a training as SVG, a line for each network.
+
+    The rows were trained on different CPUs, whose minutes cannot be compared.
+    """
     lines = dict[str, list[tuple[float, float]]]()
     for row, runs in finished.items():
-        for family in sorted({run.family for run in runs} if row.in_picture else ()):
-            own = [run for run in runs if run.family == family]
-            minutes, accuracy = _cpu_minutes(own), statistics.mean(_accuracies(own, "none"))
-            vendor = family.split()[0]  # a label must be short
-            lines.setdefault(f"{row.network}, {vendor}", []).append((minutes, accuracy))
-            if row.network == "ResNet-20" and (ratio := CPU_RATIO_TO_PYTORCH.get(family)):
-                other = lines.setdefault(f"PyTorch, {vendor}", [])
-                other.append((minutes * ratio, accuracy))
+        if row.in_picture:
+            accuracy = statistics.mean(_accuracies(runs, "none"))
+            lines.setdefault(row.network, []).append((runs[0].petaflops, accuracy))
     drawn = [
         Line(name, sorted(points), i, marked=True) for i, (name, points) in enumerate(lines.items())
     ]
-    chart = Chart("test accuracy", drawn, "CPU minutes", lambda value: f"{value:.0%}")
+    chart = Chart("test accuracy", drawn, "PFLOP", lambda value: f"{value:.0%}")
     return render_svg(Drawing(chart))
 
 
