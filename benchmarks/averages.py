@@ -14,13 +14,13 @@ import argparse
 import numpy as np
 import tensorflow as tf
 
+from paceline.build import build_core
 from paceline.job import Job
 from paceline.maths.evaluation import num_batches, summarise
 from paceline.maths.metrics import SIGNALS
 from paceline.maths.replica import Core
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
-from paceline.worker_build import build_core_for
 
 STEPS = 100
 """Of measuring statistics anew; a moving statistic has then forgotten where it began."""
@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.averages")
     parser.add_argument("run")
     run = RunFolder(parser.parse_args().run)
-    core = build_core_for(Job(run.experiment()))
+    core = build_core(Job(run.experiment()))
     state = Checkpoints(run.checkpoints, core.layout).choose("last")
     last, average, stats, averaged_stats = (
         tf.constant(state.vectors[name]) for name in ("params", "ema", "stats", "ema_stats")

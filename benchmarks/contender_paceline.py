@@ -71,10 +71,12 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
     import_tensorflow(job)
     if os.environ.get(MEAN) and cluster.num_workers > 1:
         replace_mean(os.environ[MEAN])
-    from paceline.engines.collective import open_engine
-    from paceline.worker_build import build_core_for
+    from paceline.build import build_core
+    from paceline.engines.collective import connect
 
-    core, engine = open_engine(job, lambda: build_core_for(job), lambda: False)
+    connection = connect(job, lambda: False)
+    core = build_core(job)
+    engine = connection.open(core)
     engine.load(core.initial_state())
     return engine
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve
+from paceline.build import build_core
 from paceline.engines.devices import build_strategy
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
-from paceline.worker_build import build_core_for
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -57,7 +57,7 @@ def build_reading(
 def serve_input(experiment: Experiment, touch: Touch = every_pixel) -> None:
     job = Job(experiment)
     build_strategy(job)
-    core = build_core_for(job)
+    core = build_core(job)
     # `build_strategy` makes TensorFlow's settings, so the import comes after it.
     import tensorflow as tf
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from benchmarks.contender_paceline_input import serve_input
 from benchmarks.pictures import BATCH_SIZE, MEAN, STD
 from benchmarks.protocol import Channel, Clock
+from paceline.build import build_core
 from paceline.engines.devices import build_strategy
 from paceline.experiment.experiment import Data, Experiment, Model, Schedule
 from paceline.job import Job
-from paceline.worker_build import build_core_for
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -58,11 +58,11 @@ def serve_starts(experiment: Experiment, anew: bool, last: bool) -> None:
     build_strategy(job)
     import tensorflow as tf
 
-    core = build_core_for(job)
+    core = build_core(job)
     while (starts := channel.next_turn()) is not None:
         wall_s = cpu_s = 0.0
         for _ in range(starts):
-            core = build_core_for(job) if anew else core
+            core = build_core(job) if anew else core
             step = epoch * core.plan.steps_per_epoch + (
                 core.plan.steps_per_epoch - 1 if last else 0
             )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 
 from benchmarks.contender_paceline import build_experiment
 from benchmarks.protocol import serve_group
+from paceline.build import build_core
 from paceline.experiment.experiment import Sync
+from paceline.fingerprint import fingerprint
 from paceline.job import Job, Place
-from paceline.worker_build import build_core_for
 
 WORKERS, EVERY = 2, 10
 
@@ -25,9 +25,12 @@ def main() -> None:
         build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY)
     )
     job = Job(experiment, Place(on="ray", workers=WORKERS))
-    from paceline.engines_more.object_store.object_store_engine import open_engine
+    from paceline.engines_more.object_store.object_store_engine import connect
 
-    core, engine = open_engine(job, partial(build_core_for, job), lambda: False)
+    connection = connect(job, lambda: False)
+    core = build_core(job)
+    engine = connection.open(core)
+    engine.check(fingerprint(job, core))
     engine.load(core.initial_state())
     step, round_steps = 0, core.plan.round_steps
 

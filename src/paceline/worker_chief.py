@@ -31,7 +31,6 @@ from paceline.runs.code_copies import keep_copies, specs_of
 from paceline.runs.events import HistogramsAtSaves, Profile, TensorBoard
 from paceline.runs.folder import RunFolder
 from paceline.runs.stop_early import read_values
-from paceline.worker_build import code_digests, data_facts, locate
 from paceline.worker_training import Speed, Training, first_unreported
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
 def lead(training: Training, run: RunFolder) -> bool:
     """Train as the chief; return whether a request stopped it."""
+    from paceline.build import locate
+
     job, engine = training.job, training.engine
     # first, so that a mistake in them is reported before anything begins
     actions_here = [(spec, locate(job, "actions", spec)) for spec in job.run.actions]
@@ -73,6 +74,9 @@ def lead(training: Training, run: RunFolder) -> bool:
 
 def _open_run(training: Training, run: RunFolder) -> Checkpoints:
     """Begin the run folder, or compare it with this run; return its checkpoints."""
+    from paceline.build import locate
+    from paceline.fingerprint import code_digests, data_facts
+
     job, core, send = training.job, training.core, training.send
     kernels = core.template.kernels
     if reason := why_not_own(job.experiment, kernels):

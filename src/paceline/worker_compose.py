@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from functools import partial
 from importlib import import_module
+from typing import Any
 
 from paceline import worker_chief as chief
 from paceline import worker_follower as follower
 from paceline.engines import devices
-from paceline.engines.table import find_engine
+from paceline.engines.table import connect
 from paceline.extras import evaluator
 from paceline.extras.tracking.in_worker import send_late
 from paceline.job import Job
@@ -21,7 +21,6 @@ from paceline.messages import Result, Send, Working
 from paceline.results.in_worker import KINDS, use_run
 from paceline.runs.folder import RunFolder
 from paceline.storage.data_cache import bring_data
-from paceline.worker_build import build_core_for, describe
 from paceline.worker_memory import Survivor
 from paceline.worker_training import Training, find_finished
 
@@ -36,8 +35,7 @@ def run_job(
     if job.kind in KINDS or job.dry_run:
         if job.dry_run or job.kind == "evaluate":  # the others need no data
             bring_data(job.request.get("data_dir") or job.experiment.data.dir, send)
-        values = describe(job) if job.dry_run else use_run(job, send)
-        send(Result(values))
+        send(Result(_describe(job) if job.dry_run else use_run(job, send)))
     elif job.kind == "relay":
         return import_module("paceline.places.ray").relay(job, send, stop)
     elif job.cluster.role == "evaluator":
@@ -78,8 +76,20 @@ def _open_training(job: Job, send: Send, stop: threading.Event) -> Training:
         send(Working())
         return stop.is_set()
 
-    engine_name = job.engine  # refuses what does not go together, before seconds of imports
+    _ = job.engine  # refuses what does not go together, before seconds of imports
     devices.import_tensorflow(job)  # before the engine's module does
-    open_engine = find_engine(engine_name)
-    core, engine = open_engine(job, partial(build_core_for, job), wants_stop)
+    from paceline.build import build_core
+    from paceline.fingerprint import fingerprint
+
+    connection = connect(job, wants_stop)
+    core = build_core(job)
+    engine = connection.open(core)
+    engine.check(fingerprint(job, core))
     return Training(job, core, engine, send, stop)
+
+
+def _describe(job: Job) -> dict[str, Any]:
+    devices.configure(job)
+    from paceline.describe import describe
+
+    return describe(job)

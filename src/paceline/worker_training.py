@@ -21,7 +21,6 @@ from paceline.messages import Result, Send, Start, Warn
 from paceline.runs.actions import Action, StopAt, StopOnRequest, StopRequested
 from paceline.runs.folder import RunFolder
 from paceline.runs.stop_early import ENDED_EARLY, EndsEarly, stop_early
-from paceline.worker_build import summary_line
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
@@ -40,6 +39,8 @@ class Training:
     """Set by a SIGTERM to this worker."""
 
     def start_message(self, first_step: int, who: str = "", run_dir: str = "") -> Start:
+        from paceline.describe import summary_line
+
         plan, line = self.core.plan, who + summary_line(self.job, self.core)
         return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.engines.base import OpenEngine
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.table import ENGINES, find_engine
+from paceline.engines.table import ENGINES, find_connect
 from paceline.engines.tf_pairs import Collectives
 from paceline.experiment.experiment import Model, Sync
 from paceline.experiment.schedule import rates
@@ -84,8 +83,7 @@ def train(engine, stops=(STEPS,)):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_is_opened_as_the_protocol_says(name):
-    wanted = list(inspect.signature(OpenEngine.__call__).parameters)[1:]
-    assert list(inspect.signature(find_engine(name)).parameters) == wanted
+    assert list(inspect.signature(find_connect(name)).parameters) == ["job", "wants_stop"]
 
 
 # --- the engine against the three lines of the design, one after another, with NumPy's tree
@@ -202,10 +200,10 @@ def test_exchanges_in_the_order_that_gpus_need_give_the_same_bits(mirrored, repl
 
 def test_a_wrong_order_of_gathered_vectors_is_noticed_before_training(mirrored, monkeypatch):
     for num_devices in (2, 3):
-        build_engine(core_of(3), mirrored(num_devices)).check_exchange()
+        build_engine(core_of(3), mirrored(num_devices)).check({})
     monkeypatch.setattr(Collectives, "_is_first", lambda *_: False)
     with pytest.raises(RuntimeError, match="wrong sum"):
-        build_engine(core_of(3), mirrored(3)).check_exchange()
+        build_engine(core_of(3), mirrored(3)).check({})
 
 
 @pytest.mark.parametrize(

@@ -565,8 +565,9 @@ def test_tasks_that_would_compute_other_bits_are_refused_at_the_start(
 
 def test_the_chief_can_read_the_libraries_of_a_process_like_a_file() -> None:
     code = (
-        "from paceline.engines.compare import LIBRARIES_FILE, publish_libraries\n"
-        "publish_libraries()\n"
+        "from paceline.engines_more.parameter_server.serve import LIBRARIES_FILE\n"
+        "from paceline.engines_more.parameter_server.serve import _publish_libraries\n"
+        "_publish_libraries()\n"
         "import tensorflow as tf\n"
         "for _ in range(2): print(tf.io.read_file(LIBRARIES_FILE).numpy().decode())\n"
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline import worker_build as build
+from paceline import build
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Model
 from paceline.job import Job
@@ -366,4 +366,4 @@ def test_widths_at_which_onednn_writes_beyond_its_memory_are_refused(own):
         UserError,
         match=f"model.width is {own.width}; with projection shortcuts it must be 8 or more",
     ):
-        build.build_core_for(Job(Experiment(model=own)))
+        build.build_core(Job(Experiment(model=own)))

@@ -12,6 +12,7 @@ import tensorflow as tf
 from test_order_augment import UNIT, drawn_by_numpy, to_pixels, train_batch
 
 from helpers import paceline, result_of
+from paceline.build import _check_sizes
 from paceline.data.batches import evaluation_images
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
@@ -21,7 +22,6 @@ from paceline.experiment.views import views_of
 from paceline.maths.view_average import mean_over_views, see
 from paceline.models.initializers import Identity
 from paceline.models.whitening import EPSILON, whiten, whitening_filters
-from paceline.worker_build import _check_sizes
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, number, pictures
 
 SMALL = replace(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from helpers import (
     wait_until,
     write_own_code,
 )
+from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.compare import fingerprint
 from paceline.engines_more.object_store import actor as actor_module
 from paceline.engines_more.object_store import crew as crew_module
 from paceline.engines_more.object_store.crew import Crew
@@ -40,10 +40,10 @@ from paceline.engines_more.object_store.object_store_engine import ObjectStoreEn
 from paceline.errors import UserError
 from paceline.experiment.experiment import Sync
 from paceline.experiment.recipes.table import get_recipe
+from paceline.fingerprint import fingerprint
 from paceline.job import Job, Place, Run
 from paceline.job import Ray as RayFlags
 from paceline.places.ray import Host
-from paceline.worker_build import build_core_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, METHODS = 8, ("weights", "gradients")  # the last crew is used by the tests that follow
@@ -90,7 +90,7 @@ def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
 
 @cache
 def core_of(method: str) -> Any:
-    return build_core_for(job_of(method))
+    return build_core(job_of(method))
 
 
 @cache
@@ -112,7 +112,7 @@ def crews(nodes: Nodes) -> Iterator[Callable[..., Crew]]:
             made.pop(other).close()  # the cluster has room for one crew
         if (method, workers) not in made:
             job = job_of(method, workers)
-            made[method, workers] = Crew(job, partial(build_core_for, job))
+            made[method, workers] = Crew(job)
             made[method, workers].meet(fingerprint(job, core_of(method)))
         fill(made[method, workers], workers)
         return made[method, workers]
@@ -453,7 +453,7 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
     crews("gradients", 2).close()
     monkeypatch.setattr(crew_module, "PLACED_S", 3.0)
     job = job_of("gradients", workers=4, cpus_per_worker=2)  # there is room for two
-    crew = Crew(job, partial(build_core_for, job))
+    crew = Crew(job)
     try:
         crew.meet(fingerprint(job, core_of("gradients")))
         engine = ObjectStoreEngine(job, core_of("gradients"), crew)
@@ -573,7 +573,7 @@ def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path
         data=replace(job.experiment.data, source="cifar10", dir=str(tmp_path / "nowhere")),
     )
     other = replace(job, experiment=missing)
-    crew = Crew(other, partial(build_core_for, other))
+    crew = Crew(other)
     with pytest.raises(UserError, match=rf"on {os.uname().nodename}: .*nowhere"):
         crew.meet(fingerprint(job, core_of("gradients")))
     crew.close()

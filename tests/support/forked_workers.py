@@ -95,7 +95,7 @@ def train(
     )
     core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
     engine = CollectiveEngine(core, strategy, side_by_side=2, neighbors=neighbors)
-    engine.check_exchange()
+    engine.check({})
     engine.load(core.initial_state())
     losses = engine.advance(0, 7)["per_step"]["loss"]
     metrics = engine.evaluate(final=True)

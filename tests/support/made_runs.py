@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline import worker_build as build
+from paceline import build
 from paceline.experiment.experiment import Data, Experiment, Model, Optimizer
 from paceline.formats.arrays import save_arrays
 from paceline.job import Job
@@ -27,7 +27,7 @@ def make_run(
 ) -> tuple[RunFolder, Core]:
     """Make a run with a checkpoint for each of `metrics`, of steps 1, 2 ..., with other weights."""
     job, run = Job(experiment), RunFolder(folder)
-    core = build.build_core_for(job)
+    core = build.build_core(job)
     run.open(experiment, build.data_facts(job, core), core.template.kernels)
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
     for step, metric in enumerate(metrics, 1):

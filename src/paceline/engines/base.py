@@ -5,14 +5,14 @@ stored and how the vectors of the replicas meet. It does not own the loop, the r
 maths: rounds, the sum over replicas, the metrics of a block and of an evaluation are in
 `paceline.maths`, and all engines use them.
 
-To add an engine: write a module with an `open_engine` function, add a line to the table
+To add an engine: write a module with a function `connect`, add a line to the table
 `paceline.engines.table.ENGINES`, and add a row to the tests. This module imports no TensorFlow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paceline.job import Job
 from paceline.maths.metrics import Metrics
@@ -21,10 +21,6 @@ from paceline.maths.state import State
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
-BuildCore = Callable[[], "Core"]
-"""Builds the core of the job. An engine calls it after it has configured its devices, because
-building uses TensorFlow. The object-store engine also sends it to its actors, so it is picklable
-and unpickling it does not import TensorFlow."""
 WantsStop = Callable[[], bool]
 """Returns whether someone asked this worker to stop. An engine calls it before every block and
 every turn of an evaluation. Each call also shows the parent process that the worker is active."""
@@ -33,9 +29,16 @@ every turn of an evaluation. Each call also shows the parent process that the wo
 class Engine(Protocol):
     """How the workers of a place advance a state together.
 
-    All workers of a run make the same calls in the same order: `load`, then `advance` and
+    All workers of a run make the same calls in the same order: `check`, `load`, then `advance` and
     `evaluate` until the plan ends, then `close`. The chief alone may call `state` at any time.
     """
+
+    def check(self, facts: dict[str, Any]) -> None:
+        """Raise UserError if a worker would compute different bits than the others.
+
+        `facts` are this worker's `fingerprint`.
+        """
+        ...
 
     def load(self, state: State) -> State:
         """Continue from this state and return it. Several workers all continue from the chief's."""
@@ -78,14 +81,13 @@ class HoldsState(Protocol):
         ...
 
 
-class OpenEngine(Protocol):
-    """The function `open_engine` of an engine's module."""
+class Connection(Protocol):
+    """The workers of a job, connected. TensorFlow's devices are set up; there is no tensor yet."""
 
-    def __call__(
-        self, job: Job, build_core: BuildCore, wants_stop: WantsStop
-    ) -> tuple[Core, Engine]:
-        """Connect the workers, configure the devices, then build the core and the engine.
-
-        Raises UserError if a worker cannot take part or would compute other bits.
-        """
+    def open(self, core: Core) -> Engine:
+        """Return the engine that trains this core."""
         ...
+
+
+Connect = Callable[[Job, WantsStop], Connection]
+"""The function `connect` of an engine's module."""

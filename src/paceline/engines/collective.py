@@ -8,20 +8,25 @@ exchanges between pairs (`exchange`), or for workers of one machine in memory th
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from paceline.engines import devices
-from paceline.engines.base import BuildCore, WantsStop
-from paceline.engines.compare import compare_workers
+from paceline.engines.base import WantsStop
+from paceline.engines.compare import check_alike
 from paceline.engines.memory import Memory
 from paceline.engines.pairs import ExactSum
 from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
 from paceline.engines.tf_pairs import Collectives
 from paceline.engines.wait_for_tasks import wait_for_tasks
+from paceline.errors import UserError
 from paceline.job import Job
 from paceline.maths.evaluation import evaluate_splits
 from paceline.maths.metrics import TAIL, Metrics, block_metrics
@@ -32,19 +37,30 @@ from paceline.maths.state import State, evaluated_vectors
 from paceline.maths.tree import add, subtree_sums
 
 
-def open_engine(
-    job: Job, build_core: BuildCore, wants_stop: WantsStop
-) -> tuple[Core, CollectiveEngine]:
-    """Connect to the other workers, build the core, and compare it with theirs."""
+def connect(job: Job, wants_stop: WantsStop) -> CollectiveConnection:
+    """Connect to the other workers."""
     if job.place.kind.platform_restarts and job.cluster.num_workers > 1:
         wait_for_tasks(job.cluster)
-    strategy = devices.build_strategy(job)
-    core = build_core()
-    neighbors = find_neighbors(job.cluster.index)
-    engine = CollectiveEngine(core, strategy, devices.side_by_side(job), wants_stop, neighbors)
-    compare_workers(job, core, engine)
-    engine.check_exchange()
-    return core, engine
+    return CollectiveConnection(job, wants_stop, devices.build_strategy(job))
+
+
+@dataclass(frozen=True)
+class CollectiveConnection:
+    """Workers in one strategy of `tf.distribute`."""
+
+    job: Job
+    wants_stop: WantsStop
+    strategy: tf.distribute.Strategy
+
+    def open(self, core: Core) -> CollectiveEngine:
+        return CollectiveEngine(
+            core,
+            self.strategy,
+            devices.side_by_side(self.job),
+            self.wants_stop,
+            find_neighbors(self.job.cluster.index),
+            self.job.cluster.addresses,
+        )
 
 
 class CollectiveEngine:
@@ -57,6 +73,7 @@ class CollectiveEngine:
         side_by_side: int,
         wants_stop: WantsStop = lambda: False,
         neighbors: Neighbors | None = None,
+        addresses: Sequence[str] = (),
     ) -> None:
         self._core = core
         self._strategy = strategy
@@ -68,6 +85,7 @@ class CollectiveEngine:
         # several devices and GPUs exchange vectors by TensorFlow's collectives
         one_cpu = len(strategy.extended.worker_devices) == 1 and not self._on_gpus
         self._neighbors = neighbors if one_cpu else None
+        self._addresses = addresses
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
         self._began = time.monotonic()
@@ -78,6 +96,25 @@ class CollectiveEngine:
             split: tf.function(self._build_evaluate(split), autograph=False)
             for split in core.splits
         }
+
+    def check(self, facts: dict[str, Any]) -> None:
+        try:
+            check_alike(self._gather_facts(facts), self._addresses)
+        except UserError:
+            # The others read these facts from this process. If it left before that, they would see
+            # only a lost worker, and a platform would restart them for ever. A worker that has left
+            # knows the verdict already.
+            with suppress(tf.errors.OpError):
+                self.close()
+            raise
+        self._check_exchange()
+
+    def _gather_facts(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the facts of each worker."""
+        text = json.dumps(facts, sort_keys=True).encode()
+        lengths = self.gather(np.array([len(text)], np.int64))[:, 0]
+        padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
+        return [json.loads(bytes(row.astype(np.uint8))) for row in self.gather(padded)]
 
     def load(self, state: State) -> State:
         state = state if self._alone else self._take_from_chief(state)
@@ -206,7 +243,7 @@ class CollectiveEngine:
         wire = Collectives(own, per_worker, ordered=self._on_gpus)
         return ExactSum(replicas, members, own, wire, add).total(sums)
 
-    def check_exchange(self) -> None:
+    def _check_exchange(self) -> None:
         """Raise an error if devices would not get the sum over the replicas.
 
         The order in which TensorFlow gathers is not documented. If it were another one, training

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 from paceline.engines import devices
@@ -28,7 +27,6 @@ from paceline.runs.events import TensorBoard
 from paceline.runs.finding import watched_run
 from paceline.runs.folder import RunFolder
 from paceline.storage.data_cache import bring_data
-from paceline.worker_build import build_core_for, data_facts
 from paceline.worker_training import Training
 
 POLL_S = 1.0
@@ -87,9 +85,13 @@ def watch(job: Job, send: Send, stop: threading.Event) -> bool:
             _refresh(run, send)
         _check(differences(run.experiment().to_json(), job.experiment.to_json()), run, "experiment")
         devices.import_tensorflow(job)
-        from paceline.engines.collective import open_engine
+        from paceline.build import build_core
+        from paceline.engines.collective import connect
+        from paceline.fingerprint import data_facts
 
-        core, engine = open_engine(job, partial(build_core_for, job), waiter.check_stop)
+        connection = connect(job, waiter.check_stop)
+        core = build_core(job)
+        engine = connection.open(core)
         old, new = run.data_facts(), data_facts(job, core)
         known = {name: new[name] for name in new if name in old}  # older folders have fewer facts
         _check(differences(old, known), run, "data")

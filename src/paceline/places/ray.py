@@ -60,9 +60,9 @@ def relay(job: Job, send: Send, stop: threading.Event) -> bool:
     """
     import ray
 
-    from paceline.engines_more.object_store.ray_cluster import connect
+    from paceline.engines_more.object_store.ray_cluster import connect_to_ray
 
-    connect(job)
+    connect_to_ray(job)
     hosts = _place_hosts(job)
     addresses = ray.get([host.address.remote() for host in hosts])
     jobs = _build_worker_jobs(job, tuple(addresses))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline import worker_build as build
 from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
@@ -162,7 +161,9 @@ def evaluate_run(
     """
     experiment = _experiment_of(run, data_dir, send)
     parallel = devices.configure_inference(experiment)
-    core = build.build_core_for(Job(experiment), views)
+    from paceline.build import build_core
+
+    core = build_core(Job(experiment), views)
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)

@@ -231,7 +231,7 @@ def pretend(own: tuple[str, str], worker: str, what: str, value: str) -> None:
         os.environ[value] = "1"
         return
     if what == "cpu":
-        from paceline.engines import compare as fingerprint
+        from paceline import fingerprint
 
         assert fingerprint.cpu_features()
         fingerprint.cpu_features = lambda: value

@@ -17,7 +17,6 @@ import numpy as np
 import ray
 
 from paceline.engines import devices
-from paceline.engines.base import BuildCore
 from paceline.errors import PassingFault, UserError
 from paceline.job import Job
 from paceline.maths.metrics import TAIL
@@ -40,15 +39,16 @@ class Actor:
         with contextlib.suppress(OSError):
             os.chdir(folder)
 
-    def build(self, build_core: BuildCore) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         """Build data, model and functions; return the fingerprint of what decides the bits."""
         devices.import_tensorflow(self._job)
-        from paceline.engines.compare import fingerprint
+        from paceline.build import build_core
         from paceline.engines_more.object_store.compute import Computer
+        from paceline.fingerprint import fingerprint
 
         try:
             devices.configure(self._job, check_threads=False)
-            core = build_core()
+            core = build_core(self._job)
         except UserError as error:
             kind = PassingFault if isinstance(error, PassingFault) else UserError
             raise kind(f"on {socket.gethostname()}: {error}") from None

@@ -10,11 +10,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from paceline.engines.base import BuildCore
+from paceline.engines.compare import check_facts
 from paceline.engines_more.object_store.actor import Actor
 from paceline.engines_more.object_store.ray_cluster import PLACED_S, needs, resources_of
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
 from paceline.job import Job
 
 ANSWER_S = 30.0  # within which a living actor reports its step, also while it computes
@@ -23,9 +22,8 @@ ANSWER_S = 30.0  # within which a living actor reports its step, also while it c
 class Crew:
     """The actors that are ready, and those that wait for resources or still build their core."""
 
-    def __init__(self, job: Job, build_core: BuildCore) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._build_core = build_core
         self._wanted = job.place.workers
         self._resources = resources_of(job)
         # the reference to the answer of `build` -> the actor, the reference to that of `where`
@@ -42,7 +40,7 @@ class Crew:
         kind = ray.remote(**options)(Actor)
         for _ in range(self._wanted - len(self.ready) - len(self._waiting)):
             actor = kind.remote(self._job, os.getcwd())
-            self._waiting[actor.build.remote(self._build_core)] = actor, actor.where.remote()
+            self._waiting[actor.build.remote()] = actor, actor.where.remote()
 
     def meet(self, fingerprint: dict[str, Any]) -> None:
         """Wait for the first actors: all of them, or those that Ray could place.
@@ -89,11 +87,7 @@ class Crew:
 
     def _compare(self, host: str, fingerprint: dict[str, Any]) -> None:
         self._expected.setdefault("cpu", fingerprint["cpu"])
-        if different := differences(self._expected, fingerprint, everything=True):
-            raise UserError(
-                f"the worker on {host} differs from the others: {', '.join(different[:4])}; "
-                "all workers need the same experiment, data, libraries, kernels and kind of CPU"
-            )
+        check_facts(f"the worker on {host} differs from the others", self._expected, fingerprint)
 
     def survivors(self) -> dict[Any, int]:
         """Return the actors that answer, with the step of each. The others are killed."""

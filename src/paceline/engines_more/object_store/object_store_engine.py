@@ -15,16 +15,17 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from paceline.engines.base import BuildCore, WantsStop
+from paceline.engines.base import WantsStop
 from paceline.engines_more.object_store.actor import mean, num_shards
 from paceline.engines_more.object_store.crew import Crew, wait
-from paceline.engines_more.object_store.ray_cluster import connect
+from paceline.engines_more.object_store.ray_cluster import connect_to_ray
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.maths.evaluation import evaluate_splits
@@ -40,18 +41,24 @@ WORKING_SHARE = 0.05  # of a core; an actor that uses more computes
 WORKING_LIMITS = 20  # times the limit for which computing alone counts as progress
 
 
-def open_engine(
-    job: Job, build_core: BuildCore, wants_stop: WantsStop
-) -> tuple[Core, ObjectStoreEngine]:
-    """Connect, have the actors started, build the core meanwhile, and wait for the actors."""
-    connect(job)
-    crew = Crew(job, build_core)
+def connect(job: Job, wants_stop: WantsStop) -> RayConnection:
+    """Connect to Ray and ask for the actors. They build their cores while the driver builds its."""
+    connect_to_ray(job)
+    crew = Crew(job)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the driver computes nothing
-    from paceline.engines.compare import fingerprint
+    return RayConnection(job, wants_stop, crew)
 
-    core = build_core()
-    crew.meet(fingerprint(job, core))
-    return core, ObjectStoreEngine(job, core, crew, wants_stop)
+
+@dataclass(frozen=True)
+class RayConnection:
+    """Actors of a Ray cluster, some of which may not have been placed yet."""
+
+    job: Job
+    wants_stop: WantsStop
+    crew: Crew
+
+    def open(self, core: Core) -> ObjectStoreEngine:
+        return ObjectStoreEngine(self.job, core, self.crew, self.wants_stop)
 
 
 class ObjectStoreEngine:
@@ -75,6 +82,9 @@ class ObjectStoreEngine:
         self._tails = dict[int, np.ndarray]()  # of the block, by the first step of the round
         self._compiled = set[tuple[Any, int]]()  # actors that computed in a team of this size
         self._events = list[str]()
+
+    def check(self, facts: dict[str, Any]) -> None:
+        self._crew.meet(facts)
 
     def load(self, state: State) -> State:
         self._form(ray.put((state.step, state.vectors)))

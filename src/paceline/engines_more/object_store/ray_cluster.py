@@ -18,7 +18,7 @@ PLACED_S = 10.0
 """How long the others wait for an actor that Ray has not placed. It may join later."""
 
 
-def connect(job: Job) -> None:
+def connect_to_ray(job: Job) -> None:
     """Connect to the cluster of --ray.address or RAY_ADDRESS.
 
     If neither is given, start a cluster here that ends with this process.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -57,6 +58,9 @@ class ParameterServerEngine:
             split: tf.function(self._build_evaluate(split), autograph=False)
             for split in core.splits
         }
+
+    def check(self, facts: dict[str, Any]) -> None:
+        """`ServerConnection.open` has checked the tasks, which build no core."""
 
     def load(self, state: State) -> State:
         self._step = state.step

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from paceline.cluster import Cluster
 from paceline.engines import devices
-from paceline.engines.base import BuildCore, WantsStop
-from paceline.engines.compare import LIBRARIES_FILE, cpu_features
+from paceline.engines.base import WantsStop
 from paceline.engines.probe import answers
 from paceline.engines_more.parameter_server.asynchronous import AsynchronousEngine
 from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
+from paceline.engines_more.parameter_server.serve import LIBRARIES_FILE
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
 from paceline.experiment.dataclass_json import differences
+from paceline.fingerprint import cpu_features
 from paceline.job import Job
 from paceline.kernels import ops
 from paceline.maths.grouped_update import has_muon
@@ -30,29 +32,38 @@ from paceline.maths.replica import Core
 from paceline.versions import library_versions
 
 
-def open_engine(
-    job: Job, build_core: BuildCore, wants_stop: WantsStop
-) -> tuple[Core, ParameterServerEngine]:
-    """Connect to workers and parameter servers, build the core, and check that they can use it."""
+def connect(job: Job, wants_stop: WantsStop) -> ServerConnection:
+    """Connect to workers and parameter servers."""
     devices.configure(job)
     _wait_for_all(job)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(job.cluster.tasks), task_type="chief", task_id=0, rpc_layer="grpc"
     )
     # before anything else touches a device
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
-    core = build_core()
-    whole = has_muon(core.experiment.optimizer)
-    params = core.layout.parts["params"]
-    check_servers(len(job.cluster.ps), len(params) if whole else core.layout.sizes()["params"])
-    check_ops(core)
-    _check_workers(job.cluster)
-    if core.template.kernels == "own":
-        _check_kernels(job.cluster)
-    side_by_side = 1 if _workers_have_gpus(job) else devices.side_by_side(job)
-    asynchronous = core.experiment.sync.method == "async"
-    kind = AsynchronousEngine if asynchronous else SynchronousEngine
-    return core, kind(core, job.cluster, strategy, side_by_side, wants_stop)
+    return ServerConnection(job, wants_stop, tf.distribute.ParameterServerStrategy(resolver))
+
+
+@dataclass(frozen=True)
+class ServerConnection:
+    """The chief's connection to workers and parameter servers."""
+
+    job: Job
+    wants_stop: WantsStop
+    strategy: tf.distribute.ParameterServerStrategy
+
+    def open(self, core: Core) -> ParameterServerEngine:
+        job = self.job
+        whole = has_muon(core.experiment.optimizer)
+        params = core.layout.parts["params"]
+        check_servers(len(job.cluster.ps), len(params) if whole else core.layout.sizes()["params"])
+        check_ops(core)
+        _check_workers(job.cluster)
+        if core.template.kernels == "own":
+            _check_kernels(job.cluster)
+        side_by_side = 1 if _workers_have_gpus(job) else devices.side_by_side(job)
+        asynchronous = core.experiment.sync.method == "async"
+        kind = AsynchronousEngine if asynchronous else SynchronousEngine
+        return kind(core, job.cluster, self.strategy, side_by_side, self.wants_stop)
 
 
 def _wait_for_all(job: Job) -> None:

@@ -62,7 +62,7 @@ def run_trials(
     if not left:
         return []
     check_ray()
-    from paceline.engines_more.object_store.ray_cluster import connect
+    from paceline.engines_more.object_store.ray_cluster import connect_to_ray
 
     watch = Watch(search, folder, tell)
     with _tune_settings(), tempfile.TemporaryDirectory(prefix="paceline-search-") as scratch:
@@ -70,7 +70,7 @@ def run_trials(
 
         own = not ray.is_initialized()
         if own:
-            connect(replace(search.trials[0].job, place=_whole(search)))
+            connect_to_ray(replace(search.trials[0].job, place=_whole(search)))
         try:
             with _signals(watch):
                 _fit(search, left, _scheduler(search, known), watch, scratch)

@@ -1,0 +1,97 @@
+"""Job -> core: the data, the model and the pure functions of an experiment.
+
+Every process that computes replicas builds its own core from the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from paceline.data.batches import image_shape
+from paceline.data.build import build_source, hold_out
+from paceline.data.statistics import with_numbers, with_stored_means
+from paceline.engines import devices
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data, Model
+from paceline.experiment.plan import build_plan
+from paceline.experiment.views import Views
+from paceline.job import Job
+from paceline.kernels.rewrite import accelerated
+from paceline.maths.replica import Core
+from paceline.maths.replica import build_core as build_functions
+from paceline.maths.template import build_template
+from paceline.models.applications import with_own_scaling
+from paceline.models.build import build_model
+from paceline.runs.code_copies import here_or_copied, specs_of
+from paceline.runs.folder import RunFolder
+
+
+def build_core(job: Job, views: Views = "none") -> Core:
+    """Return the core of a job. Evaluation averages the predictions over `views` of an image."""
+    code, stored, experiment = own_code(job), _stored_facts(job), job.experiment
+    _check_width(experiment.model)
+    source = build_source(replace(experiment.data, build=code.get("data.build", "")))
+    train, validation = hold_out(source, experiment.data.validation)
+    splits = {"train": train, "test": source.test} | (
+        {"validation": validation} if validation else {}
+    )
+    plan = build_plan(experiment, train.size, job.run.stop_at, job.run.profiled or ())
+    num_classes = experiment.model.num_classes or len(source.classes)
+    if num_classes < len(source.classes):
+        raise UserError(
+            f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
+            "give that or more"
+        )
+    data = with_stored_means(experiment.data, stored)
+    experiment = with_own_scaling(replace(experiment, data=data))
+    experiment = with_numbers(experiment, train, num_classes, stored)
+    own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
+    model = build_model(replace(experiment, model=own), image_shape(data, source), num_classes)
+    _check_sizes(data, model)
+    template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
+    return build_functions(experiment, plan, source, splits, template, num_classes, views)
+
+
+def _stored_facts(job: Job) -> dict[str, Any]:
+    """Return what the run folder knows of the data; nothing if there is no run yet."""
+    run = RunFolder(job.run.run_dir) if job.run.run_dir else None
+    return run.data_facts() if run and run.exists() else {}
+
+
+def _check_sizes(data: Data, model: keras.Model) -> None:
+    """Check that the model accepts images of every size that the training has."""
+    for size in data.sizes:
+        try:
+            model.call(tf.zeros([1, size, size, model.input_shape[-1]]), training=False)
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            raise UserError(
+                f"data.sizes has {size}, but the model does not accept images of {size} pixels "
+                f"({str(error).strip().splitlines()[0]}); use a model that ends with global pooling"
+            ) from error
+
+
+def _check_width(model: Model) -> None:
+    projects = model.layout == "imagenet" or model.shortcut.startswith("B")
+    if 0 < model.width < 8 and not model.build and projects:
+        raise UserError(
+            f"model.width is {model.width}; with projection shortcuts it must be 8 or more: oneDNN "
+            "in TensorFlow 2.21 writes beyond its memory in the gradient of strided 1x1 "
+            "convolutions of 4 channels"
+        )
+
+
+def own_code(job: Job) -> dict[str, str]:
+    """Return the user's own functions that decide the numbers, here or copied in the run folder."""
+    specs = dict(specs_of(job.experiment))
+    return {name: locate(job, name, spec) for name, spec in specs.items()}
+
+
+def locate(job: Job, name: str, spec: str) -> str:
+    """Return where the code of a function is: here, or copied in the run folder."""
+    if not job.run.run_dir:
+        return spec
+    return here_or_copied(RunFolder(job.run.run_dir).path, name, spec, job.run.trust_code)
