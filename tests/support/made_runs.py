@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline import build
+from paceline.build import build_core
 from paceline.experiment.experiment import Data, Experiment, Model, Optimizer
+from paceline.fingerprint import data_facts
 from paceline.formats.arrays import save_arrays
 from paceline.job import Job
 from paceline.maths.replica import Core
@@ -27,8 +28,8 @@ def make_run(
 ) -> tuple[RunFolder, Core]:
     """Make a run with a checkpoint for each of `metrics`, of steps 1, 2 ..., with other weights."""
     job, run = Job(experiment), RunFolder(folder)
-    core = build.build_core(job)
-    run.open(experiment, build.data_facts(job, core), core.template.kernels)
+    core = build_core(job)
+    run.open(experiment, data_facts(job, core), core.template.kernels)
     checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
     for step, metric in enumerate(metrics, 1):
         checkpoints.save(_state(core, step), metric)
