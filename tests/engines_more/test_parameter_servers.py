@@ -62,7 +62,7 @@ import os
 import time
 from pathlib import Path
 
-HERE = SUPPORT
+HERE = Path(__file__).parent
 
 
 def pause(step, metrics):
