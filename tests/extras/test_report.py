@@ -134,12 +134,11 @@ def test_names_events_and_errors_are_text_and_nothing_else(tmp_path: Path) -> No
     assert page.count("&lt;script&gt;") > 5
 
 
-def test_many_classes_become_an_image_with_the_most_frequent_mistakes(tmp_path: Path) -> None:
+def test_of_many_classes_only_the_most_frequent_mistakes_are_listed(tmp_path: Path) -> None:
     classes = tuple(f"class {i}" for i in range(100))
     page = report(
         make_run(tmp_path / "run", classes=classes, examples=5000), out=tmp_path / "page.html"
     )
-    assert "Confusion matrix of 100 classes" in page
     assert 'class="matrix"' not in page
     assert page.count("<tr><td>class ") == 10
 

@@ -1,7 +1,7 @@
 """`paceline report`: one self-contained page about one or several runs, without TensorFlow.
 
 `run_data` reads run folders, `sections`, `confusion` and `charts` compute what the page shows,
-`formats` turns values into text, `page` renders the Jinja2 templates. A page needs no network.
+`formats` turns values into text, `report_page` renders the templates. A page needs no network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the parts of a chart are in its drawing; `templates/chart.html` writes them as SVG.
+"""Computes the coordinates of a chart; `templates/chart.html` writes them as SVG.
 
-Lines differ by dashes, marks and the name at their end, so that nobody needs the colours. Colours
+Lines differ in dashes, marks and the name at their end, so that nobody needs the colors. Colors
 are classes of the page's style (`s0` to `s7`), which follow its light and dark schemes.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from paceline.extras.report.run_data import Points
 
 WIDTH, HEIGHT = 440, 250
 LEFT, TOP, BOTTOM = 46, 14, 34
 """Margins of the plot inside the drawing; the left one grows with the texts of its axis."""
+NAME_HEIGHT = 12
 CHARACTER = 6.8
 """Width of a character of an axis; digits are wider than most letters."""
 MAX_POINTS = 240
@@ -60,7 +60,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Maps the values from `low` to `high` to the places from `start` to `end`."""
+    """Maps the values from `low` to `high` to the coordinates from `start` to `end`."""
 
     low: float
     high: float
@@ -68,9 +68,9 @@ class _Axis:
     end: float
     log: bool = False
 
-    def place(self, value: float) -> float:
-        low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
-        return self.start + (at - low) / ((high - low) or 1) * (self.end - self.start)
+    def at(self, value: float) -> float:
+        low, high, own = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        return self.start + (own - low) / ((high - low) or 1) * (self.end - self.start)
 
 
 class Drawing:
@@ -104,8 +104,8 @@ class Drawing:
         self._y = _Axis(levels[0], levels[-1], HEIGHT - BOTTOM, top, self.log)
         ticks = log_ticks(first, last) if chart.log_x else nice_ticks(first, last)
         columns = [tick for tick in ticks if first <= tick <= last]
-        self.levels = [(self._y.place(tick), chart.show(tick)) for tick in levels]
-        self.columns = [(self._x.place(tick), _short(tick)) for tick in columns]
+        self.levels = [(self._y.at(tick), chart.show(tick)) for tick in levels]
+        self.columns = [(self._x.at(tick), _short(tick)) for tick in columns]
         self.lines = [(line, self._path(line), self._marks(line)) for line in lines]
 
     def description(self) -> str:
@@ -120,7 +120,7 @@ class Drawing:
     def events(self) -> list[tuple[float, str, float, int | None]]:
         """Return (x, text, x of the text, its row); a text without room has no row."""
         placed, ends = [], [-math.inf] * 2
-        for x, text in sorted((self._x.place(x), text) for x, text in self.chart.events):
+        for x, text in sorted((self._x.at(x), text) for x, text in self.chart.events):
             width = 6.2 * len(text)
             start = min(x + 3, self.right - width)
             row = next((row for row, end in enumerate(ends) if start > end), None)
@@ -130,29 +130,26 @@ class Drawing:
         return placed
 
     def names(self) -> list[tuple[float, float, Line]]:
-        """Return a place for each name beside the end of its line, apart from the others."""
-        ends = [(*self._place(line)[-1], line) for line, _, _ in self.lines if line.name]
-        ends.sort(key=lambda end: end[1])
-        heights = [y for _, y, _ in ends]
-        for _ in range(40):
-            for (i, above), (j, below) in combinations(enumerate(ends), 2):
-                overlap = 12 - (heights[j] - heights[i])
-                if overlap > 0 and abs(above[0] - below[0]) < 40:
-                    heights[i], heights[j] = heights[i] - overlap / 2, heights[j] + overlap / 2
-            heights = [min(max(height, TOP), HEIGHT - BOTTOM) for height in heights]
-        return [(x, y, line) for (x, _, line), y in zip(ends, heights, strict=True)]
+        """Return a position for each name next to the end of its line, below the one above it."""
+        ends = [(*self._positions(line)[-1], line) for line, _, _ in self.lines if line.name]
+        placed, lowest = [], -math.inf
+        for rank, (x, y, line) in enumerate(sorted(ends, key=lambda end: end[1])):
+            below = len(ends) - 1 - rank
+            lowest = max(min(y, HEIGHT - BOTTOM - NAME_HEIGHT * below), lowest + NAME_HEIGHT)
+            placed.append((x, lowest, line))
+        return placed
 
-    def _place(self, line: Line) -> Points:
-        return [(self._x.place(x), self._y.place(y)) for x, y in line.points]
+    def _positions(self, line: Line) -> Points:
+        return [(self._x.at(x), self._y.at(y)) for x, y in line.points]
 
     def _path(self, line: Line) -> str:
-        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._place(line))
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._positions(line))
 
     def _marks(self, line: Line) -> list[tuple[float, float, str]]:
         if not line.marked and len(line.points) > 1:
             return []
         chosen = slice(None, None, -math.ceil(len(line.points) / MAX_MARKS))  # with the last
-        pairs = zip(self._place(line)[chosen], line.points[chosen], strict=True)
+        pairs = zip(self._positions(line)[chosen], line.points[chosen], strict=True)
         before = f"{line.name} {self.chart.x_title}".strip()
         return [(*at, f"{before} {_short(x)}: {self.chart.show(y)}") for at, (x, y) in pairs]
 

@@ -1,10 +1,10 @@
-"""What the page shows of a run's mistakes: the confusion matrix, its largest cells, and images."""
+"""A run's mistakes as the page shows them: the confusion matrix, its largest cells, and images."""
 
 from __future__ import annotations
 
 import base64
 import io
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,17 +12,21 @@ from paceline.extras.report.run_data import RunData
 from paceline.results.scores import Scores, calibration_error, class_scores, macro_scores
 
 TABLE_CLASSES = 20
-"""A confusion matrix of more classes is an image instead of a table."""
+"""The confusion matrix of more classes is not shown, only the most frequent mistakes."""
 FREQUENT = 10
 """How many of the most frequent mistakes the page lists."""
 
 
-class Image(NamedTuple):
-    """An image inside the page, as a data URL."""
+class Mistake(NamedTuple):
+    """An image with a wrong prediction."""
 
-    url: str
+    number: int
+    label: str
+    prediction: str
+    probability: float
     width: int
     height: int
+    url: str
 
 
 class Confusion:
@@ -66,11 +70,6 @@ class Confusion:
         examples = self.evaluation.examples
         return calibration_error(examples.labels == examples.predictions, examples.probabilities)
 
-    def heat(self) -> Image:
-        """Draw a pixel for each pair of classes, darker the larger its share of the row."""
-        shares = self.matrix / np.maximum(1, self.matrix.sum(1, keepdims=True))
-        return _encode((255 * (1 - np.sqrt(shares))).astype(np.uint8)[:, :, None].repeat(3, axis=2))
-
     def frequent(self) -> list[tuple[str, str, int, float]]:
         """Return the most frequent mistakes: class, prediction, count and share of the class."""
         largest = np.argsort(-self._wrong, axis=None, kind="stable")[:FREQUENT]
@@ -81,18 +80,20 @@ class Confusion:
             if (count := int(self._wrong[i, j]))
         ]
 
-    def worst(self, most: int) -> list[dict[str, Any]]:
+    def worst(self, most: int) -> list[Mistake]:
         """Return the images that the model was most sure of, and wrong."""
         examples = self.evaluation.examples
         pairs = list(zip(self.evaluation.worst, self.evaluation.images, strict=False))[:most]
         return [
-            {
-                "index": index,
-                "label": self.classes[examples.labels[index]],
-                "prediction": self.classes[examples.predictions[index]],
-                "probability": float(examples.probabilities[index]),
-                "image": _encode(pixels),
-            }
+            Mistake(
+                index,
+                self.classes[examples.labels[index]],
+                self.classes[examples.predictions[index]],
+                float(examples.probabilities[index]),
+                pixels.shape[1],
+                pixels.shape[0],
+                _data_url(pixels),
+            )
             for index, pixels in pairs
         ]
 
@@ -105,14 +106,13 @@ def _cell(count: int, kind: str, shade: float) -> tuple[int, str, float]:
     return count, kind, 0.5 * shade
 
 
-def _encode(pixels: np.ndarray) -> Image:
-    """Return uint8 [height, width, channels] as PNG, or as JPEG where that is smaller."""
-    from PIL import Image as Pillow
+def _data_url(pixels: np.ndarray) -> str:
+    """Return uint8 [height, width, channels] as a PNG, or as a JPEG if it is large."""
+    from PIL import Image
 
-    height, width, channels = pixels.shape
-    kind = "PNG" if max(height, width) <= 48 or height > 96 else "JPEG"
+    kind = "PNG" if max(pixels.shape) <= 48 else "JPEG"
     buffer = io.BytesIO()
-    image = Pillow.fromarray(pixels.squeeze(2) if channels == 1 else pixels)
+    image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
     image.save(buffer, kind, quality=85)
     data = base64.b64encode(buffer.getvalue()).decode()
-    return Image(f"data:image/{kind.lower()};base64,{data}", width, height)
+    return f"data:image/{kind.lower()};base64,{data}"

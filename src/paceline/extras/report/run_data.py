@@ -1,8 +1,4 @@
-"""What the report knows about one run: its run folder, read once.
-
-It reads and derives numbers (curves, speeds, starts). How they look belongs to `sections` and the
-templates.
-"""
+"""One run as the report needs it: reads the run folder and derives curves, speeds and starts."""
 
 from __future__ import annotations
 
@@ -26,9 +22,10 @@ from paceline.runs.listing import resume_command, with_data
 Points = list[tuple[float, float]]
 
 LARGEST = 1e100
-"""Larger numbers, of a damaged record without a checksum, cannot be drawn."""
+"""Larger numbers, of a damaged record, cannot be drawn."""
 MOST_CLASSES = 5_000
 """The confusion matrix of more classes is not shown: it would take gigabytes."""
+SPEED_POINTS = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +42,7 @@ class SavedEvaluation:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPoint:
     """A step at which training started: after how many minutes, and with how many workers.
 
     `tries` is above 1 if training failed before the next checkpoint and started here again.
@@ -82,14 +79,16 @@ class RunData:
     @property
     def description(self) -> str:
         """Return the model and the data in a few words."""
-        layout, source = self.settings["model.layout"], self.settings["data.source"]
-        usual = layout if layout == "speedrun" else f"ResNet-{self.settings['model.depth']}"
+        settings = self.settings
+        source, init_from = settings["data.source"], settings["model.init_from"]
+        model = f"ResNet-{settings['model.depth']}"
+        if settings["model.layout"] == "speedrun":
+            model = "speedrun"
+        if is_application(init_from):
+            model = init_from
         if source == "auto":
-            source = Path(self.settings["data.dir"]).name or "data"
-        init_from = self.settings.get("model.init_from", "")
-        usual = init_from if is_application(init_from) else usual
-        model, data = self.settings["model.build"] or usual, self.settings["data.build"] or source
-        return f"{model} on {data}"
+            source = Path(settings["data.dir"]).name or "data"
+        return f"{settings['model.build'] or model} on {settings['data.build'] or source}"
 
     @property
     def classes(self) -> list[str]:
@@ -128,9 +127,9 @@ class RunData:
         median = float(np.median(speeds)) if speeds else None
         return self.result.get("images_per_second") or median
 
-    def curve(self, name: str, x: str = "epoch") -> Points:
-        """Return the values of a metric where it was measured."""
-        pairs = [(record.get(x), record.get(name)) for record in self.records]
+    def curve(self, name: str) -> Points:
+        """Return the values of a metric by epoch, where it was measured."""
+        pairs = [(record.get("epoch"), record.get(name)) for record in self.records]
         return [(at, value) for at, value in pairs if at is not None and value is not None]
 
     def last(self, name: str) -> float | None:
@@ -145,50 +144,46 @@ class RunData:
         return [record for record in self.records if f"{self.split}_loss" in record]
 
     @cached_property
-    def minutes(self) -> list[tuple[int, float]]:
-        """Return each step with the minutes of training until it.
-
-        Evaluations, checkpoints and pauses do not count.
-        """
-        reached, total, before = [(0, 0.0)], 0.0, 0
+    def minutes(self) -> dict[int, float]:
+        """Return by step the minutes of training until it, without evaluations and pauses."""
+        reached, total, before = {0: 0.0}, 0.0, 0
         for record in self.records:
             if (speed := record.get("images_per_second", 0.0)) > 0:
                 images = (record["step"] - before) * self.settings["global_batch_size"]
                 total += images / speed / 60
             before = record["step"]
-            reached.append((before, total))
+            reached[before] = total
         return reached
 
     @property
     def training_minutes(self) -> float:
-        return self.minutes[-1][1]
+        return max(self.minutes.values())
 
     def speeds(self) -> Points:
-        """Return images per second over minutes of training, at most 120 points."""
+        """Return images per second over minutes of training, averaged to few points."""
         points = Points()
         step_before, minute_before = 0, 0.0
-        for step, minute in self.minutes[1:]:
-            if minute - minute_before > self.training_minutes / 120:
+        for step, minute in self.minutes.items():
+            if minute - minute_before > self.training_minutes / SPEED_POINTS:
                 images = (step - step_before) * self.settings["global_batch_size"]
                 points.append((minute, images / (minute - minute_before) / 60))
                 step_before, minute_before = step, minute
         return points
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[StartPoint]:
         """Return each step at which training started; of several tries at a step, the last."""
-        steps, minutes = zip(*self.minutes, strict=True)
+        steps, minutes = list(self.minutes), list(self.minutes.values())
         tries = Counter(start["step"] for start in self.start_records)
         workers = {start["step"]: _workers(start) for start in self.start_records}
         return [
-            Start(step, float(np.interp(step, steps, minutes)), workers[step], tries[step])
+            StartPoint(step, float(np.interp(step, steps, minutes)), workers[step], tries[step])
             for step in sorted(tries)
         ]
 
     def events(self) -> list[tuple[int, float, str]]:
         """Return step, minute and text of what an engine reported, such as a lost worker."""
-        minute = dict(self.minutes)
         return [
-            (record["step"], minute[record["step"]], str(text))
+            (record["step"], self.minutes[record["step"]], str(text))
             for record in self.records
             for text in record.get("events") or []
         ]
@@ -211,18 +206,16 @@ def read_run(run: RunFolder) -> RunData:
         command = shlex.join(resume_command(run.where, with_data(run, experiment)))
         notes.append(f"It is not finished; this command continues it: paceline {command}")
     data = run.data_facts()
-    total_steps, size = experiment.steps, data.get("train")
-    if size:
-        total_steps = build_plan(experiment, size).total_steps
+    size = data.get("train")
     return RunData(
         name=run.path.resolve().name,
         settings=flatten(experiment.to_json()),
         data=data,
         versions={str(name): str(version) for name, version in config["versions"].items()},
-        records=_rising([_numbers(record) for record in run.metrics.read()]),
+        records=[_numbers(record) for record in run.metrics.read()],
         start_records=run.starts.read(),
         result=result,
-        total_steps=total_steps,
+        total_steps=build_plan(experiment, size).total_steps if size else experiment.steps,
         evaluation=_read_evaluation(run) if len(data.get("classes", ())) <= MOST_CLASSES else None,
         notes=notes,
     )
@@ -237,13 +230,8 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rising(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records without those that are not after the one before: damaged ones."""
-    rising: list[dict[str, Any]] = []
-    for record in records:
-        if not rising or record["step"] > rising[-1]["step"]:
-            rising.append(record)
-    return rising
+def _can_be_drawn(value: Any) -> bool:
+    return type(value) in (int, float) and (value == 0 or 1 / LARGEST < abs(value) < LARGEST)
 
 
 def _workers(start: dict[str, Any]) -> int:
@@ -251,11 +239,8 @@ def _workers(start: dict[str, Any]) -> int:
     return workers if type(workers) is int and 0 < workers < MOST_CLASSES else 1
 
 
-def _can_be_drawn(value: Any) -> bool:
-    return type(value) in (int, float) and (value == 0 or 1 / LARGEST < abs(value) < LARGEST)
-
-
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
+    """Return the stored evaluation; None without one, or if its arrays do not fit together."""
     arrays = run.predictions.read()
     if arrays is None or not len(arrays.get("labels", ())):
         return None
@@ -264,26 +249,25 @@ def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
         saved = SavedEvaluation(
             int(arrays["step"]), str(arrays["split"]), examples, arrays["worst"], arrays["pictures"]
         )
-    except (KeyError, TypeError, ValueError):  # written by another version
+        return saved if _fits_together(saved) else None
+    except (KeyError, TypeError, ValueError):
         return None
-    return saved if _fits_together(saved) else None
 
 
 def _fits_together(saved: SavedEvaluation) -> bool:
     """Return whether the arrays have the types and shapes that training writes."""
-    examples, count = saved.examples, len(saved.examples.labels)
-    integers = (examples.labels, examples.predictions, saved.worst)
+    examples, worst, images = saved.examples, saved.worst, saved.images
+    count = len(examples.labels)
+    limits = ((examples.labels, MOST_CLASSES), (examples.predictions, MOST_CLASSES), (worst, count))
     return (
-        all(array.ndim == 1 and array.dtype.kind in "iu" for array in integers)
-        and all(not len(array) or array.min() >= 0 for array in integers)
-        and max(int(examples.labels.max()), int(examples.predictions.max())) < MOST_CLASSES
-        and examples.probabilities.dtype.kind == "f"
+        all(array.ndim == 1 and array.dtype.kind in "iu" for array, _ in limits)
+        and all(((array >= 0) & (array < most)).all() for array, most in limits)
         and examples.predictions.shape == examples.probabilities.shape == (count,)
+        and examples.probabilities.dtype.kind == "f"
         and bool(np.isfinite(examples.probabilities).all())
-        and (not len(saved.worst) or int(saved.worst.max()) < count)
-        and saved.images.dtype == np.uint8
-        and saved.images.ndim == 4
-        and len(saved.images) == len(saved.worst)
-        and saved.images.shape[3] in (1, 3)
-        and 0 not in saved.images.shape[1:]
+        and images.dtype == np.uint8
+        and images.ndim == 4
+        and len(images) == len(worst)
+        and images.shape[3] in (1, 3)
+        and 0 not in images.shape[1:]
     )
