@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.api.search import search
 from paceline.api.training import Result, run_job, train
 from paceline.errors import UserError
 from paceline.experiment.views import Views
-from paceline.extras.search.search_api import search
 from paceline.messages import Message, Predictions
 from paceline.results.in_worker import in_a_worker
 from paceline.runs.finding import existing_run

@@ -1,4 +1,4 @@
-"""`paceline.search`: settings that are searched for, by name, on Ray Tune."""
+"""`paceline.search`: a search for good settings on Ray Tune."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from paceline.job import Place
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from paceline.extras.search.options import Search as Plan
+    from paceline.extras.search.options import SearchPlan as Plan
     from paceline.extras.search.run_search import SearchResult
     from paceline.extras.search.trials import TrialSummary
 

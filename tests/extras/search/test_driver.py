@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search import OVER, SMOKE
 
 from helpers import Program, metrics_of, paceline, program, result_of, wait_until
+from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.space import draw, parse_over
+from paceline.extras.search.trainable import why_not_here
 from paceline.storage.backends import Store
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+OVER = ("schedule.rate=0.01..0.5:log", "optimizer.weight-decay=1e-4,5e-4")
 FLAGS = ("--data.validation", "48", "--over", *OVER, "--trials", "4", "--search-dir", "search")
 EPOCHS = ("--epochs", "24")
 """Some seconds of training, to be killed in."""
@@ -86,7 +88,7 @@ def test_a_search_that_is_killed_goes_on_and_its_trials_have_the_digests_of_trai
     trials = json.loads(ended.out.splitlines()[-1])["trials"]
     assert [trial["state"] for trial in trials] == ["finished"] * 4
     assert sorted(search / Path(trial["run_dir"]).name for trial in trials) == runs_of(search)
-    expected = draw(parse_over(OVER, SMOKE), 4, 0)
+    expected = draw(parse_over(OVER, get_recipe("smoke")), 4, 0)
     assert [t["settings"] for t in sorted(trials, key=lambda t: t["number"])] == expected
     for folder, stamp in before.items():
         assert (folder / "result.json").stat().st_mtime_ns == stamp, "it was trained again"
@@ -193,3 +195,10 @@ def test_a_search_in_remote_storage_has_its_runs_and_its_page_there(
     assert json.loads(again.out.splitlines()[-1])["trials"] == trials
     assert paceline("runs", folder, cwd=tmp_path).out.count("finished") == 2
     assert not (tmp_path / "s3:").exists()
+
+
+def test_a_node_that_does_not_see_the_search_folder_says_what_to_do(tmp_path: Path) -> None:
+    expected = "does not see /no/such; give a --search-dir that all nodes see"
+    assert expected in why_not_here("/no/such")
+    (tmp_path / "search.json").touch()
+    assert why_not_here(str(tmp_path)) == why_not_here("s3://bucket/search") == ""

@@ -1,5 +1,4 @@
-"""What a search is: the settings of `paceline search` beside those of the experiment and the place,
-and the trials that follow from them."""
+"""The plan of a search: the settings of `paceline search`, and the trials that follow from them."""
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from paceline.experiment.overrides import override
 from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
 from paceline.job import Job, Place, Run, TrackerName
 from paceline.runs.finding import default_path
-from paceline.storage.backends import is_remote
 
 USUAL_TRIALS = 16
 
@@ -24,37 +22,37 @@ class Options:
     """How a search chooses settings, stops trials, and where it writes."""
 
     trials: int = 0
-    """Number of trials. 0 means 16, or every combination of a grid. The same command with more
-    trials adds to those of before."""
+    """Number of trials. 0 means 16, or every combination of a grid. The same command with a larger
+    number adds trials."""
     method: Literal["random", "grid"] = "random"
-    """How settings are chosen. random: at random, by --seed. grid: every combination of lists."""
+    """How settings are chosen. random: drawn with --seed. grid: every combination of lists."""
     scheduler: Literal["asha", "none"] = "asha"
-    """Which trials are stopped early. asha: those that are worse than most others after the same
-    share of their training (Ray Tune's ASHAScheduler). none: no trial."""
+    """Which trials are stopped early. asha: trials that are worse than most others after the same
+    fraction of their training (Ray Tune's ASHAScheduler). none: no trial."""
     metric: Literal["accuracy", "loss"] = "accuracy"
-    """What is compared on the validation split."""
+    """Metric on the validation split that decides."""
     grace: float = 1 / 16
-    """Share of its training before which no trial is stopped (asha)."""
+    """Fraction of its training that every trial completes before it can be stopped (asha)."""
     reduction: float = 4.0
-    """One in this many trials continues at each comparison (asha). Comparisons are after the share
-    `grace` of the training, this many times as much, and so on."""
+    """One in this many trials continues at each comparison (asha). The first comparison is after
+    the fraction `grace` of the training, the next after this many times as much, and so on."""
     max_concurrent: int = 0
-    """Largest number of trials at the same time. 0 means as many as there are CPUs or GPUs for."""
+    """Maximum number of concurrent trials. 0 means as many as there are CPUs or GPUs for."""
     search_dir: str = ""
-    """Folder of the search, with a run folder for each trial.
+    """Search folder, with a run folder for each trial.
     Empty means searches/<recipe>-<hash of the search>, so that the same command continues."""
     keep: int = 2
-    """Number of newest checkpoints that each trial keeps, beside the best one."""
+    """Number of newest checkpoints that each trial keeps, in addition to the best one."""
     track: tuple[TrackerName, ...] = ()
     """Experiment trackers that get each trial as a run: mlflow, wandb."""
     trust_code: bool = False
-    """If the code of model.build or data.build is not here, run the copies in the run folders."""
+    """If the code of model.build or data.build is missing, run the copies in the run folders."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.trials <= MOST_TRIALS:
             raise UserError(f"trials is {self.trials}; it must be from 1 to {MOST_TRIALS:,}")
         if not 0 < self.grace <= 1:
-            raise UserError(f"grace is {self.grace}; it must be a share above 0, at most 1")
+            raise UserError(f"grace is {self.grace}; it must be a fraction above 0, at most 1")
         if not self.reduction > 1:
             raise UserError(f"reduction is {self.reduction}; it must be above 1")
         if self.max_concurrent < 0:
@@ -88,8 +86,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Search:
-    """A whole search."""
+class SearchPlan:
+    """A search with all its trials."""
 
     recipe: str
     experiment: Experiment
@@ -97,10 +95,10 @@ class Search:
     space: Space
     options: Options
     where: str
-    """Its folder."""
+    """The search folder."""
     trials: tuple[Trial, ...]
     place: Place
-    """Of each trial, and of the cluster."""
+    """The cluster, and the workers of each trial."""
 
     @property
     def metric(self) -> str:
@@ -110,7 +108,7 @@ class Search:
 
 def build_search(
     recipe: str, experiment: Experiment, space: Space, place: Place, options: Options
-) -> Search:
+) -> SearchPlan:
     """Return a search with all its trials; raise UserError if one of them cannot be trained."""
     if place.on not in ("auto", "ray"):
         raise UserError(
@@ -135,7 +133,7 @@ def build_search(
         )
         for number, (settings, each) in enumerate(zip(all_settings, experiments, strict=True), 1)
     ]
-    return Search(recipe, experiment, space, options, where, tuple(trials), place)
+    return SearchPlan(recipe, experiment, space, options, where, tuple(trials), place)
 
 
 def _settings(space: Space, options: Options, seed: int) -> Sequence[Settings]:
@@ -158,19 +156,12 @@ def _check_validation(experiment: Experiment) -> None:
         )
     if experiment.sync.method == "async":
         raise UserError(
-            "sync.method is 'async', which gives other numbers every time; a search compares "
-            "trainings: use gradients or weights"
+            "sync.method is 'async', which gives different numbers every time; a search compares "
+            "runs: use gradients or weights"
         )
 
 
 def _digest(experiment: Experiment, space: Space, options: Options) -> str:
-    """Return the hash in the name of the folder: of all that decides the settings of trials."""
+    """Return the hash in the folder's name, of everything that decides the settings of trials."""
     text = "\n".join([experiment.digest(), options.method, *sorted(describe(space))])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def absolute(path: str) -> str:
-    """Return a path for a process with another current folder."""
-    from pathlib import Path
-
-    return path if is_remote(path) else str(Path(path).resolve())

@@ -1,4 +1,4 @@
-"""The folder of a search: `search.json`, the page, and a run folder for each trial.
+"""The search folder: `search.json`, the page, and a run folder for each trial.
 
 `search.json` says which search it is, and which trials ended before their last step: those that
 the scheduler stopped, and those that failed. Everything else is in the run folders.
@@ -8,110 +8,106 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
 from paceline.experiment.dataclass_json import differences
-from paceline.extras.search.options import Search
+from paceline.extras.search.options import SearchPlan
 from paceline.extras.search.space import describe
 from paceline.storage.backends import Store, is_remote
-from paceline.storage.files import explained, read_json, replacing, sealed, unsealed, write_json
+from paceline.storage.files import explained, replacing, sealed, unsealed
 from paceline.storage.lock import FileLock
 
-FORMAT = 1
 RECORD, PAGE = "search.json", "search.html"
-ADVICE = "restore it from a copy, or use another --search-dir"
 
 
 class SearchFolder:
     """The files of one search. Building one touches neither disk nor network."""
 
-    def __init__(self, search: Search) -> None:
-        self.where = search.where
+    def __init__(self, plan: SearchPlan) -> None:
+        self.where = plan.where
+        self.page = f"{self.where}/{PAGE}"
         self.stopped: dict[str, int] = {}
         """Runs that the scheduler stopped, and the step that decided it."""
         self.failed: dict[str, str] = {}
         """Runs that cannot be trained to their end, and why."""
-        self._store = Store(self.where) if is_remote(self.where) else None
-        self._path = Path(self.where)
         self._facts = {
-            "format": FORMAT,
-            "recipe": search.recipe,
-            "experiment": search.experiment.to_json(),
-            "over": sorted(describe(search.space)),
-            "method": search.options.method,
+            "recipe": plan.recipe,
+            "experiment": plan.experiment.to_json(),
+            "over": sorted(describe(plan.space)),
+            "method": plan.options.method,
         }
-
-    @property
-    def page(self) -> str:
-        """Return where the page is."""
-        return f"{self.where}/{PAGE}"
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Make the folder, or check that it is of this search. Keep other commands out."""
-        if self._store:
-            self._read(self._store.read(RECORD))
+        """Make the folder, or check that it is of this search. Lock it if it is local."""
+        with nullcontext() if is_remote(self.where) else self._locked():
+            self._check(self._read())
             self.save()
             yield
-            return
-        with explained("make", self._path):
-            self._path.mkdir(parents=True, exist_ok=True)
-        record = self._path / RECORD
-        if not record.exists() and any(each.name != "lock" for each in self._path.iterdir()):
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        folder = Path(self.where)
+        with explained("make", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / RECORD).exists() and any(f.name != "lock" for f in folder.iterdir()):
             raise UserError(
-                f"{self.where} is not the folder of a search: it has files but no {RECORD}; use a "
+                f"{self.where} is not a search folder: it contains files but no {RECORD}; use a "
                 "new or empty --search-dir"
             )
-        lock = FileLock(self._path / "lock", f"searching in {self.where}")
-        lock.acquire(wait_s=10.0)  # the processes of a killed search may need a moment to end
+        lock = FileLock(folder / "lock", f"searching in {self.where}")
+        lock.acquire(wait_s=10.0)  # the processes of a killed search may need a moment to exit
         try:
-            self._check(read_json(record, ADVICE, FORMAT) if record.exists() else None)
-            self.save()
             yield
         finally:
             lock.release()
 
     def save(self) -> None:
-        """Write search.json, whole or not at all."""
+        """Write search.json, complete or not at all."""
         record = sealed(self._facts | {"stopped": self.stopped, "failed": self.failed})
-        if self._store:
-            self._store.put(RECORD, json.dumps(record).encode())
-        else:
-            write_json(self._path / RECORD, record)
+        self._write(RECORD, json.dumps(record, indent=2))
 
     def write_page(self, content: str) -> None:
         """Write the page."""
-        data = content.encode(errors="backslashreplace")
-        if self._store:
-            self._store.put(PAGE, data)
+        self._write(PAGE, content)
+
+    def _write(self, name: str, text: str) -> None:
+        data = text.encode(errors="backslashreplace")
+        if is_remote(self.where):
+            Store(self.where).put(name, data)
             return
-        with explained("write", self._path / PAGE), replacing(self._path / PAGE) as file:
+        path = Path(self.where, name)
+        with explained("write", path), replacing(path) as file:
             file.write(data)
 
-    def _read(self, content: bytes | None) -> None:
+    def _read(self) -> dict[str, Any]:
+        """Return the content of search.json; empty if there is none."""
+        path = Path(self.where, RECORD)
         try:
-            self._check(unsealed(json.loads(content)) if content else None)
-        except ValueError as error:
-            raise UserError(f"{self.where}/{RECORD} is damaged ({error}); {ADVICE}") from error
+            if is_remote(self.where):
+                content = Store(self.where).read(RECORD)
+            else:
+                content = path.read_bytes() if path.exists() else None
+            return unsealed(json.loads(content)) if content else {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{self.where}/{RECORD} cannot be read ({error}); restore it from a copy, or use a "
+                "different --search-dir"
+            ) from error
 
-    def _check(self, record: dict[str, Any] | None) -> None:
+    def _check(self, record: dict[str, Any]) -> None:
         """Take over what is known of the trials; raise UserError if it is of another search."""
-        if record is None:
+        if not record:
             return
         old = {name: record.get(name) for name in self._facts}
-        if changes := differences(plain_text(old), plain_text(self._facts)):
+        new = json.loads(json.dumps(self._facts))
+        if changes := differences(old, new):
             raise UserError(
-                f"{self.where} has another search: {'; '.join(changes[:4])}; use another "
+                f"{self.where} contains a different search: {'; '.join(changes[:4])}; use another "
                 "--search-dir"
             )
         self.stopped = dict(record.get("stopped") or {})
         self.failed = dict(record.get("failed") or {})
-
-
-def plain_text(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts as JSON gives them back."""
-    plain: dict[str, Any] = json.loads(json.dumps(facts))
-    return plain

@@ -1,7 +1,7 @@
-"""Which settings a search tries: what `--over` says, and the settings of each trial.
+"""The settings that a search tries: parses `--over` and draws the settings of each trial.
 
-The settings depend on nothing but the space and the seed: neither on Ray nor on earlier trials. So
-a search that is started again has the same trials, and more trials begin with the old ones.
+They depend only on the space and the seed, not on Ray or on earlier trials. So a search that is
+started again has the same trials, and a larger number of trials begins with the same ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paceline.job import Place, Run
 
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
 DIGITS = 4
-"""Significant digits of a number that is drawn, so that a person can type it."""
+"""Significant digits of a drawn number, so that a person can type it."""
 MOST_TRIALS = 10_000
 
 Settings = dict[str, Any]
@@ -30,21 +30,21 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, whole ones if both are."""
+    """Numbers from `low` to `high`, integers if both are."""
 
     low: float
     high: float
     log: bool = False
 
-    def at(self, share: float) -> float:
-        """Return the number at a share of the range, from 0 to below 1."""
-        whole = isinstance(self.low, int)
-        high = self.high + whole  # the last whole number is as probable as the others
+    def at(self, fraction: float) -> float:
+        """Return the number at a fraction of the range, from 0 to below 1."""
+        integers = isinstance(self.low, int)
+        high = self.high + integers  # the last integer is as probable as the others
         if self.log:
-            value = self.low * math.exp(share * math.log(high / self.low))
+            value = self.low * math.exp(fraction * math.log(high / self.low))
         else:
-            value = self.low + share * (high - self.low)
-        if whole:
+            value = self.low + fraction * (high - self.low)
+        if integers:
             return min(int(value), int(self.high))
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
@@ -55,9 +55,9 @@ class Choice:
 
     values: tuple[Any, ...]
 
-    def at(self, share: float) -> Any:
-        """Return the value at a share of the list, from 0 to below 1."""
-        return self.values[int(share * len(self.values))]
+    def at(self, fraction: float) -> Any:
+        """Return the value at a fraction of the list, from 0 to below 1."""
+        return self.values[int(fraction * len(self.values))]
 
 
 Space = dict[str, Range | Choice]
@@ -77,7 +77,7 @@ def parse_over(words: Sequence[str], experiment: Experiment) -> Space:
 
 
 def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment) -> Space:
-    """Return the space of values by name: a text like that of a flag, or a list of values."""
+    """Return the space of values by name: each a text as for `--over`, or a list of values."""
     if not over:
         raise UserError(f"over is empty; give the settings to search, {EXAMPLES}")
     known = flatten(to_json(experiment))
@@ -126,7 +126,7 @@ def _parse_range(name: str, text: str, now: Any) -> Range:
     if colon and scale != "log":
         raise UserError(f"{said}; after the range there can only be :log")
     if isinstance(now, bool) or not isinstance(now, int | float):
-        raise UserError(f"{said}, but it is no number; list its values, as {_flag(name)}=A,B,C")
+        raise UserError(f"{said}, but it is not a number; list its values, as {_flag(name)}=A,B,C")
     low, high = (_value(name, word.strip(), now) for word in bounds.split("..", 1))
     if not low < high:
         raise UserError(f"{said}; the first number must be below the second")
@@ -136,7 +136,7 @@ def _parse_range(name: str, text: str, now: Any) -> Range:
 
 
 def _value(name: str, word: str, now: Any) -> Any:
-    """Return a word as a value of the type that the setting has now."""
+    """Return a word as a value of the setting's type."""
     if isinstance(now, bool):
         if word not in ("true", "false"):
             raise UserError(f"over has {word!r} for {_flag(name)}; it must be true or false")
@@ -146,7 +146,7 @@ def _value(name: str, word: str, now: Any) -> Any:
     try:
         value = int(word) if isinstance(now, int) else float(word)
     except ValueError:
-        kind = "a whole number" if isinstance(now, int) else "a number"
+        kind = "an integer" if isinstance(now, int) else "a number"
         raise UserError(f"over has {word!r} for {_flag(name)}; it must be {kind}") from None
     if not math.isfinite(value):
         raise UserError(f"over has {word!r} for {_flag(name)}; it must be a finite number")
@@ -154,25 +154,21 @@ def _value(name: str, word: str, now: Any) -> Any:
 
 
 def draw(space: Space, count: int, seed: int) -> list[Settings]:
-    """Return that many different settings at random. Fewer are the beginning of more."""
-    if (most := _num_combinations(space)) is not None and count > most:
-        raise UserError(
-            f"trials is {count}, but over has only {most} combinations; give --trials {most} or "
-            "fewer, or --method grid"
-        )
+    """Return that many different settings at random.
+
+    The first n do not depend on how many are drawn.
+    """
     drawn: list[Settings] = []
-    for number in itertools.count():
-        settings = {name: each.at(_share(seed, name, number)) for name, each in space.items()}
+    for number in range(1000 * count):
+        settings = {name: each.at(_fraction(seed, name, number)) for name, each in space.items()}
         if settings not in drawn:
             drawn.append(settings)
         if len(drawn) == count:
             return drawn
-        if number > 1000 * count:  # such as a narrow range of few different numbers
-            raise UserError(
-                f"over has fewer than {count} different settings; give fewer --trials, or wider "
-                "ranges"
-            )
-    raise AssertionError
+    raise UserError(
+        f"trials is {count}, but over has only {len(drawn)} different combinations; give fewer "
+        "--trials, more values or wider ranges, or --method grid"
+    )
 
 
 def grid(space: Space) -> list[Settings]:
@@ -201,20 +197,7 @@ def _text(each: Range | Choice) -> str:
     return ",".join(words)
 
 
-def _num_combinations(space: Space) -> int | None:
-    """Return how many settings there are; None if there is a range of numbers."""
-    counts = []
-    for each in space.values():
-        if isinstance(each, Choice):
-            counts.append(len(each.values))
-        elif isinstance(each.low, int):
-            counts.append(int(each.high) - each.low + 1)
-        else:
-            return None
-    return math.prod(counts)
-
-
-def _share(seed: int, name: str, number: int) -> float:
+def _fraction(seed: int, name: str, number: int) -> float:
     """Return a random number from 0 to below 1, always the same for the same arguments."""
     digest = hashlib.sha256(f"{seed}/{name}/{number}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
