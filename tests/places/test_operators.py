@@ -28,7 +28,7 @@ WAIT = """
 import time
 from pathlib import Path
 
-HERE = SUPPORT
+HERE = Path(__file__).parent
 
 
 def wait_for_go(step, metrics):
