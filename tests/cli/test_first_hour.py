@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Experiment, Model
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.user_code import load_function
-from paceline.extras import doctor
 from paceline.extras.report.charts import WIDTH, Chart, Drawing, Line
 from paceline.extras.report.formats import whole_percent
 from paceline.extras.report.run_data import read_run
@@ -220,16 +218,6 @@ def test_point_5_the_report_names_the_data_and_says_how_to_continue(tmp_path: Pa
     assert "this command continues it: paceline train" in page.read_text()
     report(make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1), out=tmp_path / "two.html")
     assert 'data-name="accuracy"' in (tmp_path / "two.html").read_text()
-
-
-def test_point_5_doctor_calls_a_slow_tensorflow_slow(monkeypatch: pytest.MonkeyPatch):
-    def too_slow(*args: object, **options: object) -> None:
-        raise subprocess.TimeoutExpired("python", doctor.TIMEOUT_S)
-
-    monkeypatch.setattr(subprocess, "run", too_slow)
-    (found,) = doctor._tensorflow()
-    assert (found.state, found.what) == ("slow", "TensorFlow")
-    assert doctor._onednn(0.1).state == "slow"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

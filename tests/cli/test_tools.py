@@ -1,4 +1,4 @@
-"""`paceline runs`, `tensorboard`, `doctor`, `bench`, completion, and the help of every command."""
+"""`paceline runs`, `tensorboard`, completion, and the help of every command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -27,7 +26,6 @@ from paceline.cli.parse import parse
 from paceline.cli.train import Train
 from paceline.experiment.experiment import Data, Experiment
 from paceline.experiment.recipes.table import RECIPES
-from paceline.extras import doctor
 from paceline.runs.finding import default_path
 from paceline.runs.folder import RunFolder
 from paceline.runs.listing import list_runs, resume_command
@@ -201,100 +199,6 @@ def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
     assert f"http://localhost:{port}/" in ended.err
     refused = paceline_here("tensorboard", "nowhere", cwd=tmp_path)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-
-
-# doctor
-
-
-def test_doctor_tells_of_every_part_and_leaves_nothing(tmp_path: Path):
-    ended = paceline("doctor", "--run-dir", str(tmp_path / "later" / "runs"), cwd=tmp_path)
-    found = dict(
-        re.findall(r"^(?:good|slow|broken|absent) +([^:]+): (.*)$", ended.out, re.MULTILINE)
-    )
-    assert list(found) == [
-        "versions",
-        "TensorFlow",
-        "devices",
-        "oneDNN",
-        "kernels",
-        "cores",
-        "memory",
-        "ports",
-        "Ray",
-        "Java",
-        "Spark",
-        "run folder",
-    ]
-    assert re.fullmatch(r"2\.21\.\d+, imported in .* s", found["TensorFlow"])
-    assert re.search(r"takes \d+ ms with it, \d+ without", found["oneDNN"])
-    assert f"MB/s to {tmp_path}" in found["run folder"]
-    assert ended.code == ("broken" in ended.out)
-    assert not list(tmp_path.iterdir())
-
-
-def test_doctor_says_what_does_not_answer_and_what_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with socket.socket() as there, socket.socket() as gone:
-        there.bind(("127.0.0.1", 0))
-        there.listen()
-        gone.bind(("127.0.0.1", 0))
-        good, bad = (f"127.0.0.1:{each.getsockname()[1]}" for each in (there, gone))
-        ray = doctor._ray(bad)
-        assert (ray.state, "does not answer" in ray.text) == ("broken", True)
-        assert doctor._ray(good).state == "good"
-        assert (
-            next(f for f in doctor._spark(f"spark://{bad}") if f.what == "Spark").state == "broken"
-        )
-        assert (
-            next(f for f in doctor._spark(f"spark://{good}") if f.what == "Spark").state == "good"
-        )
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert (doctor._java().state, "install a JRE" in doctor._java().text) == ("broken", True)
-    assert doctor._run_folder(Path("/proc/nowhere/runs")).state == "broken"
-    monkeypatch.setattr(doctor, "_PROBE", "import no_such_module")
-    (finding,) = doctor._tensorflow()
-    assert (finding.state, finding.what) == ("broken", "TensorFlow")
-    assert "no_such_module" in finding.text
-
-
-# bench
-
-
-def test_bench_measures_real_training_and_says_what_a_full_run_takes(tmp_path: Path):
-    ended = paceline("bench", "smoke", "--seconds", "1", "--workers", "1", cwd=tmp_path)
-    assert ended.code == 0, ended
-    assert re.fullmatch(
-        r"smoke +one process +[\d,]+ images/s  full run: about \d+ s of training\n", ended.out
-    ), ended.out
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("place", "told"), [("ps", "2 + 1 ps"), ("ray", "Ray, 2 actors"), ("spark", "Spark, 2 tasks")]
-)
-def test_bench_measures_in_every_place(place: str, told: str, tmp_path: Path):
-    ended = paceline(
-        "bench", "smoke", "--seconds", "1", "--workers", "2", "--on", place, cwd=tmp_path
-    )
-    assert ended.code == 0, ended
-    assert re.fullmatch(
-        rf"smoke +{re.escape(told)} +[\d,]+ images/s  full run: about \d+ s of training",
-        ended.out.strip(),
-    ), ended
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bench_refuses_what_needs_data_and_unknown_recipes(tmp_path: Path):
-    for arguments, part in (
-        (["imagenet-resnet50"], "needs its data"),
-        (["cifar"], "unknown recipe"),
-        (["--seconds", "0"], "above 0"),
-    ):
-        ended = paceline_here("bench", *arguments, cwd=tmp_path)
-        assert (ended.code, ended.err.count("\n")) == (2, 1), ended
-        assert part in ended.err
 
 
 # completion and help

@@ -13,7 +13,6 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.extras import doctor
 from paceline.kernels import accelerate, build, choice, library, ops
 
 needs_kernels = pytest.mark.skipif(
@@ -175,20 +174,13 @@ def test_accelerating_a_model_on_a_cpu_without_avx2_is_one_line(
         ops.load.cache_clear()
 
 
-@pytest.mark.parametrize("cause", ["cpu", "not built", "variable"])
-def test_doctor_calls_missing_kernels_slow_and_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, cause: str
+def test_the_reason_why_kernels_are_unavailable_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if cause == "cpu":
-        make_cpu_without(monkeypatch, "avx2")
-    elif cause == "not built":
-        monkeypatch.setattr(library, "library_name", lambda: "paceline-kernels-of-others.so")
-    else:
-        monkeypatch.setenv(library.DISABLE, "1")
-    found = doctor._kernels()
-    to_do = {"cpu": "AVX2", "not built": "python -m paceline.kernels", "variable": "unset"}[cause]
-    assert found.state == "slow"
-    assert to_do in found.text
+    monkeypatch.setattr(library, "library_name", lambda: "paceline-kernels-of-others.so")
+    assert "python -m paceline.kernels" in library.why_unavailable()
+    monkeypatch.setenv(library.DISABLE, "1")
+    assert f"unset {library.DISABLE}" in library.why_unavailable()
 
 
 def test_a_wheel_can_be_built_where_no_dependency_is_installed() -> None:
@@ -206,11 +198,6 @@ def test_an_image_gets_the_backend_that_builds_paceline() -> None:
     copied = [line for line in (root / "Dockerfile").read_text().splitlines() if "COPY" in line]
     assert any(f"{backend}.py" in line.split() for line in copied)
     assert f"!{backend}.py" in (root / ".dockerignore").read_text().splitlines()
-
-
-@needs_kernels
-def test_doctor_calls_own_kernels_good() -> None:
-    assert doctor._kernels().state == "good"
 
 
 @needs_kernels

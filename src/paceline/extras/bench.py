@@ -1,7 +1,4 @@
-"""Measures how fast a recipe trains on this machine.
-
-It runs the real training in worker processes for some seconds.
-"""
+"""Measures how fast a recipe trains on this machine, with a real training of some seconds."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from typing import Literal
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Experiment
 from paceline.experiment.plan import build_plan
+from paceline.extras.report.formats import duration
 from paceline.job import Job, Place, Run, Spark
 from paceline.messages import Block, Message, Start
 
@@ -37,24 +35,24 @@ class Measured:
         where = f"{self.recipe:<18} {self.where:<19}"
         if not self.images_per_second:
             return f"{where}  nothing measured; give more --seconds"
-        duration = _duration(self.total_images / self.images_per_second)
+        needed = duration(self.total_images / self.images_per_second / 60)
         stand_in = "  (on generated images)" if self.generated else ""
         speed = f"{self.images_per_second:>8,.0f} images/s"
-        return f"{where}  {speed}  full run: about {duration} of training{stand_in}"
+        return f"{where}  {speed}  full run: about {needed} of training{stand_in}"
 
 
 def choose_place(kind: Kind, workers: int) -> tuple[str, Place]:
     """Return a readable name and the place. Ray and Spark are started on this machine."""
     base = Place(on="local", workers=workers, max_restarts=0)
+    several = "s" * (workers > 1)
     if kind == "ps":
         return f"{workers} + 1 ps", replace(base, ps=1)
     if kind == "ray":
-        return f"Ray, {workers} actor{'s' * (workers > 1)}", replace(base, on="ray")
+        return f"Ray, {workers} actor{several}", replace(base, on="ray")
     if kind == "spark":
-        master = Spark(master=f"local-cluster[{workers},1,1024]")
-        on_spark = replace(base, on="spark", spark=master)
-        return f"Spark, {workers} task{'s' * (workers > 1)}", on_spark
-    return "one process" if workers == 1 else f"{workers} processes", base
+        spark = Spark(master=f"local-cluster[{workers},1,1024]")
+        return f"Spark, {workers} task{several}", replace(base, on="spark", spark=spark)
+    return f"{workers} processes" if several else "one process", base
 
 
 def measure_recipe(
@@ -101,9 +99,3 @@ def _choose_data(name: str, data: Data, data_dir: str) -> Data:
     if data.source == "cifar10":  # images of the same shape, with as many classes
         return replace(data, source="shapes", train_size=5_000, test_size=10, validation=0)
     raise UserError(f"the recipe {name} needs its data: give --data.dir DIR")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"

@@ -1,7 +1,7 @@
-"""Checks of this machine: what is good, slow or broken, and what to do about it.
+"""Checks of this machine: each finding is good, slow, broken or absent, and says what to do.
 
-Each check returns or yields findings. TensorFlow is checked in processes of its own, because its
-settings can be made only once in each process.
+TensorFlow is checked in a separate process, because its settings can be made only once in each
+process. What a place checks before it starts (Java, addresses of clusters) is called there.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from paceline.errors import UserError
 from paceline.kernels.library import why_unavailable
 
 SLOW_MB_PER_S = 30
 LITTLE_MEMORY_GB = 2.0
 LITTLE_DISK_GB = 1.0
 TIMEOUT_S = 60
-NO_ANSWER = f"no answer within {TIMEOUT_S} s: end programs that are busy, then try again"
 TEST_FILE_MB = 32
 
 
@@ -46,18 +46,18 @@ def examine_machine(
     run_dir: str, ray_address: str = "", spark_master: str = ""
 ) -> Iterator[Finding]:
     """Yield the findings of all checks, each as soon as it is known."""
-    yield _python()
-    yield from _tensorflow()
-    yield _kernels()
-    yield _cores()
-    yield _memory()
-    yield _ports()
-    yield _ray(ray_address or os.environ.get("RAY_ADDRESS", ""))
-    yield from _spark(spark_master)
-    yield _run_folder(Path(run_dir))
+    yield check_versions()
+    yield from check_tensorflow()
+    yield check_kernels()
+    yield check_cores()
+    yield check_memory()
+    yield check_ports()
+    yield check_ray(ray_address or os.environ.get("RAY_ADDRESS", ""))
+    yield from check_spark(spark_master)
+    yield check_run_folder(Path(run_dir))
 
 
-def _python() -> Finding:
+def check_versions() -> Finding:
     packages = [f"{name} {_version(name)}" for name in ("paceline", "keras", "numpy")]
     text = ", ".join([f"Python {sys.version.split()[0]}", *packages])
     return (good if _version("keras") else broken)("versions", text)
@@ -70,45 +70,35 @@ def _version(package: str) -> str:
         return ""
 
 
-# A forward and backward pass of a 3x3 convolution, as in the first stage of a CIFAR ResNet, on one
-# thread; the best of several.
-_PROBE = """
+PROBE = """
 import json, time
 began = time.perf_counter()
 import keras, tensorflow as tf
-import_s = time.perf_counter() - began
-tf.config.threading.set_intra_op_parallelism_threads(1)
-x, w = tf.ones([64, 32, 32, 16]), tf.Variable(tf.ones([3, 3, 16, 16]))
-
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
-    return tape.gradient(loss, w)
-
-def timed():
-    began = time.perf_counter()
-    with tf.device("CPU:0"):
-        step().numpy()
-    return time.perf_counter() - began
-
-timed()
 print(json.dumps({
-    "tensorflow": tf.__version__, "backend": keras.backend.backend(), "import_s": import_s,
-    "step_s": min(timed() for _ in range(8)), "gpus": len(tf.config.list_physical_devices("GPU")),
+    "tensorflow": tf.__version__, "import_s": time.perf_counter() - began,
+    "backend": keras.backend.backend(), "gpus": len(tf.config.list_physical_devices("GPU")),
 }))
 """
 
 
-def _tensorflow() -> Iterator[Finding]:
-    found = _probe("1")
-    if found is None:
-        yield slow("TensorFlow", NO_ANSWER)
+def check_tensorflow() -> Iterator[Finding]:
+    """Import TensorFlow in a separate process; check its version, Keras and the devices."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-c", PROBE]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        advice = "end programs that are busy, then try again"
+        yield slow("TensorFlow", f"no answer within {TIMEOUT_S} s: {advice}")
         return
-    if isinstance(found, str):
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         install = "pip install 'paceline[cpu]' or 'paceline[gpu]'"
-        yield broken("TensorFlow", f"{found}; install it with {install}")
+        yield broken("TensorFlow", f"{reason}; install it with {install}")
         return
+    found = json.loads(done.stdout.splitlines()[-1])
     text = f"{found['tensorflow']}, imported in {found['import_s']:.1f} s"
     if found["tensorflow"].startswith("2.21."):
         yield good("TensorFlow", text)
@@ -118,22 +108,6 @@ def _tensorflow() -> Iterator[Finding]:
     if found["backend"] != "tensorflow":
         yield broken("Keras", f"its backend is {found['backend']}; unset KERAS_BACKEND")
     yield _devices(found["gpus"])
-    yield _onednn(found["step_s"])
-
-
-def _probe(onednn: str) -> dict[str, Any] | str | None:
-    """Return version and speed of TensorFlow, why it does not run, or None if it is too slow."""
-    environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": onednn, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, "-c", _PROBE]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _devices(gpus: int) -> Finding:
@@ -147,28 +121,13 @@ def _devices(gpus: int) -> Finding:
     return good("devices", "CPU only")
 
 
-def _onednn(with_s: float) -> Finding:
-    """Compare the speed with and without oneDNN, which workers always switch on."""
-    without = _probe("0")
-    if without is None:
-        return slow("oneDNN", NO_ANSWER)
-    if isinstance(without, str):
-        return broken("oneDNN", without)
-    ratio = without["step_s"] / with_s
-    times = f"{1000 * with_s:.0f} ms with it, {1000 * without['step_s']:.0f} without"
-    text = f"on in Paceline's workers; a convolution step takes {times}"
-    if ratio < 0.9:
-        return slow("oneDNN", f"{text}: it slows down this machine, but cannot be switched off")
-    return good("oneDNN", f"{text}, {ratio:.1f} times as long")
-
-
-def _kernels() -> Finding:
+def check_kernels() -> Finding:
     if reason := why_unavailable():
         return slow("kernels", f"TensorFlow's are used, at about half the speed: {reason}")
-    return good("kernels", "own, for convolutions and BatchNorm on CPUs")
+    return good("kernels", "Paceline's, for convolutions and BatchNorm on CPUs")
 
 
-def _cores() -> Finding:
+def check_cores() -> Finding:
     cores, quota, load = len(os.sched_getaffinity(0)), _cpu_quota(), os.getloadavg()[0]
     text = f"{cores} for Paceline; training is fastest with as many --replicas"
     if quota and quota < cores:
@@ -189,7 +148,7 @@ def _cpu_quota() -> float | None:
         return None
 
 
-def _memory() -> Finding:
+def check_memory() -> Finding:
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     free = int(found[1]) / 1e6 if found else 0.0
     try:
@@ -203,13 +162,10 @@ def _memory() -> Finding:
     return good("memory", text)
 
 
-def _ports() -> Finding:
+def check_ports() -> Finding:
     try:
-        with socket.socket() as one, socket.socket() as two:
-            for each in (one, two):
-                each.bind(("127.0.0.1", 0))
-            one.listen()
-            socket.create_connection(one.getsockname(), timeout=2.0).close()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=2.0).close()
     except OSError as error:
         text = f"processes on this machine cannot connect to each other ({error})"
         return broken("ports", f"{text}; only --workers 1 works")
@@ -227,57 +183,45 @@ def _ports() -> Finding:
     return good("ports", f"{text}; {resolves}")
 
 
-def _ray(address: str) -> Finding:
+def check_ray(address: str) -> Finding:
     if not (own := _version("ray")):
         return absent("Ray", "pip install 'paceline[ray]' for --on ray")
     if not address or address in ("auto", "local"):
         text = "--on ray starts a cluster here, or uses the one of --ray.address"
         return good("Ray", f"{own}; {text}")
-    return _reach("Ray", own, address.removeprefix("ray://"), "--ray.address and RAY_ADDRESS")
+    from paceline.engines_more.object_store.ray_cluster import check_address
+
+    return _tried("Ray", partial(check_address, address), f"{own}; {address} answers")
 
 
-def _spark(master: str) -> Iterator[Finding]:
+def check_spark(master: str) -> Iterator[Finding]:
     if not (own := _version("pyspark")):
         yield absent("Spark", "pip install 'paceline[spark]' for --on spark")
         return
-    yield _java()
+    from paceline.places.spark.session import OLDEST_JAVA, check_java, check_master
+
+    yield _tried("Java", check_java, f"{OLDEST_JAVA} or newer, for Spark")
     if master.startswith("spark://"):
-        yield _reach("Spark", own, master.removeprefix("spark://").split(",")[0], "--spark.master")
+        yield _tried("Spark", partial(check_master, master), f"{own}; {master} answers")
     else:
         yield good("Spark", f"{own}; give --spark-master spark://HOST:PORT to check a cluster")
 
 
-def _java() -> Finding:
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    needed = "Spark needs Java 17 or newer: install a JRE"
-    if not java or not os.path.exists(java):
-        return broken("Java", f"not found{f' in JAVA_HOME {home}' * bool(home)}; {needed}")
+def _tried(what: str, check: Callable[[], None], text: str) -> Finding:
+    """Run what a place checks before it starts."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return broken("Java", f"{java} does not run ({error}); {needed}")
-    number = re.search(r'version "(\d+)', said)
-    if not number or int(number[1]) < 17:
-        return broken("Java", f"{said.splitlines()[0] if said else java}; {needed}")
-    return good("Java", f"{number[1]}, for Spark")
+        check()
+    except (UserError, OSError) as error:
+        return broken(what, str(error))
+    return good(what, text)
 
 
-def _reach(what: str, own: str, address: str, flags: str) -> Finding:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=3.0).close()
-    except (OSError, ValueError) as error:
-        text = f"{own}; {address} does not answer ({error})"
-        return broken(what, f"{text}: start it, or correct {flags}")
-    return good(what, f"{own}; {address} answers")
-
-
-def _run_folder(folder: Path) -> Finding:
+def check_run_folder(folder: Path) -> Finding:
     """Write a file where runs are written, or in the nearest folder that exists, and time it."""
-    place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
-    free = shutil.disk_usage(place).free / 1e9
-    file = place / f".paceline-doctor-{os.getpid()}"
+    parents = (folder.absolute(), *folder.absolute().parents)
+    existing = next(each for each in parents if each.is_dir())
+    free = shutil.disk_usage(existing).free / 1e9
+    file = existing / f".paceline-doctor-{os.getpid()}"
     began = time.perf_counter()
     try:
         with open(file, "wb") as handle:
@@ -286,12 +230,12 @@ def _run_folder(folder: Path) -> Finding:
             handle.flush()
             os.fsync(handle.fileno())
     except OSError as error:
-        text = f"cannot write to {place} ({error.strerror})"
+        text = f"cannot write to {existing} ({error.strerror})"
         return broken("run folder", f"{text}; give another --run-dir")
     finally:
         file.unlink(missing_ok=True)
     speed = TEST_FILE_MB / (time.perf_counter() - began)
-    text = f"{speed:,.0f} MB/s to {place}, {free:,.0f} GB free"
+    text = f"{speed:,.0f} MB/s to {existing}, {free:,.0f} GB free"
     if free < LITTLE_DISK_GB:
         return slow("run folder", f"{text}: too little for many checkpoints; use another --run-dir")
     if speed < SLOW_MB_PER_S:

@@ -24,7 +24,7 @@ def connect_to_ray(job: Job) -> None:
     If neither is given, start a cluster here that ends with this process.
     """
     address = job.place.ray.address or os.environ.get("RAY_ADDRESS", "")
-    _check_address(address)
+    check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"address": address}
     if not address or address == "local":
@@ -44,7 +44,7 @@ def connect_to_ray(job: Job) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _check_address(address: str) -> None:
+def check_address(address: str) -> None:
     """Fail at once if nothing listens at the address; Ray itself would wait for minutes."""
     if "://" in address:
         raise UserError(

@@ -95,7 +95,7 @@ def _start(spark: Spark, log: Path) -> SparkContext:
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
-    _check_master(spark.master)
+    check_master(spark.master)
     # it asks for an older pandas than it needs, in the middle of the progress bar
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -131,7 +131,7 @@ def _settings(spark: Spark, conf: SparkConf) -> SparkConf:
     return conf
 
 
-def _check_master(master: str) -> None:
+def check_master(master: str) -> None:
     """Fail at once if no master listens; Spark itself tries for a minute."""
     if not master.startswith("spark://") or "," in master:
         return
