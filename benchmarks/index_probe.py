@@ -22,8 +22,8 @@ from rich.console import Console
 
 from paceline.experiment.experiment import Data
 from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.keys import IMAGE_KEY, LABEL_KEY
-from paceline.formats.tfrecord.records import framed
 from paceline.formats.tfrecord.shards import LABELS
 
 if TYPE_CHECKING:

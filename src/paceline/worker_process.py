@@ -122,7 +122,7 @@ def _to_user_error(error: Exception) -> UserError | None:
     """Return the error as one that a person can correct, also if TensorFlow raised it."""
     if isinstance(error, UserError) or "tensorflow" not in sys.modules:
         return error if isinstance(error, UserError) else None
-    from paceline.formats.tfrecord.tfrecord_source import explain
+    from paceline.formats.reading import explain
 
     return explain(error)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_tfrecord import write_imagenet
 from test_tools import make_folder
 
 from helpers import Ended, paceline, result_of
@@ -28,6 +27,7 @@ from paceline.extras.report.run_data import read_run
 from paceline.results.in_worker import _note_unfinished
 from paceline.runs.code_copies import copied, keep_copies
 from paceline.runs.folder import RunFolder
+from record_folders import write_imagenet
 from report_runs import make_run, report
 
 OWN = """

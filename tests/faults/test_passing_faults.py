@@ -307,7 +307,7 @@ def write_data(folder: Path, kind: str) -> None:
     from PIL import Image
 
     from paceline.formats.tfrecord import example
-    from paceline.formats.tfrecord.records import framed
+    from paceline.formats.tfrecord.frames import framed
 
     images = []
     for number in range(8):
@@ -350,7 +350,6 @@ def test_a_finished_run_with_a_damaged_result_computes_it_anew(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seconds", [2.0, 25.0])
 def test_a_training_survives_data_that_are_gone_for_a_while(tmp_path: Path, seconds: float) -> None:
-    """Two seconds are waited for by the reader; more needs a restart."""
     from helpers import program, wait_until
 
     write_data(tmp_path / "data", "tfrecord")
@@ -371,4 +370,4 @@ def test_a_training_survives_data_that_are_gone_for_a_while(tmp_path: Path, seco
     assert (
         result_of(tmp_path / "run")["state_sha256"] == result_of(tmp_path / "calm")["state_sha256"]
     )
-    assert ("trying again in" in ended.out + ended.err) == (seconds > 20), ended
+    assert "trying again in" in ended.out + ended.err, ended

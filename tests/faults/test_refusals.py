@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +13,14 @@ import numpy as np
 import pytest
 
 from paceline.cli.commands import main
-from paceline.data.digests import files_digest, records_digest
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.user_code import code_digest
 from paceline.formats.check import check
+from paceline.formats.image_folder import files_digest
 from paceline.formats.plain_pickle import BadPickle, read_plain_pickle
 from paceline.formats.tfrecord import example, index
-from paceline.formats.tfrecord.records import framed
+from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.shards import read_labels, train_and_test
 from paceline.job import Job, Place
 from paceline.places.platform_task import _check_given
@@ -129,31 +128,6 @@ def test_a_label_of_a_trillion_is_a_problem_and_not_that_many_classes(tmp_path: 
     assert len(found.lines()) < 20
 
 
-def test_an_index_that_was_interrupted_continues_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(3):
-        content = framed(example.encode({"image/encoded": b"x", "image/class/label": number}))
-        (tmp_path / f"train-{number:05d}-of-00003").write_bytes(content)
-    shutil.copy(tmp_path / "train-00000-of-00003", tmp_path / "validation-00000-of-00001")
-    shards = train_and_test(str(tmp_path))["train"]
-    find, built = index.find_offsets, list[str]()
-
-    def find_two(file: Any, name: str, *arguments: Any) -> Any:
-        if len(built) == 2:
-            raise KeyboardInterrupt
-        built.append(name)
-        return find(file, name, *arguments)
-
-    monkeypatch.setattr(index, "SAVE_EVERY_S", 0.0)
-    monkeypatch.setattr(index, "find_offsets", find_two)
-    with pytest.raises(KeyboardInterrupt):
-        index.load_index(str(tmp_path), shards)
-    monkeypatch.setattr(index, "find_offsets", lambda *all_: (built.append("more"), find(*all_))[1])
-    assert [len(part.offsets) for part in index.load_index(str(tmp_path), shards)] == [1, 1, 1]
-    assert len(built) == 3
-
-
 def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import EpsImagePlugin
 
@@ -248,7 +222,7 @@ def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Pat
             (tmp_path / name).write_bytes(record)
         shards = train_and_test(str(tmp_path))["train"]
         parts = index.load_index(str(tmp_path), shards, ("image/encoded", "image/class/label"))
-        return records_digest(parts), files_digest(tmp_path, [("one.png", 1)])
+        return index.records_digest(parts), files_digest(tmp_path, [("one.png", 1)])
 
     first, again, other = write(1), write(1), write(2)
     assert first == again

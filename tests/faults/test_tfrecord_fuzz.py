@@ -1,22 +1,18 @@
 """Mutated records, Examples and index files: no crash, no hang, no silently wrong record.
 
-More than 100,000 inputs in all.
+More than 85,000 inputs in all.
 """
 
 import contextlib
 import io
-import os
 import random
 
-import numpy as np
 import pytest
 
 from mutations import DAMAGES, flip_bit, mutate
 from paceline.errors import UserError
 from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.index import ShardIndex, load_index, pack, unpack
-from paceline.formats.tfrecord.keys import Keys, parse_example
-from paceline.formats.tfrecord.records import (
+from paceline.formats.tfrecord.frames import (
     BadRecord,
     Shard,
     find_offsets,
@@ -24,10 +20,12 @@ from paceline.formats.tfrecord.records import (
     read_all,
     read_record,
 )
+from paceline.formats.tfrecord.index import ShardIndex, load_index
+from paceline.formats.tfrecord.keys import Keys, parse_example
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
-RECORD_INPUTS, EXAMPLE_INPUTS, INDEX_INPUTS, TENSORFLOW_INPUTS = 50_000, 30_000, 25_000, 1_500
+RECORD_INPUTS, EXAMPLE_INPUTS, INDEX_INPUTS, TENSORFLOW_INPUTS = 50_000, 30_000, 5_000, 1_500
 KEYS = ("image/encoded", "image/class/label")
 PAYLOADS = [
     example.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k})
@@ -53,16 +51,15 @@ def test_no_mutated_file_gives_a_record_that_was_not_written():
                 assert read_record(file, "fuzz", offset, len(content)) in PAYLOADS
 
 
-def test_one_flipped_bit_loses_one_record_and_no_other():
+def test_one_flipped_bit_loses_one_record_or_if_it_is_in_a_length_the_rest():
     chance, whole = random.Random(2), b"".join(map(framed, PAYLOADS))
     for _ in range(RECORD_INPUTS // 10):
         content = flip_bit(whole, chance)
-        found = [
-            each
-            for _, each in read_all(io.BytesIO(content), "fuzz", len(content))
-            if isinstance(each, bytes)
-        ]
-        assert len(found) == len(PAYLOADS) - 1
+        records = list(read_all(io.BytesIO(content), "fuzz", len(content)))
+        found = [each for _, each in records if isinstance(each, bytes)]
+        (bad,) = [number for number, (_, each) in enumerate(records) if isinstance(each, BadRecord)]
+        assert found == PAYLOADS[:bad] + PAYLOADS[bad + 1 :][: len(records) - bad - 1]
+        assert len(records) in (bad + 1, len(PAYLOADS))
 
 
 def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():
@@ -94,43 +91,24 @@ def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():
     assert compared > EXAMPLE_INPUTS // 50
 
 
-def test_a_mutated_index_is_refused():
-    shards = [
-        Shard(f"/data/train-{n:05d}-of-00004", f"train-{n:05d}-of-00004", 10_000, "17")
-        for n in range(4)
-    ]
-    offsets = np.arange(0, 400, 8)
-    parts = [
-        ShardIndex(shard, offsets, np.zeros(50, np.int32), ((3, "bad"),), KEYS) for shard in shards
-    ]
-    chance, whole = random.Random(4), pack(parts)
-    for _ in range(INDEX_INPUTS):
-        content = mutate(whole, chance)
-        if content == whole:
-            continue
-        with pytest.raises(ValueError, match=r"cut short|damaged"):
-            unpack(content)
-
-
 def test_a_mutated_index_file_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     file, chance = tmp_path / "train-00000-of-00001", random.Random(5)
     file.write_bytes(b"".join(map(framed, PAYLOADS)))
-    shard = Shard(str(file), file.name, file.stat().st_size, "1")
+    shard = Shard(str(file), str(file), file.stat().st_size, "1")
     expected = load_index(str(tmp_path), [shard])[0].offsets.tolist()
-    whole = (tmp_path / ".paceline-index").read_bytes()
-    for _ in range(300):
-        (tmp_path / ".paceline-index").write_bytes(mutate(whole, chance))
+    whole = (tmp_path / ".paceline-index.npz").read_bytes()
+    for _ in range(INDEX_INPUTS):
+        (tmp_path / ".paceline-index.npz").write_bytes(mutate(whole, chance))
         assert load_index(str(tmp_path), [shard])[0].offsets.tolist() == expected
 
 
-def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path, monkeypatch):
+def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
     import tensorflow as tf
 
-    from paceline.formats.tfrecord import retries
-    from paceline.formats.tfrecord.tfrecord_source import _split, explain
+    from paceline.formats.reading import explain
+    from paceline.formats.tfrecord.tfrecord_source import _split
 
-    monkeypatch.setattr(retries, "PAUSES_S", (0.0,) * 4)
     file, chance, whole = (
         tmp_path / "train-00000-of-00001",
         random.Random(6),
@@ -138,7 +116,7 @@ def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path, monke
     )
     file.write_bytes(whole)
     offsets = find_offsets(io.BytesIO(whole), "fuzz", len(whole))
-    part = ShardIndex(Shard(str(file), file.name, len(whole), "1"), offsets)
+    part = ShardIndex(Shard(str(file), str(file), len(whole), "1"), offsets)
     read = tf.function(_split([part], Keys(*KEYS, 0), len(PAYLOADS)).read)
     written = [example.decode(payload)[KEYS[0]][0] for payload in PAYLOADS]
     failures = 0
@@ -157,4 +135,3 @@ def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path, monke
         assert labels.numpy().tolist() == chosen
         assert images.numpy().tolist() == [written[number] for number in chosen]
     assert TENSORFLOW_INPUTS // 10 < failures < TENSORFLOW_INPUTS
-    os.remove(file)

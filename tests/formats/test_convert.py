@@ -20,9 +20,9 @@ from paceline.formats.check import check
 from paceline.formats.convert import convert
 from paceline.formats.detect import describe_source, detect
 from paceline.formats.image_file import inspect_image
-from paceline.formats.tfrecord import example, retries
-from paceline.formats.tfrecord.records import read_all
-from paceline.formats.tfrecord.tfrecord_source import explain
+from paceline.formats.reading import explain
+from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.frames import read_all
 
 SHARED = Path(os.environ.get("PACELINE_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 QUIET = Console(quiet=True)
@@ -137,8 +137,7 @@ def test_a_wrong_structure_is_one_line(tmp_path, spoil, options, words):
     assert_one_line(error.value, words)
 
 
-def test_an_image_that_is_gone_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(retries, "PAUSES_S", (0.0,))
+def test_an_image_that_is_gone_is_named(tmp_path):
     folder = write_images(tmp_path / "data")
     source = build_source(Data(source="pictures", dir=str(folder)))
     (folder / "train" / "ant" / "ant-train-0.jpg").unlink()
@@ -440,7 +439,7 @@ def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
 
 
 def test_every_problem_is_listed_with_its_place(tmp_path):
-    from paceline.formats.tfrecord.records import framed
+    from paceline.formats.tfrecord.frames import framed
 
     folder = write_images(tmp_path / "data")
     convert(folder, tmp_path / "out", shards=2, processes=1, console=QUIET)

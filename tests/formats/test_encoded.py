@@ -22,7 +22,7 @@ from paceline.formats.encoded.decode import decode_any
 from paceline.formats.encoded.headers import read_headers
 from paceline.formats.encoded.prepare import evaluation_images
 from paceline.formats.image_file import inspect_image
-from paceline.formats.tfrecord.tfrecord_source import explain
+from paceline.formats.reading import explain
 from paceline.maths.replica import build_targets
 from paceline.results.image_bytes import to_png
 from tiny import number

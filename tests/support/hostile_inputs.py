@@ -42,9 +42,9 @@ from paceline.formats.conversion_inputs import read_label_file
 from paceline.formats.fetch import unpack_archive
 from paceline.formats.image_file import inspect_image
 from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.index import load_index
 from paceline.formats.tfrecord.keys import choose_keys
-from paceline.formats.tfrecord.records import framed
 from paceline.formats.tfrecord.shards import read_labels, read_notes, train_and_test
 from paceline.job import Job, Place, Run
 from paceline.maths.state import State, StateLayout
@@ -205,13 +205,13 @@ def fuzz_records(folder: Path) -> Try:
             (folder / name).write_bytes(b"".join(pieces))
         (folder / "labels.txt").write_text("0:cat\n1:dog\n2:cow\n")
         (folder / "dataset.json").write_text(json.dumps(notes))
-        (folder / ".paceline-index").unlink(missing_ok=True)
+        (folder / ".paceline-index.npz").unlink(missing_ok=True)
 
     restore()
     wholes = {path.name: path.read_bytes() for path in folder.iterdir()}
     shards = [shard for found in train_and_test(str(folder)).values() for shard in found]
     truth = load_index(str(folder), shards, keys)
-    wholes[".paceline-index"] = (folder / ".paceline-index").read_bytes()
+    wholes[".paceline-index.npz"] = (folder / ".paceline-index.npz").read_bytes()
 
     def attempt(chance: random.Random) -> bytes:
         name = chance.choice(list(wholes))
@@ -227,7 +227,7 @@ def fuzz_records(folder: Path) -> Try:
             found = train_and_test(str(folder))
             shards = [shard for split in found.values() for shard in split]
             parts = load_index(str(folder), shards, keys, skip_bad=chance.random() < 0.5)
-            if name == ".paceline-index":
+            if name == ".paceline-index.npz":
                 for part, right in zip(parts, truth, strict=True):
                     assert part.offsets.tolist() == right.offsets.tolist()
                     assert part.labels.tolist() == right.labels.tolist()  # type: ignore[union-attr]

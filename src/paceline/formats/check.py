@@ -24,9 +24,9 @@ from paceline.formats.detect import class_table, describe_source, detect
 from paceline.formats.image_file import inspect_image, read_image
 from paceline.formats.image_folder import LabelledImage, find_images
 from paceline.formats.pool import Tick, run_jobs
+from paceline.formats.tfrecord.frames import BadRecord, Shard, read_all
 from paceline.formats.tfrecord.index import unpacked_shard
 from paceline.formats.tfrecord.keys import Keys, check_example, choose_keys, fit_keys
-from paceline.formats.tfrecord.records import BadRecord, Shard, read_all
 from paceline.formats.tfrecord.shards import (
     MOST_UNNAMED_CLASSES,
     TOO_MANY_CLASSES,
@@ -156,7 +156,7 @@ def _check_shard(keys: Keys, num_classes: int, job: tuple[str, Shard], tick: Tic
     split, shard = job
     found = JobResult(split, Counter(), [])
     with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        for offset, data in read_all(file, shard.path, shard.size, tick):
+        for offset, data in read_all(file, shard.given, shard.size, tick):
             try:
                 if isinstance(data, BadRecord):
                     raise ValueError(data.reason)
@@ -165,7 +165,7 @@ def _check_shard(keys: Keys, num_classes: int, job: tuple[str, Shard], tick: Tic
                     _check_image(image)
                 found.labels[label] += 1
             except ValueError as error:
-                found.problems.append(str(BadRecord(shard.path, offset, str(error))))
+                found.problems.append(str(BadRecord(shard.given, offset, str(error))))
     return found
 
 
@@ -193,5 +193,5 @@ def _fit_to_first(keys: Keys, shards: Sequence[Shard]) -> Keys:
     """Fit the keys to the first record that can be read. Without one, each record is reported."""
     for shard in shards:
         with contextlib.suppress(BadRecord):
-            return fit_keys(keys, shard.path, 0, shard.size)
+            return fit_keys(keys, shard)
     return keys

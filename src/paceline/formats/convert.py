@@ -32,8 +32,8 @@ from paceline.formats.image_file import inspect_image, read_image
 from paceline.formats.image_folder import LabelledImage
 from paceline.formats.pool import Tick, run_jobs
 from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.keys import IMAGE_KEY, LABEL_KEY
-from paceline.formats.tfrecord.records import framed
 from paceline.formats.tfrecord.shards import NOTES, read_notes
 from paceline.job import Spark
 from paceline.storage.backends import Store, cached

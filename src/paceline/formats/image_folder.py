@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from paceline.data.digests import arrays_digest, digest_of, spread
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
+from paceline.formats.reading import read_batch
 from paceline.formats.source_folder import source_folder, visible_entries
 from paceline.storage.files import explained, is_folder
 
@@ -26,8 +31,7 @@ if TYPE_CHECKING:
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TEST_FOLDERS = ("val", "valid", "validation", "test")
 PARALLEL_READS = 16
-UNREAD = b"\0paceline"
-"""In place of the content of files that cannot be read. No image begins like this."""
+"""Servers of network file systems answer several questions at a time."""
 
 
 class LabelledImage(NamedTuple):
@@ -47,7 +51,6 @@ class ImageFolders(NamedTuple):
 
 def build_pictures(data: Data) -> Source:
     """Return the source of a folder of images."""
-    from paceline.data.digests import files_digest, sizes_digest
     from paceline.data.source import Source
 
     root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
@@ -156,6 +159,36 @@ def is_held_out(path: str, split: float) -> bool:
     return int.from_bytes(digest[:8], "big") < split * 2**64
 
 
+def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
+    """Return the digest of paths and labels, and of the content of some files."""
+
+    def pieces() -> Iterable[bytes]:
+        for path, label in files:
+            yield f"{label} {path}".encode(errors="surrogateescape")
+        for index in spread(len(files)):
+            file = root / files[index][0]
+            with explained("read", file):
+                yield file.read_bytes()
+
+    return digest_of(pieces())
+
+
+def sizes_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
+    """Return the digest of the sizes of all files, in their order."""
+
+    def sizes_of(part: int) -> list[int]:
+        with explained("read", root):
+            return [
+                os.stat(os.path.join(root, path)).st_size
+                for path, _ in files[bounds[part] : bounds[part + 1]]
+            ]
+
+    bounds = [len(files) * part // PARALLEL_READS for part in range(PARALLEL_READS + 1)]
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        sizes = [size for each in pool.map(sizes_of, range(PARALLEL_READS)) for size in each]
+    return arrays_digest(np.array(sizes, np.int64))
+
+
 def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
     """Build a split. Folder and name are stored apart: most names then need 32 bytes only."""
     import tensorflow as tf
@@ -171,28 +204,11 @@ def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         folder, name = tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)
-        return _read_files(tf.strings.join([folder, name])), tf.gather(labels, indices)
+        files = tf.strings.join([folder, name])
+        contents = tf.data.Dataset.from_tensor_slices(files)
+        contents = contents.map(
+            tf.io.read_file, num_parallel_calls=PARALLEL_READS, deterministic=True
+        )
+        return read_batch(contents, files), tf.gather(labels, indices)
 
     return Split(len(images), read, lambda indices: tf.gather(labels, indices))
-
-
-def _read_files(paths: tf.Tensor) -> tf.Tensor:
-    """Return the contents of files in order. If one cannot be read, an assertion names them."""
-    import tensorflow as tf
-
-    from paceline.formats.tfrecord.retries import read_patiently
-
-    count = paths.shape[0] if paths.shape[0] is not None else tf.size(paths, tf.int64)
-    files = tf.data.Dataset.from_tensor_slices(paths)
-    files = files.map(tf.io.read_file, num_parallel_calls=PARALLEL_READS, deterministic=True)
-    unread = tf.fill([count], UNREAD)
-
-    def is_unread(found: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_any(tf.equal(found, UNREAD))
-
-    batch = files.batch(count, drop_remainder=True)
-    content = read_patiently(batch, unread, is_unread)
-    joined = tf.strings.reduce_join(paths, separator="\x1f")
-    message = tf.strings.join(["paceline cannot read one of ", joined, " :end"])
-    with tf.control_dependencies([tf.debugging.Assert(~is_unread(content), [message])]):
-        return tf.identity(content)

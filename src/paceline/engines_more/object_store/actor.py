@@ -147,7 +147,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from paceline.formats.tfrecord.tfrecord_source import explain
+        from paceline.formats.reading import explain
 
         reason = (str(error).strip().splitlines() or [""])[0]
         known = explain(error) or RuntimeError(f"{type(error).__name__}: {reason}")

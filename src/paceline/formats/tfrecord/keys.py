@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PassingFault, UserError, did_you_mean
+from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Data
 from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.records import BadRecord, read_record
+from paceline.formats.tfrecord.frames import BadRecord, Shard, read_record
 from paceline.storage.files import explained
 
 IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
@@ -36,13 +36,18 @@ class Keys:
     def raw_bytes(self) -> int:
         return math.prod(self.raw_shape) if self.raw_shape else 0
 
-    def label_fault(self, label: int, num_classes: int) -> str:
-        """Return the text for a label outside the classes."""
+    def outside(self, num_classes: int) -> str:
+        """Return what is wrong with a label that is not one of the classes."""
         last = self.first_label + num_classes - 1
         classes = f"the {num_classes} classes, {self.first_label} to {last}"
-        from_one = self.first_label == 0 and label == num_classes
-        advice = "if labels count from 1, give --data.first-label 1" if from_one else ""
-        return f"label {label} is outside {classes} ({advice or '--data.first-label'})"
+        other = 1 - self.first_label
+        return (
+            f"is outside {classes}; if labels count from {other}, give --data.first-label {other}"
+        )
+
+    def wrong_size(self) -> str:
+        """Return what is wrong with plain bytes that do not have the right length."""
+        return f"bytes, but {self.raw_shape} needs {self.raw_bytes}"
 
 
 def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
@@ -65,11 +70,12 @@ def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
     )
 
 
-def fit_keys(keys: Keys, path: str, offset: int, size: int) -> Keys:
-    """Compare the keys with one record of a file of `size` bytes. Return them with the shape of
-    plain bytes, if the record has it and none was given."""
-    with explained("read", Path(path)), open(path, "rb") as file:
-        data = read_record(file, path, offset, size)
+def fit_keys(keys: Keys, shard: Shard, offset: int = 0) -> Keys:
+    """Compare the keys with one record of a shard. Return them with the shape of plain bytes, if
+    the record has it and none was given."""
+    path = shard.given
+    with explained("read", Path(path)), open(shard.path, "rb") as file:
+        data = read_record(file, path, offset, shard.size)
     try:
         features = example.decode(data)
     except ValueError as error:
@@ -121,26 +127,7 @@ def check_example(data: bytes, keys: Keys, num_classes: int) -> tuple[bytes, int
     image, label = parse_example(data, keys.image_key, keys.label_key)
     number = label - keys.first_label
     if number < 0 or (num_classes and number >= num_classes):
-        raise ValueError(keys.label_fault(label, num_classes))
+        raise ValueError(f"label {label} {keys.outside(num_classes)}")
     if keys.raw_bytes not in (0, len(image)):
-        needed = f"{keys.raw_bytes} as {keys.raw_shape} needs"
-        raise ValueError(f"an image has {len(image)} bytes, not {needed}")
+        raise ValueError(f"an image of {len(image)} {keys.wrong_size()}")
     return image, label
-
-
-def find_fault(path: str, offset: int, keys: Keys, num_classes: int) -> UserError | None:
-    """Read the record at `offset` again; return what is wrong with it, or None.
-
-    A file that cannot be read is a PassingFault.
-    """
-    try:
-        with open(path, "rb") as file:
-            check_example(read_record(file, path, offset, file.seek(0, 2)), keys, num_classes)
-    except BadRecord as bad:
-        return bad
-    except OSError as error:
-        reason = f"the file cannot be read: {error.strerror or error}"
-        return PassingFault(str(BadRecord(path, offset, reason)))
-    except ValueError as error:
-        return BadRecord(path, offset, str(error))
-    return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.formats.source_folder import visible_entries
-from paceline.formats.tfrecord.records import Shard
+from paceline.formats.tfrecord.frames import Shard
 from paceline.storage.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
@@ -116,5 +116,5 @@ def _list_files(folder: str) -> list[Shard]:
         for entry in visible_entries(folder):
             if entry.is_file():
                 stat, path = entry.stat(), str(Path(folder, entry.name))
-                found.append(Shard(path, entry.name, stat.st_size, str(stat.st_mtime_ns)))
+                found.append(Shard(path, path, stat.st_size, str(stat.st_mtime_ns)))
     return sorted(found, key=lambda shard: shard.name)

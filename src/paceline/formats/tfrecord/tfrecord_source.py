@@ -1,30 +1,26 @@
-"""The source of TFRecords: random access by an index of offsets, in TensorFlow ops.
+"""The source of TFRecords: random access through an index of offsets, in TensorFlow ops.
 
 `TFRecordDatasetV2` reads a batch by byte offsets, sixteen records at a time, and verifies every
-checksum. If anything fails in a batch, one assertion fails with the place of each of its records.
-`explain` then reads those records again and reports the first that is wrong, and why.
+checksum.
 """
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
-import json
 import os
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from paceline.data.digests import records_digest
-from paceline.errors import PassingFault, UserError
+from paceline.errors import UserError
 from paceline.experiment.experiment import Data
+from paceline.formats.reading import read_batch, record_names, refuse
 from paceline.formats.source_folder import source_folder
-from paceline.formats.tfrecord.index import ShardIndex, load_index, original_names
-from paceline.formats.tfrecord.keys import Keys, choose_keys, find_fault, fit_keys
-from paceline.formats.tfrecord.records import BadRecord
+from paceline.formats.tfrecord.frames import BadRecord
+from paceline.formats.tfrecord.index import ShardIndex, load_index, records_digest
+from paceline.formats.tfrecord.keys import Keys, choose_keys, fit_keys
 from paceline.formats.tfrecord.shards import (
     MOST_UNNAMED_CLASSES,
     TOO_MANY_CLASSES,
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
 
 PARALLEL_READS = 16
 """On 2 cores and cached files: 13,000 records/s of 100 kB; 6,800 with 2, and 5,900 one by one."""
-_MESSAGE = re.compile(r"paceline cannot read (\{.*?\}) (.*?) :end", re.DOTALL)
 
 
 def build_tfrecord(data: Data, console: Console | None = None) -> Source:
@@ -67,13 +62,11 @@ def _open_records(
     keys = choose_keys(data, notes)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
-    with original_names(folder):
-        parts = load_index(folder, shards, scanned, data.skip_bad, console)
+    parts = load_index(folder, shards, scanned, data.skip_bad, console)
     first = next((part for part in parts if len(part.offsets)), None)
     if first is None:
         raise UserError(f"{data.dir}: there is no whole record in its {len(parts)} shards")
-    with original_names(folder):
-        keys = fit_keys(keys, first.shard.path, int(first.offsets[0]), first.shard.size)
+    keys = fit_keys(keys, first.shard, int(first.offsets[0]))
     chosen = data.first_label >= 0 or "first_label" in notes
     classes = classes or _number_classes(parts, keys, chosen)
     if data.skip_bad:
@@ -84,54 +77,6 @@ def _open_records(
         if not any(len(part.offsets) for part in half):
             raise UserError(f"{data.dir}: the {name} split has no whole record")
     return keys, classes, halves
-
-
-def explain(error: BaseException) -> UserError | None:
-    """Return one line for TensorFlow's error about a record or an image; None for other errors."""
-    match = _MESSAGE.search(str(error))
-    if match is None:
-        return _explain_image(str(error))
-    facts, places = (
-        codecs.escape_decode(part.encode())[0].decode(errors="replace") for part in match.groups()
-    )
-    settings = json.loads(facts)
-    num_classes = settings.pop("num_classes")
-    keys = Keys(**settings | {"raw_shape": tuple(settings["raw_shape"])})
-    records = [place.split("@", 1) for place in places.split("\x1f")]
-    for offset, path in records:
-        if fault := find_fault(path, int(offset), keys, num_classes):
-            return fault
-    offset, path = records[0]
-    return PassingFault(
-        f"one of {len(records)} records, such as {path}, offset {offset}, could not be read, but "
-        "is whole now: the disk or the network failed. The same command resumes the run"
-    )
-
-
-def _explain_image(message: str) -> UserError | None:
-    if unread := re.search(r"paceline cannot read one of (.*?) :end", message, re.DOTALL):
-        paths = codecs.escape_decode(unread[1].encode())[0].split(b"\x1f")
-        return _explain_files([os.fsdecode(path) for path in paths])
-    undecodable = r"Invalid JPEG data|Unknown image file format|Invalid PNG|jpeg::Uncompress failed"
-    undecodable += "|DecodeImage|DecodeBmp|DecodeWebP"
-    if re.search(undecodable, message):
-        return UserError("an image cannot be decoded; `paceline data check DIR` finds its file")
-    return None
-
-
-def _explain_files(paths: list[str]) -> UserError:
-    for path in paths:
-        try:
-            with open(path, "rb") as file:
-                file.read(1)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            advice = "the folder changed since the start, or its disk failed"
-            return PassingFault(f"{path} is missing or cannot be read ({reason}); {advice}")
-    return PassingFault(
-        f"one of {len(paths)} images, such as {paths[0]}, could not be read, but can be now: the "
-        "disk or the network failed. The same command resumes the run"
-    )
 
 
 def _number_classes(parts: Sequence[ShardIndex], keys: Keys, chosen: bool) -> tuple[str, ...]:
@@ -166,15 +111,17 @@ def _skip_bad(
         numbers = part.labels.astype(np.int64) - keys.first_label
         inside = (numbers >= 0) & (numbers < num_classes)
         outside = [
-            (int(part.offsets[i]), keys.label_fault(int(part.labels[i]), num_classes))
+            (int(part.offsets[i]), f"label {part.labels[i]} {keys.outside(num_classes)}")
             for i in np.flatnonzero(~inside)
         ]
-        faults += [BadRecord(part.shard.path, *fault) for fault in sorted([*part.faults, *outside])]
+        faults += [
+            BadRecord(part.shard.given, *fault) for fault in sorted([*part.faults, *outside])
+        ]
         good, labels = part.offsets[inside], part.labels[inside]
         kept.append(dataclasses.replace(part, offsets=good, labels=labels))
     if faults:
-        counts = f"{len(faults):,} bad records, {sum(len(part.offsets) for part in kept):,} are"
-        console.print(f"left out {counts} whole; the first: {faults[0]}", soft_wrap=True)
+        counts = f"{len(faults):,} bad records, {sum(len(part.offsets) for part in kept):,} remain"
+        console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True)
     return kept
 
 
@@ -185,54 +132,62 @@ def _split(parts: Sequence[ShardIndex], keys: Keys, num_classes: int) -> Split:
 
     offsets = tf.constant(np.concatenate([part.offsets for part in parts]), tf.int64)
     ends = tf.constant(np.cumsum([len(part.offsets) for part in parts]), tf.int64)
-    paths = tf.constant([part.shard.path for part in parts])
-    facts = json.dumps(dataclasses.asdict(keys) | {"num_classes": num_classes})
+    paths = tf.constant([os.fsencode(part.shard.path) for part in parts])
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        chosen = tf.gather(paths, tf.searchsorted(ends, indices, side="right"))
-        places = tf.gather(offsets, indices)
-        images, labels = _read_examples(chosen, places, keys)
-        labels = labels - keys.first_label
-        fine = tf.reduce_all((labels >= 0) & (labels < num_classes))
-        if keys.raw_shape:
-            fine &= tf.reduce_all(tf.equal(tf.strings.length(images), keys.raw_bytes))
-        where = tf.strings.reduce_join(
-            tf.strings.join([tf.strings.as_string(places), "@", chosen]), separator="\x1f"
-        )
-        message = tf.strings.join(["paceline cannot read ", facts, " ", where, " :end"])
-        with tf.control_dependencies([tf.debugging.Assert(fine, [message])]):
-            return _shaped(images, keys), tf.cast(labels, tf.int32)
+        path = tf.gather(paths, tf.searchsorted(ends, indices, side="right"))
+        offset = tf.gather(offsets, indices)
+        images, labels = _read_examples(path, offset, keys)
+        checks = _checks(path, offset, images, labels, keys, num_classes)
+        with tf.control_dependencies(checks):
+            return _shaped(images, keys), tf.cast(labels - keys.first_label, tf.int32)
 
     return Split(int(offsets.shape[0]), read)
 
 
-def _read_examples(paths: tf.Tensor, offsets: tf.Tensor, keys: Keys) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return images (strings) and labels (int64) of the records, in order. If one of the records
-    cannot be read, return labels that no record has."""
+def _read_examples(path: tf.Tensor, offset: tf.Tensor, keys: Keys) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return images (strings) and labels (int64) of the records, in order."""
     import tensorflow as tf
 
-    from paceline.formats.tfrecord.retries import read_patiently
-
+    records = tf.data.Dataset.from_tensor_slices((path, offset))
+    records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
     features = {
         keys.image_key: tf.io.FixedLenFeature([], tf.string),
         keys.label_key: tf.io.FixedLenFeature([], tf.int64),
     }
 
-    def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        found = tf.io.parse_example(records, features)
+    def parse(strings: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.io.parse_example(strings, features)
         return found[keys.image_key], found[keys.label_key]
 
-    count = paths.shape[0] if paths.shape[0] is not None else tf.size(paths, tf.int64)
-    records = tf.data.Dataset.from_tensor_slices((paths, offsets))
-    records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
-    # Drop the remainder: after an error, the other records would come as a smaller batch.
-    batch = records.batch(count, drop_remainder=True).map(parse)
-    lost = tf.int64.min // 2
-    return read_patiently(
-        batch,
-        (tf.fill([count], ""), tf.fill([count], tf.constant(lost, tf.int64))),
-        lambda found: tf.reduce_any(tf.equal(found[1], lost)),
-    )
+    names = record_names(path, offset, (keys.image_key, keys.label_key))
+    images, labels = read_batch(records, names, parse)
+    return images, labels
+
+
+def _checks(
+    path: tf.Tensor,
+    offset: tf.Tensor,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    keys: Keys,
+    num_classes: int,
+) -> list[tf.Operation]:
+    """Return ops that fail if a label is outside the classes, or an image of the wrong size."""
+    import tensorflow as tf
+
+    def faults(what: str, number: tf.Tensor, fault: str) -> tf.Tensor:
+        parts = [path, ", offset ", tf.strings.as_string(offset), f": {what} "]
+        return tf.strings.join([*parts, tf.strings.as_string(number), f" {fault}"])
+
+    last = keys.first_label + num_classes - 1
+    outside = (labels < keys.first_label) | (labels > last)
+    checks = [refuse(faults("label", labels, keys.outside(num_classes)), outside)]
+    if keys.raw_shape:
+        length = tf.strings.length(images)
+        texts = faults("an image of", length, keys.wrong_size())
+        checks.append(refuse(texts, length != keys.raw_bytes))
+    return checks
 
 
 def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:

@@ -1,23 +1,24 @@
 """TFRecord frames: find, read, verify and write records. No TensorFlow.
 
 A record is its length (8 bytes), the masked CRC-32C of the length (4), the data, and the masked
-CRC-32C of the data (4). The content of the data belongs to `example`. Functions take an open
-binary file, its name and its size. They raise or yield a `BadRecord` for damage, and raise OSError
-if the disk fails.
+CRC-32C of the data (4). `example` decodes the data. Functions take an open binary file, its name
+and its size. They raise or yield a `BadRecord` for damage, and raise OSError if the disk fails.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from paceline.errors import UserError
 from paceline.storage.files import read_exactly, replacing
@@ -41,21 +42,22 @@ class BadRecord(UserError):
 
 
 class Shard(NamedTuple):
-    """A file of records. `stamp` changes when its content does."""
+    """A file of records. `given` is the file of the data set, for errors: of a gzip file, `path`
+    is an unpacked copy. `stamp` changes when the content does."""
 
     path: str
-    name: str
+    given: str
     size: int
     stamp: str
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.given)
 
 
 def masked_crc(data: bytes) -> int:
     """Return the CRC-32C of `data`, masked as TFRecords store it."""
-    return _mask(google_crc32c.value(data))
-
-
-def _mask(crc: Any) -> Any:
-    """Mask one CRC, or an array of uint32."""
+    crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -69,8 +71,8 @@ def framed(data: bytes) -> bytes:
 
 def find_offsets(
     file: IO[bytes], name: str, size: int, advance: Callable[[int], None] = lambda amount: None
-) -> np.ndarray:
-    """Return where each record begins, int64 [n]. Reads the lengths only and skips the data."""
+) -> npt.NDArray[np.int64]:
+    """Return the offset of each record, int64 [n]. Reads the lengths only and skips the data."""
     if size == 0:
         raise _empty(name)
     offsets, offset = array("q"), 0
@@ -83,14 +85,16 @@ def find_offsets(
 
 
 def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
-    """Return the data's length of the record at `offset`; its CRC and the file's end fit it."""
+    """Return the length of the data of the record at `offset`, after checking its CRC."""
     if offset + HEADER_BYTES > size:
         raise _cut(name, offset, size)
     file.seek(offset)
     header = read_exactly(file, HEADER_BYTES)
+    length: int
     length, crc = _HEADER.unpack(header)
     if masked_crc(header[:8]) != crc:
-        damage = "the length of a record is damaged (CRC)"
+        lost = f"so the {size - offset:,} bytes from there on cannot be read"
+        damage = f"the length of a record is damaged (CRC), {lost}"
         raise BadRecord(name, offset, damage if offset else "this is not a TFRecord file")
     if offset + FRAME_BYTES + length > size:
         raise _cut(name, offset, size)
@@ -99,7 +103,10 @@ def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
 
 def read_record(file: IO[bytes], name: str, offset: int, size: int) -> bytes:
     """Return the data of the record at `offset`, both checksums verified."""
-    length = read_length(file, name, offset, size)
+    return _read_data(file, name, offset, read_length(file, name, offset, size))
+
+
+def _read_data(file: IO[bytes], name: str, offset: int, length: int) -> bytes:
     content = read_exactly(file, length + FOOTER_BYTES)
     data = content[:length]
     if masked_crc(data) != _NUMBER.unpack_from(content, length)[0]:
@@ -112,29 +119,25 @@ def read_all(
 ) -> Iterator[tuple[int, bytes | BadRecord]]:
     """Yield every record with its offset, and a `BadRecord` in place of a damaged one.
 
-    Reading continues after damage. If a length is lost, it continues where a length, its CRC, the
-    data and their CRC fit together again.
+    Damaged data lose one record. A damaged length loses the rest of the file, because only the
+    length says where the next record begins.
     """
     if size == 0:
         yield 0, _empty(name)
     offset = 0
     while offset < size:
         try:
-            found: bytes | BadRecord = (data := read_record(file, name, offset, size))
-            following = offset + FRAME_BYTES + len(data)
+            length = read_length(file, name, offset, size)
         except BadRecord as bad:
-            found, following = bad, _after_damage(file, name, offset, size)
-        yield offset, found
-        advance(following - offset)
-        offset = following
-
-
-def _after_damage(file: IO[bytes], name: str, offset: int, size: int) -> int:
-    """Return where reading continues after the damaged record at `offset`."""
-    try:
-        return offset + FRAME_BYTES + read_length(file, name, offset, size)
-    except BadRecord:
-        return next_record(file, name, offset + 1, size)
+            yield offset, bad
+            advance(size - offset)
+            return
+        try:
+            yield offset, _read_data(file, name, offset, length)
+        except BadRecord as bad:
+            yield offset, bad
+        advance(FRAME_BYTES + length)
+        offset += FRAME_BYTES + length
 
 
 def _empty(name: str) -> BadRecord:
@@ -145,42 +148,9 @@ def _cut(name: str, offset: int, size: int) -> BadRecord:
     return BadRecord(name, offset, f"the shard is cut in the middle of a record, at byte {size}")
 
 
-def next_record(file: IO[bytes], name: str, start: int, size: int) -> int:
-    """Return the first offset from `start` on with a whole record, or `size`."""
-    for begin in range(start, size, CHUNK_BYTES):
-        file.seek(begin)
-        chunk = np.frombuffer(file.read(CHUNK_BYTES + HEADER_BYTES - 1), np.uint8)
-        for place in _possible_headers(chunk):
-            try:
-                read_record(file, name, begin + place, size)
-            except BadRecord:
-                continue
-            return begin + place
-    return size
-
-
-_CRC_TABLE = np.array(
-    [google_crc32c.value(bytes([byte ^ 0xFF])) ^ 0xFF000000 for byte in range(256)], np.uint32
-)
-"""The usual table of CRC-32C, from the CRC of each single byte."""
-
-
-def _possible_headers(chunk: np.ndarray) -> list[int]:
-    """Return the places in `chunk` where eight bytes are followed by their masked CRC."""
-    count = len(chunk) - HEADER_BYTES + 1
-    if count <= 0:
-        return []
-    crc = np.full(count, 0xFFFFFFFF, np.uint32)
-    for place in range(8):
-        crc = _CRC_TABLE[(crc ^ chunk[place : place + count]) & 0xFF] ^ (crc >> 8)
-    windows = np.lib.stride_tricks.sliding_window_view(chunk[8:], 4)
-    stored = np.ascontiguousarray(windows).view("<u4")[:, 0]
-    return np.flatnonzero(_mask(~crc) == stored).tolist()
-
-
 def is_gzip(file: IO[bytes]) -> bool:
-    """Return whether the file is gzip data. A length may begin with gzip's magic bytes too; then
-    its CRC fits."""
+    """Return whether the file is gzip data. A record may begin with gzip's magic bytes too, but
+    then the CRC of its length is right."""
     file.seek(0)
     header = file.read(HEADER_BYTES)
     if not header.startswith(GZIP_MAGIC) or len(header) < HEADER_BYTES:
@@ -189,8 +159,8 @@ def is_gzip(file: IO[bytes]) -> bool:
 
 
 def unpack_gzip(file: IO[bytes], name: str, target: Path, keep_partial: bool) -> None:
-    """Write the unpacked file to `target`, whole or not at all. With `keep_partial`, write what
-    comes before the damage."""
+    """Write the unpacked file to `target`, completely or not at all. With `keep_partial`, write
+    what comes before the damage."""
     file.seek(0)
     with replacing(target) as out, gzip.GzipFile(fileobj=file, mode="rb") as packed:
         try:
