@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from paceline.build import build_core
 from paceline.job import Job
-from paceline.maths.evaluation import num_batches, summarise
+from paceline.maths.evaluation import num_batches, summarize
 from paceline.maths.metrics import SIGNALS
 from paceline.maths.replica import Core
 from paceline.runs.checkpoints import Checkpoints
@@ -51,7 +51,7 @@ def accuracy(core: Core, params: tf.Tensor, stats: tf.Tensor) -> float:
     numbers = range(num_batches(core.splits["validation"].size, core.eval_batch_size))
     evaluate = core.evaluate_batch["validation"]
     rows = [evaluate(params, stats, tf.constant(number, tf.int64)) for number in numbers]
-    return summarise("validation", np.stack(rows))["validation_accuracy"]
+    return summarize(np.stack(rows)).accuracy
 
 
 def main() -> None:

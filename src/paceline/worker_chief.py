@@ -13,12 +13,11 @@ from paceline.extras.tracking.in_worker import finish_trackers, open_tracker
 from paceline.extras.tracking.table import load_client
 from paceline.extras.tracking.tracker import Tracking
 from paceline.kernels.choice import why_not_own
-from paceline.maths.metrics import Metrics
+from paceline.loop import Action, Outcome
 from paceline.maths.state import State
 from paceline.messages import Result, Warn
 from paceline.runs import thumbnails as images
 from paceline.runs.actions import (
-    Action,
     SaveCheckpoint,
     SendMetrics,
     StopOnNonFiniteLoss,
@@ -64,12 +63,12 @@ def lead(training: Training, run: RunFolder) -> bool:
         for action in user_actions:
             stack.callback(action.close)
         actions += [*trackers, *user_actions]
-        metrics = _train(training, run, actions, loaded, validation, trackers)
+        outcome = _train(training, run, actions, loaded, validation, trackers)
         state = engine.state()
         if state.step > first_step:
-            save.save(state.step, metrics)
-    _finish(training, run, state, metrics, speed, trackers)
-    return training.was_stopped(metrics)
+            save.save(state.step, outcome.evaluation)
+    _finish(training, run, state, outcome, speed, trackers)
+    return training.was_stopped(outcome)
 
 
 def _open_run(training: Training, run: RunFolder) -> Checkpoints:
@@ -175,7 +174,7 @@ def _train(
     state: State,
     validation: list[float],
     trackers: list[Tracking],
-) -> Metrics:
+) -> Outcome:
     try:
         return training.run(actions, state, validation)
     except Exception as error:
@@ -191,11 +190,11 @@ def _finish(
     training: Training,
     run: RunFolder,
     state: State,
-    metrics: Metrics,
+    outcome: Outcome,
     speed: Speed,
     trackers: list[Tracking],
 ) -> None:
-    result = training.result(state, metrics, speed)
+    result = training.result(state, outcome, speed)
     run.write_result(result)
     finish_trackers(trackers, run, result)
     training.send(Result(result | {"run_dir": run.where}))

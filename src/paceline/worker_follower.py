@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.maths.metrics import Metrics
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult
 from paceline.messages import Advanced, Result
 from paceline.runs.actions import StopOnNonFiniteLoss
 from paceline.worker_training import Speed, Training
@@ -15,10 +16,10 @@ def follow(training: Training) -> bool:
     training.send(training.start_message(state.step, f"worker {job.cluster.index}: "))
     speed = Speed(job.experiment.global_batch_size)
 
-    def report(step: int, metrics: Metrics) -> None:
-        training.send(Advanced(step))
+    def report(block: BlockResult, evaluation: EvalResult | None) -> None:
+        training.send(Advanced(block.step))
 
-    metrics = training.run([StopOnNonFiniteLoss(), speed, report], state)
-    result = training.result(engine.state(), metrics, speed)
+    outcome = training.run([StopOnNonFiniteLoss(), speed, report], state)
+    result = training.result(engine.state(), outcome, speed)
     training.send(Result(result | {"run_dir": job.run.run_dir}))
-    return training.was_stopped(metrics)
+    return training.was_stopped(outcome)

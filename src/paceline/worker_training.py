@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline import loop
@@ -15,12 +15,14 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.dataclass_json import differences
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
-from paceline.maths.metrics import TAIL, Metrics, block_metrics
+from paceline.loop import Action, Outcome
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult, recovered_block
 from paceline.maths.state import State
 from paceline.messages import Result, Send, Start, Warn
-from paceline.runs.actions import Action, StopAt, StopOnRequest, StopRequested
+from paceline.runs.actions import StopAt, StopOnRequest
 from paceline.runs.folder import RunFolder
-from paceline.runs.stop_early import ENDED_EARLY, EndsEarly, stop_early
+from paceline.runs.stop_early import StopEarly
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
@@ -46,74 +48,43 @@ class Training:
 
     def run(
         self, actions: Sequence[Action], state: State, validation: Sequence[float] = ()
-    ) -> Metrics:
-        """Train from the loaded state to the end of the plan, or until someone stops it; return
-        the last metrics.
+    ) -> Outcome:
+        """Train from the loaded state to the end of the plan, or until someone stops it.
 
         `validation` has the chief's values for early stopping, one for each earlier evaluation.
         """
-        plan, first_step = self.core.plan, first_unreported(state)
-        early = self.job.experiment.early_stopping
-        engine = EndsEarly(self.engine, early, validation) if early.patience else self.engine
-        if isinstance(engine, EndsEarly) and first_step < plan.total_steps and engine.has_ended():
-            return engine.last_evaluation()
-        if plan.stops_at(first_step) and first_step < plan.total_steps:
-            return {}  # an earlier command stopped here
-        stops: list[Action] = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at), stop_early]
-        try:
-            engine = _Recovered(self.core, engine, state) if len(state.tails) else engine
-            metrics = loop.train(engine, plan, [*actions, *stops], first_step)
-        except StopRequested as request:
-            return request.metrics
-        if "test_accuracy" not in metrics:  # it was stopped between its last step and its result
-            metrics |= self.engine.evaluate(final=True)
-        return metrics
+        plan, engine, first_step = self.core.plan, self.engine, first_unreported(state)
+        ends_early = StopEarly(self.job.experiment.early_stopping, engine.agree, validation)
+        if first_step == plan.total_steps:  # it was stopped between its last step and its result
+            return Outcome(evaluation=engine.evaluate(final=True))
+        if ends_early.has_ended():
+            return Outcome(evaluation=replace(engine.evaluate(final=True), ended_early=True))
+        if plan.stops_at(first_step):
+            return Outcome()  # an earlier command stopped here
+        recovered = recovered_block(self.core, state) if len(state.tails) else None
+        stops: list[Action] = [StopOnRequest(self._asked_alone), StopAt(plan.stops_at)]
+        return loop.train(engine, plan, [*actions, *stops], first_step, ends_early, recovered)
 
     def _asked_alone(self) -> bool:
         """One worker alone stops at once; several agree in `Engine.advance`."""
         return self.job.cluster.num_workers == 1 and self.stop.is_set()
 
-    def was_stopped(self, metrics: Metrics) -> bool:
+    def was_stopped(self, outcome: Outcome) -> bool:
         """Return whether a SIGTERM to any of the workers stopped the training."""
-        return self.stop.is_set() or bool(metrics.get("stop_requested"))
+        return self.stop.is_set() or bool(outcome.block and outcome.block.stop_requested)
 
-    def result(self, state: State, metrics: Metrics, speed: Speed) -> dict[str, Any]:
+    def result(self, state: State, outcome: Outcome, speed: Speed) -> dict[str, Any]:
         """Return the fields of result.json."""
-        early = {ENDED_EARLY: True} if metrics.get(ENDED_EARLY) else {}
+        early = {"ended_early": True} if outcome.ended_early else {}
+        test = outcome.evaluation.splits.get("test") if outcome.evaluation else None
         return {
             "step": state.step,
             "finished": state.step == self.core.plan.total_steps or bool(early),
-            "test_accuracy": metrics.get("test_accuracy"),
-            "test_loss": metrics.get("test_loss"),
+            "test_accuracy": test.accuracy if test else None,
+            "test_loss": test.loss if test else None,
             "images_per_second": speed.images_per_second(),
             "state_sha256": state.sha256(),
         } | early
-
-
-class _Recovered:
-    """An engine with the state that survived a lost worker, as it should have been in the loop.
-
-    Its first block is the one that was interrupted: its steps are trained already, and what follows
-    a block, such as an evaluation, a line of metrics or a checkpoint, is still to be done.
-    """
-
-    def __init__(self, core: Core, engine: Engine, state: State) -> None:
-        self._core = core
-        self._engine = engine
-        self._state: State | None = state
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def advance(self, start: int, stop: int) -> Metrics:
-        if not self._state:
-            return self._engine.advance(start, stop)
-        from paceline.maths.rounds import rates_of
-
-        state, self._state = self._state, None
-        seconds = float(state.tails[-1, TAIL.index("seconds")])
-        table = rates_of(self._core, start, state.step)
-        return block_metrics(self._core, state.step, state.tails, table, seconds)
 
 
 def first_unreported(state: State) -> int:
@@ -129,9 +100,9 @@ class Speed:
         self._blocks: list[tuple[int, float]] = []
         """Of each block: images and seconds."""
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        images = len(metrics["per_step"]["loss"]) * self._global_batch_size
-        self._blocks.append((images, images / metrics["images_per_second"]))
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        images = block.num_steps * self._global_batch_size
+        self._blocks.append((images, images / block.images_per_second))
 
     def images_per_second(self) -> float | None:
         blocks = self._blocks[1:] or self._blocks

@@ -13,10 +13,10 @@ from paceline.engines.collective import CollectiveEngine
 from paceline.engines.table import ENGINES, find_connect
 from paceline.engines.tf_pairs import Collectives
 from paceline.experiment.experiment import Model, Sync
-from paceline.experiment.schedule import rates
+from paceline.experiment.schedule import Rates, rates_at, rates_table
 from paceline.kernels.library import why_unavailable
-from paceline.maths.evaluation import num_batches, summarise
-from paceline.maths.metrics import TAIL
+from paceline.maths.evaluation import num_batches, summarize
+from paceline.maths.metrics import Tail
 from paceline.maths.state import State
 from tiny import (
     CLASSES,
@@ -76,7 +76,7 @@ def alone(replicas, method="gradients", stops=(STEPS,), side_by_side=1):
 def train(engine, stops=(STEPS,)):
     start, losses = engine.state().step, []
     for stop in stops:
-        losses += engine.advance(start, stop)["per_step"]["loss"]
+        losses += engine.advance(start, stop).losses.tolist()
         start = stop
     return engine.state().sha256(), losses
 
@@ -117,11 +117,9 @@ def replica_vector(core, vectors, step, replica):
 
 
 def apply(core, vectors, mean, step):
-    row = rates(core.experiment, step, step + 1, core.plan.steps_per_epoch, core.plan.total_steps)[
-        0
-    ]
+    row = rates_table(core.experiment, core.plan, step, step + 1)[0]
     tensors = {name: tf.constant(v) for name, v in vectors.items()}
-    new = core.apply(tensors, tf.constant(mean), tf.constant(row, tf.float32))
+    new = core.apply(tensors, tf.constant(mean), Rates.of_row(tf.constant(row)))
     return {name: new[name].numpy() for name in vectors}
 
 
@@ -263,24 +261,19 @@ def test_a_block_reports_each_of_its_steps(method):
     core = core_of(4, method)
     engine = engine_of(4, method)
     engine.load(core.initial_state())
-    metrics = engine.advance(0, STEPS)
-    per_step = metrics["per_step"]
-    assert [len(values) for values in per_step.values()] == [STEPS] * 3
+    block = engine.advance(0, STEPS)
+    assert block.num_steps == len(block.accuracies) == len(block.learning_rates) == STEPS
     vectors = core.initial_state().vectors
     tails = np.array(
-        [replica_vector(core, vectors, 0, replica)[-len(TAIL) :] for replica in range(4)]
+        [replica_vector(core, vectors, 0, replica)[-len(Tail) :] for replica in range(4)]
     )
-    assert per_step["loss"][0] == pytest.approx(tails[:, 0].mean())
-    assert per_step["accuracy"][0] == pytest.approx(tails[:, 1].sum() / 16)
-    plan = core.plan
-    wanted = [
-        row[0] for row in rates(core.experiment, 0, STEPS, plan.steps_per_epoch, plan.total_steps)
-    ]
-    assert per_step["learning_rate"] == pytest.approx(wanted)
-    assert metrics["loss"] == pytest.approx(np.mean(per_step["loss"]))
-    assert metrics["epoch"] == pytest.approx(STEPS / 3)
-    assert all(0 < loss < 20 for loss in per_step["loss"])
-    assert metrics["images_per_second"] == pytest.approx(16 / metrics["seconds_per_step"])
+    assert block.losses[0] == pytest.approx(tails[:, Tail.LOSS].mean())
+    assert block.accuracies[0] == pytest.approx(tails[:, Tail.CORRECT].sum() / 16)
+    wanted = [rates_at(core.experiment, core.plan, step).learning_rate for step in range(STEPS)]
+    assert block.learning_rates == pytest.approx(wanted)
+    assert block.epoch == pytest.approx(STEPS / 3)
+    assert all(0 < loss < 20 for loss in block.losses)
+    assert block.images_per_second == pytest.approx(16 / block.seconds_per_step)
 
 
 def test_training_learns():
@@ -327,16 +320,19 @@ def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored)
         )
         for devices, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
     ]
-    assert (first["test_count"], first["validation_count"]) == (503, 1)
+    assert (first.splits["test"].count, first.splits["validation"].count) == (503, 1)
     assert others == [first] * 3
     for split in ("test", "validation"):
         for name, value in by_keras(core, core.initial_state().vectors["params"], split).items():
-            assert first[f"{split}_{name}"] == pytest.approx(value, rel=1e-5), (split, name)
+            assert getattr(first.splits[split], name) == pytest.approx(value, rel=1e-5), (
+                split,
+                name,
+            )
 
 
 def test_a_split_that_fills_its_last_batch_is_counted_once():
     core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=250))
-    assert build_engine(core).evaluate(final=True)["test_count"] == 250
+    assert build_engine(core).evaluate(final=True).splits["test"].count == 250
 
 
 def test_the_moving_average_is_evaluated_where_there_is_one():
@@ -348,7 +344,8 @@ def test_the_moving_average_is_evaluated_where_there_is_one():
     engine.load(State(0, state.vectors | {"ema": other}))
     average, plain = by_keras(core, other), by_keras(core, state.vectors["params"])
     assert abs(average["loss"] - plain["loss"]) > 0.01
-    assert engine.evaluate(final=True)["test_loss"] == pytest.approx(average["loss"], rel=1e-5)
+    test = engine.evaluate(final=True).splits["test"]
+    assert test.loss == pytest.approx(average["loss"], rel=1e-5)
 
 
 def test_the_moving_average_is_evaluated_with_statistics_of_its_own():
@@ -364,17 +361,17 @@ def test_the_moving_average_is_evaluated_with_statistics_of_its_own():
         rows = [
             core.evaluate_batch["test"](state[params], state[stats], number(n)) for n in numbers
         ]
-        return summarise("test", np.stack(rows))["test_loss"]
+        return summarize(np.stack(rows)).loss
 
-    assert engine.evaluate(final=True)["test_loss"] == loss("ema", "ema_stats")
+    assert engine.evaluate(final=True).splits["test"].loss == loss("ema", "ema_stats")
     assert loss("ema", "ema_stats") != loss("ema", "stats")
 
 
 def test_the_test_set_is_looked_at_only_in_the_end_where_there_is_a_validation_split():
     engine = build_engine(build_tiny_core(EXPERIMENT, dense_model(), validation=30))
-    assert {name.split("_")[0] for name in engine.evaluate(final=False)} == {"validation"}
+    assert list(engine.evaluate(final=False).splits) == ["validation"]
     both = engine.evaluate(final=True)
-    assert (both["validation_count"], both["test_count"]) == (30, 13)
+    assert (both.splits["validation"].count, both.splits["test"].count) == (30, 13)
 
 
 def test_evaluation_changes_nothing():
@@ -389,9 +386,9 @@ def test_evaluation_changes_nothing():
 def test_the_statistics_of_training_are_used_in_evaluation():
     engine, state = engine_of(4), core_of(4).initial_state()
     engine.load(state)
-    before = engine.evaluate(final=True)["test_loss"]
+    before = engine.evaluate(final=True).splits["test"].loss
     engine.load(State(0, state.vectors | {"stats": state.vectors["stats"] + 3}))
-    assert abs(engine.evaluate(final=True)["test_loss"] - before) > 1e-3
+    assert abs(engine.evaluate(final=True).splits["test"].loss - before) > 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -401,8 +398,8 @@ def test_the_state_in_memory_is_the_state_with_the_tails_that_led_to_it(method):
     first, second = engine.advance(0, 3), engine.advance(3, STEPS)
     held = engine.held()
     assert (held.step, held.sha256()) == (STEPS, engine.state().sha256())
-    losses = first["per_step"]["loss"] + second["per_step"]["loss"]
-    assert held.tails[:, TAIL.index("loss")].tolist() == losses
+    losses = [*first.losses, *second.losses]
+    assert held.tails[:, Tail.LOSS].tolist() == losses
     engine.load(held)
     again = engine.held()
     assert (again.step, again.sha256()) == (STEPS, held.sha256())
@@ -417,5 +414,5 @@ def test_a_state_that_is_half_updated_or_has_diverged_is_not_held():
     assert engine.held() is None
     engine._memory._begun.assign(2)
     assert engine.held().step == 2
-    engine._memory._tails.assign(np.full([8192, len(TAIL)], np.nan, np.float32))
+    engine._memory._tails.assign(np.full([8192, len(Tail)], np.nan, np.float32))
     assert engine.held() is None

@@ -116,11 +116,11 @@ def test_a_recipe_trains_two_steps(name):
     )
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
     engine.load(core.initial_state())
-    metrics = engine.advance(0, 2)
+    block = engine.advance(0, 2)
     before, after = core.initial_state().vectors, engine.state().vectors
     most = 1e6 if recipe.model.freeze else 100  # here, frozen weights are random and not scaled
-    assert all(math.isfinite(loss) and 0 < loss < most for loss in metrics["per_step"]["loss"])
-    assert len(metrics["per_step"]["loss"]) == 2
+    assert all(math.isfinite(loss) and 0 < loss < most for loss in block.losses)
+    assert block.num_steps == 2
     for vector in ("params", "momentum", "stats"):
         assert np.isfinite(after[vector]).all()
         moved = (after[vector] != before[vector]).mean()

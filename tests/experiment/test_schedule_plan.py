@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment, Schedule, Sync
+from paceline.experiment.experiment import Experiment, Optimizer, Schedule, Sync
 from paceline.experiment.plan import Plan, build_plan
-from paceline.experiment.schedule import learning_rate, rates
+from paceline.experiment.schedule import Rates, learning_rate, rates_at, rates_table
 
 STEPS = Schedule(name="steps", rate=0.1, boundaries=(2, 3.5), factors=(0.1, 0.01))
 COSINE = Schedule(name="cosine", rate=0.4)
@@ -87,12 +87,30 @@ def test_a_warm_up_of_a_tenth_of_thirty_steps_has_three_steps():
 
 def test_a_block_of_rates_has_adams_corrections_of_its_own_steps():
     experiment = Experiment()
-    table = rates(experiment, 3, 6, 10, 100)
-    assert [row[0] for row in table] == [
-        learning_rate(experiment.schedule, step, 10, 100, 128) for step in (3, 4, 5)
-    ]
-    assert [row[1] for row in table] == pytest.approx([1 - 0.9**n for n in (4, 5, 6)])
-    assert [row[2] for row in table] == pytest.approx([1 - 0.999**n for n in (4, 5, 6)])
+    rates = Rates.of_row(rates_table(experiment, Plan(10, 100), 3, 6).T)
+    wanted = [learning_rate(experiment.schedule, step, 10, 100, 128) for step in (3, 4, 5)]
+    assert rates.learning_rate == pytest.approx(wanted)
+    assert rates.bias_1 == pytest.approx([1 - 0.9**n for n in (4, 5, 6)])
+    assert rates.bias_2 == pytest.approx([1 - 0.999**n for n in (4, 5, 6)])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step", "ema_decay", "groups"),
+    [
+        (Optimizer(), 3, 0.0, (1.0,)),
+        (Optimizer(ema=0.5), 3, 0.5, (1.0,)),
+        (Optimizer(ema=0.5, ema_every=2), 2, 1.0, (1.0,)),
+        (Optimizer(ema=0.5, ema_power=1.0), 4, 0.25, (1.0,)),
+        (Optimizer(groups=("a rate=3 until=0.5", "b rate=0")), 4, 0.0, (3.0, 0.0, 1.0)),
+        (Optimizer(groups=("a rate=3 until=0.5", "b rate=0")), 5, 0.0, (0.0, 0.0, 1.0)),
+    ],
+)
+def test_rates_are_complete_and_keep_their_names_in_a_row(optimizer, step, ema_decay, groups):
+    experiment = Experiment(optimizer=optimizer, schedule=Schedule(name="constant", rate=1.0))
+    rates = rates_at(experiment, Plan(5, 10), step)
+    assert rates.learning_rate == 1.0
+    assert (rates.ema_decay, rates.groups) == (ema_decay, groups)
+    assert Rates.of_row(rates.row()) == rates
 
 
 def walk(plan, block_steps=1_000_000, first=0):

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from blocks import block_of
 from helpers import free_addresses, metrics_of, paceline, result_of, wait_until
 from in_process import paceline_here
 from paceline.errors import UserError
@@ -78,12 +79,12 @@ def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat
     service = Service()
     service.away = True
     tracks, warnings = track(service)
-    tracks(1, {"loss": 1.0})
-    tracks(2, {"loss": 1.0})
+    tracks(block_of(1), None)
+    tracks(block_of(2), None)
     wait_until(lambda: bool(warnings))
     assert "mlflow cannot be reached (ConnectionError: refused); training continues" in warnings[0]
     service.away = False
-    tracks(3, {"loss": 1.0})
+    tracks(block_of(3), None)
     tracks.finish({"finished": True})
     assert service.logged == [1, 2, 3]
     assert service.finished == [{"finished": True}]
@@ -93,7 +94,7 @@ def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat
 def test_a_resumed_run_sends_what_was_not_sent_and_nothing_twice() -> None:
     service = Service()
     tracks, _ = track(service, Notes("old", logged=4), earlier=[2, 4, 6])
-    tracks(8, {"loss": 1.0})
+    tracks(block_of(8), None)
     tracks.finish({"finished": True})
     assert service.logged == [6, 8]
 
@@ -105,7 +106,7 @@ def test_training_never_waits_for_a_tracker(monkeypatch: pytest.MonkeyPatch) -> 
     tracks, warnings = track(service)
     began = time.monotonic()
     for step in range(1, 100):
-        tracks(step, {"loss": 1.0})
+        tracks(block_of(step), None)
     tracks.finish({"finished": True})
     assert time.monotonic() - began < 2
     assert "mlflow did not get everything" in warnings[-1]

@@ -21,7 +21,7 @@ from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import AddressTaken
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job, Place, Run
-from paceline.maths.metrics import TAIL
+from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Advanced, Held, Kept, Message, Piece
 from paceline.places.supervise import survivors
@@ -120,7 +120,7 @@ def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(tmp_path
 
 def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -> None:
     vectors = {"params": np.arange(6, dtype=np.float32), "stats": np.ones(2, np.float32)}
-    tails = np.random.default_rng(0).random([3, len(TAIL)], np.float32)
+    tails = np.random.default_rng(0).random([3, len(Tail)], np.float32)
     checkpoints = Checkpoints(tmp_path, LAYOUT)
     checkpoints.save(State(4, vectors))
     assert len(checkpoints.latest().tails) == 0

@@ -12,9 +12,9 @@ from paceline.engines_more.parameter_server.server import layer_bounds
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Optimizer, Schedule, Sync
 from paceline.experiment.phases import Phase, build_phases
-from paceline.experiment.plan import build_plan
+from paceline.experiment.plan import Plan, build_plan
 from paceline.experiment.recipes.table import get_recipe
-from paceline.experiment.schedule import FIRST_GROUP, rates
+from paceline.experiment.schedule import Rates, rates_table
 from paceline.maths import grouped_update as groups
 from paceline.maths import muon
 from tiny import EXPERIMENT, build_tiny_core, with_optimizer
@@ -36,7 +36,8 @@ def vectors_of(optimizer):
 
 def row_of(optimizer, decay=1.0, rate=0.1):
     factors = [group.rate for group in groups.parse_groups(optimizer)]
-    return tf.constant([rate, 1, 1, decay, *(rate * factor for factor in factors)], tf.float32)
+    numbers = [rate, 1, 1, decay, *(rate * factor for factor in factors)]
+    return Rates.of_row(tf.constant(numbers, tf.float32))
 
 
 def pieces(vector):
@@ -184,10 +185,10 @@ def test_the_rate_of_a_group_ends_its_curve_when_it_is_frozen():
         schedule=Schedule(name="one-cycle", rate=2.0),
         optimizer=Optimizer(groups=("a rate=3 until=0.5", "b rate=0")),
     )
-    table = np.array(rates(experiment, 0, 10, 5, 10))[:, FIRST_GROUP:]
-    np.testing.assert_allclose(table[:, 0], [6, 4.8, 3.6, 2.4, 1.2, 0, 0, 0, 0, 0])
-    assert not table[:, 1].any()
-    np.testing.assert_allclose(table[:, 2], 2 - 0.2 * np.arange(10))
+    a, b, others = Rates.of_row(rates_table(experiment, Plan(5, 10), 0, 10).T).groups
+    np.testing.assert_allclose(a, [6, 4.8, 3.6, 2.4, 1.2, 0, 0, 0, 0, 0], rtol=1e-6)
+    assert not b.any()
+    np.testing.assert_allclose(others, 2 - 0.2 * np.arange(10), rtol=1e-6)
 
 
 def test_the_averages_of_weights_and_statistics_follow_their_schedule():

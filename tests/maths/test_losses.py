@@ -19,6 +19,7 @@ from paceline.engines.collective import CollectiveEngine
 from paceline.experiment.experiment import Data, Experiment, Optimizer
 from paceline.maths import loss_scale
 from paceline.maths.losses import build_targets, example_weights
+from paceline.maths.metrics import Tail
 from paceline.runs.checkpoints import newest_variables
 from tiny import EXPERIMENT, build_source, build_tiny_core, number, pictures, with_optimizer
 
@@ -68,7 +69,7 @@ def test_weights_of_classes_are_in_the_loss_and_the_gradient_as_in_keras():
     np.testing.assert_allclose(
         gradient, np.concatenate([np.ravel(g) for g in wanted]), rtol=1e-3, atol=2e-6
     )
-    assert tail["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert tail[Tail.LOSS] == pytest.approx(float(loss), rel=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
@@ -138,12 +139,12 @@ def trained(core, strategy, scale, steps=3):
     first = core.initial_state()
     first.vectors[loss_scale.VECTOR] = np.array([scale, 0], np.float32)
     engine.load(first)
-    metrics = engine.advance(0, steps)
-    return first, engine.state(), metrics
+    block = engine.advance(0, steps)
+    return first, engine.state(), block
 
 
 def test_float16_trains_with_a_loss_scale_in_its_state(half, mirrored):
-    first, state, metrics = trained(half, mirrored(1), 2.0**10)
+    first, state, block = trained(half, mirrored(1), 2.0**10)
     assert list(state.vectors) == ["params", "momentum", "loss_scale", "stats"]
     assert state.vectors["loss_scale"].tolist() == [2.0**10, 3]
     assert not np.array_equal(state.vectors["params"], first.vectors["params"])
@@ -151,15 +152,15 @@ def test_float16_trains_with_a_loss_scale_in_its_state(half, mirrored):
     engine = CollectiveEngine(exact, mirrored(1), side_by_side=1)
     engine.load(exact.initial_state())
     wanted = engine.advance(0, 3)
-    assert metrics["per_step"]["loss"] == pytest.approx(wanted["per_step"]["loss"], rel=0.05)
+    assert block.losses == pytest.approx(wanted.losses, rel=0.05)
 
 
 def test_a_step_that_overflows_changes_nothing_but_the_scale(half, mirrored):
-    first, state, metrics = trained(half, mirrored(1), 2.0**29, steps=1)
+    first, state, block = trained(half, mirrored(1), 2.0**29, steps=1)
     assert state.vectors["loss_scale"].tolist() == [2.0**28, 0]
     for name in ("params", "momentum", "stats"):
         np.testing.assert_array_equal(state.vectors[name], first.vectors[name])
-    assert np.isfinite(metrics["loss"])
+    assert np.isfinite(block.losses).all()
 
 
 def test_all_workers_skip_the_same_steps_and_have_the_same_bits(half, mirrored):

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.maths.metrics import TAIL
+from paceline.experiment.schedule import Rates
+from paceline.maths.metrics import Tail
 from paceline.maths.template import build_template
 from paceline.models.build import build_model
 from tiny import (
@@ -82,7 +83,7 @@ def call(core, step=0, replica=0, state=None, stop=0.0):
     template, size = core.template, core.layout.sizes()["params"]
     gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
     stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
-    return gradient, stats, dict(zip(TAIL, tail, strict=True))
+    return gradient, stats, dict(zip(Tail, tail, strict=True))
 
 
 def by_keras(core, model, step=0, replica=0, from_logits=True):
@@ -111,8 +112,8 @@ def check_against_keras(experiment, model, **options):
     assert np.abs(wanted).max() > 1e-3
     np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=2e-6)
     np.testing.assert_allclose(stats, wanted_stats, rtol=1e-4, atol=1e-6)
-    assert tail["loss"] == pytest.approx(loss, rel=1e-5)
-    assert (tail["correct"], tail["count"], tail["stop"]) == (correct, 4, 0)
+    assert tail[Tail.LOSS] == pytest.approx(loss, rel=1e-5)
+    assert (tail[Tail.CORRECT], tail[Tail.COUNT], tail[Tail.STOP]) == (correct, 4, 0)
     return core
 
 
@@ -150,7 +151,7 @@ def test_gradients_agree_with_finite_differences_in_double_precision():
         logits -= logits.max(1, keepdims=True)
         return -(targets * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))).sum(1).mean()
 
-    assert tail["loss"] == pytest.approx(loss(params), rel=1e-5)
+    assert tail[Tail.LOSS] == pytest.approx(loss(params), rel=1e-5)
     for place in [0, 17, 500, len(params) - 3]:
         step = np.zeros_like(params)
         step[place] = 1e-6
@@ -178,12 +179,13 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
         np.mean(new, axis=0), 0.9 * old + 0.1 * np.mean(batches, axis=0), rtol=1e-5
     )
     mean = np.concatenate(
-        [np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(len(TAIL))]
+        [np.zeros(core.layout.sizes()["params"]), np.mean(new, axis=0), np.zeros(len(Tail))]
     ).astype(np.float32)
     vectors = {name: tf.constant(v) for name, v in core.initial_state().vectors.items()}
-    after = core.apply(vectors, tf.constant(mean), tf.constant([0.1, 1.0, 1.0]))
+    rates = Rates.of_row(tf.constant([0.1, 1.0, 1.0, 0.0, 0.1]))
+    after = core.apply(vectors, tf.constant(mean), rates)
     np.testing.assert_array_equal(
-        after["stats"].numpy(), mean[core.layout.sizes()["params"] : -len(TAIL)]
+        after["stats"].numpy(), mean[core.layout.sizes()["params"] : -len(Tail)]
     )
 
 
@@ -208,7 +210,7 @@ def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
         ).numpy()
 
     first = gradient()
-    assert (first[: -len(TAIL) - CLASSES].reshape(-1, CLASSES) == 0).all(
+    assert (first[: -len(Tail) - CLASSES].reshape(-1, CLASSES) == 0).all(
         1
     ).mean() > 0.01  # pixels that all four examples dropped
     np.testing.assert_array_equal(gradient(), first)
@@ -260,7 +262,7 @@ def test_a_regulariser_counts_in_the_loss_and_the_gradient():
     kernel = plain.initial_state().vectors["params"][:-CLASSES]
     (gradient, _, tail), (bare, _, bare_tail) = call(core), call(plain)
     np.testing.assert_allclose((gradient - bare)[:-CLASSES], 0.2 * kernel, rtol=1e-3, atol=1e-6)
-    assert tail["loss"] - bare_tail["loss"] == pytest.approx(
+    assert tail[Tail.LOSS] - bare_tail[Tail.LOSS] == pytest.approx(
         0.1 * (kernel.astype(float) ** 2).sum(), rel=1e-4
     )
 
@@ -291,7 +293,7 @@ def test_a_probability_of_zero_gives_a_large_loss_not_an_infinite_one():
     core = build_tiny_core(probabilities, dense_model(activation="softmax"))
     state = core.initial_state().vectors
     gradient, _, tail = call(core, state=state | {"params": state["params"] * 1e4})
-    assert 1 < tail["loss"] < 20
+    assert 1 < tail[Tail.LOSS] < 20
     assert np.isfinite(gradient).all()
 
 
@@ -338,7 +340,7 @@ def test_bfloat16_layers_keep_a_float32_state():
     (rough, stats, tail), (gradient, _, exact_tail) = call(core), call(exact)
     assert rough.dtype == stats.dtype == np.float32
     assert core.initial_state().vectors["params"].dtype == np.float32
-    assert tail["loss"] == pytest.approx(exact_tail["loss"], rel=0.05)
+    assert tail[Tail.LOSS] == pytest.approx(exact_tail[Tail.LOSS], rel=0.05)
     cosine = rough @ gradient / np.linalg.norm(rough) / np.linalg.norm(gradient)
     assert 0.9 < cosine < 0.99999
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from paceline.experiment.experiment import Optimizer
+from paceline.experiment.schedule import Rates
 from paceline.maths.tree import tree_sum
 from paceline.maths.update import build_update, decay_mask, slot_names
 
@@ -136,8 +137,8 @@ def run(optimizer, steps=5, rate=0.05):
     vectors = {name: tf.constant(v) for name, v in vectors.items()}
     update = tf.function(build_update(optimizer, PARTS), autograph=False)
     for n, gradient in enumerate(gradients, 1):
-        rates = [rate, 1 - optimizer.momentum**n, 1 - optimizer.beta_2**n]
-        new = update(vectors, tf.constant(gradient), tf.constant(rates, tf.float32))
+        corrections = 1 - optimizer.momentum**n, 1 - optimizer.beta_2**n
+        new = update(vectors, tf.constant(gradient), rates_of(rate, *corrections))
         assert new.keys() == vectors.keys()
         vectors = new
     return (
@@ -145,6 +146,11 @@ def run(optimizer, steps=5, rate=0.05):
         gradients.astype(float),
         {name: v.numpy() for name, v in vectors.items()},
     )
+
+
+def rates_of(learning_rate, bias_1=1.0, bias_2=1.0):
+    """Rates as tensors; the update of plain optimizers reads the first three."""
+    return Rates.of_row(tf.constant([learning_rate, bias_1, bias_2, 0.0, 0.0], tf.float32))
 
 
 def check(ours, expected):
@@ -258,7 +264,7 @@ def test_a_gradient_below_the_limit_is_left_bit_for_bit():
 def test_a_gradient_of_zeros_survives_clipping():
     update = build_update(replace(PLAIN, clip_norm=1.0), PARTS)
     zeros = tf.zeros([SIZE])
-    new = update({"params": zeros + 1, "momentum": zeros}, zeros, tf.constant([0.1, 1.0, 1.0]))
+    new = update({"params": zeros + 1, "momentum": zeros}, zeros, rates_of(0.1))
     np.testing.assert_array_equal(new["params"].numpy(), np.ones(SIZE))
 
 
@@ -284,7 +290,7 @@ def test_decay_reaches_the_weights_it_is_meant_for(decay, mask):
         zeros, ones = tf.zeros([SIZE]), tf.ones([SIZE])
         vectors = {"params": ones} | dict.fromkeys(slot_names(replace(optimizer, name=name)), zeros)
         new = build_update(replace(optimizer, name=name), PARTS)(
-            vectors, zeros, tf.constant([0.1, 0.1, 0.001])
+            vectors, zeros, rates_of(0.1, 0.1, 0.001)
         )
         np.testing.assert_allclose(new["params"].numpy(), 1 - 0.1 * 0.25 * mask, rtol=1e-6)
 
@@ -310,7 +316,7 @@ def test_a_slice_of_the_vectors_is_updated_with_the_same_bits_as_the_whole(name)
     vectors = {n: tf.constant(np.abs(random.normal(size=size)).astype(np.float32)) for n in names}
     gradient, rates = (
         tf.constant(random.normal(size=size).astype(np.float32)),
-        tf.constant([0.1, 0.1, 0.001]),
+        rates_of(0.1, 0.1, 0.001),
     )
     whole = tf.function(build_update(optimizer, (("w", (size,)),)), autograph=False)(
         vectors, gradient, rates

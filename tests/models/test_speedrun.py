@@ -232,7 +232,7 @@ def test_the_recipe_learns_and_changes_size_and_frozen_weights_on_the_way():
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
     state = whiten(core.initial_state(), core.template, core.train, SMALL.data, 40)
     engine.load(state)
-    losses = [engine.advance(k, k + 1)["per_step"]["loss"][0] for k in range(core.plan.total_steps)]
+    losses = [engine.advance(k, k + 1).losses[0] for k in range(core.plan.total_steps)]
     assert np.isfinite(losses).all()
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.1
 

@@ -43,6 +43,7 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.fingerprint import fingerprint
 from paceline.job import Job, Place, Run
 from paceline.job import Ray as RayFlags
+from paceline.maths.metrics import BlockResult
 from paceline.places.ray import Host
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -139,10 +140,10 @@ def engine_of(method: str, crew: Crew, workers: int = 4, step: int = 0) -> Objec
     return engine
 
 
-def assert_as_expected(engine: ObjectStoreEngine, method: str, metrics: dict[str, Any]) -> None:
+def assert_as_expected(engine: ObjectStoreEngine, method: str, block: BlockResult) -> None:
     digest, evaluation = expected(method)
-    assert metrics["step"] == STEPS
-    assert np.isfinite(metrics["per_step"]["loss"]).all()
+    assert block.step == STEPS
+    assert np.isfinite(block.losses).all()
     assert engine.evaluate(final=True) == evaluation
     assert engine.state().sha256() == digest
 
@@ -215,9 +216,9 @@ def test_one_to_four_workers_on_two_nodes_give_the_bits_of_one_process(
         crew = crews(method, most)
         crew.ready, spare = crew.ready[:workers], crew.ready[workers:]
         engine = engine_of(method, crew, most)
-        metrics = engine.advance(0, STEPS)
-        assert_as_expected(engine, method, metrics)
-        assert len(metrics["per_step"]["loss"]) == STEPS
+        block = engine.advance(0, STEPS)
+        assert_as_expected(engine, method, block)
+        assert block.num_steps == STEPS
         crew.ready += spare
 
 
@@ -331,13 +332,13 @@ def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
     crew = crews(method, workers)
     engine = engine_of(method, crew, workers, step=3)
     spoil(crew.ready[index], phase, "exception")
-    assert engine.advance(3, 6)["events"], "nothing failed"
+    assert engine.advance(3, 6).events, "nothing failed"
     assert len(crew.ready) == workers
     spoil(crew.ready[1 - index], phase, "SIGKILL")
-    metrics = engine.advance(6, STEPS)
-    assert metrics["events"], "nothing failed"
+    block = engine.advance(6, STEPS)
+    assert block.events, "nothing failed"
     assert len(crew.ready) == workers - 1
-    assert_as_expected(engine, method, metrics)
+    assert_as_expected(engine, method, block)
 
 
 def slow_down(actor: Any, seconds: float) -> None:
@@ -368,15 +369,15 @@ def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(
         0.5, nodes.cluster.remove_node, args=(nodes.second,), kwargs={"allow_graceful": False}
     )
     remove.start()
-    events = engine.advance(1, 6)["events"]
+    events = engine.advance(1, 6).events
     remove.join()
     assert "lost a worker" in events[0]
     assert len(engine._team) < 4
     nodes.second = nodes.add()
     fill(crew, 4)
-    metrics = engine.advance(6, STEPS)
-    assert metrics["events"] == ["continuing with 4 workers from step 6"]
-    assert_as_expected(engine, "gradients", metrics)
+    block = engine.advance(6, STEPS)
+    assert block.events == ("continuing with 4 workers from step 6",)
+    assert_as_expected(engine, "gradients", block)
 
 
 def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]) -> None:
@@ -458,9 +459,9 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
         crew.meet(fingerprint(job, core_of("gradients")))
         engine = ObjectStoreEngine(job, core_of("gradients"), crew)
         engine.load(core_of("gradients").initial_state())
-        metrics = engine.advance(0, STEPS)
-        assert "2 of 4 workers found a place" in metrics["events"][0]
-        assert_as_expected(engine, "gradients", metrics)
+        block = engine.advance(0, STEPS)
+        assert "2 of 4 workers found a place" in block.events[0]
+        assert_as_expected(engine, "gradients", block)
     finally:
         crew.close()
 
@@ -499,13 +500,13 @@ def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=2)
     spoil(crew.ready[1], "already has the mean", "exception")
-    assert "continuing with 4 workers from step" in engine.advance(2, 4)["events"][0]
+    assert "continuing with 4 workers from step" in engine.advance(2, 4).events[0]
     spoil(crew.ready[1], "computes", "SIGKILL")
-    assert "continuing with 3 workers from step" in engine.advance(4, 6)["events"][0]
+    assert "continuing with 3 workers from step" in engine.advance(4, 6).events[0]
     ray.kill(engine._team[0])  # between two blocks
-    metrics = engine.advance(6, STEPS)
+    block = engine.advance(6, STEPS)
     spoil(engine._team[0], "is asked", "SIGKILL")  # in an evaluation
-    assert_as_expected(engine, "gradients", metrics)
+    assert_as_expected(engine, "gradients", block)
 
 
 @pytest.mark.long

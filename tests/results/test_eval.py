@@ -19,7 +19,7 @@ from in_process import paceline_here
 from made_runs import SMALL, make_grey_run, make_run
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Optimizer
-from paceline.maths.evaluation import num_batches, summarise
+from paceline.maths.evaluation import num_batches, summarize
 from paceline.results.evaluate import Evaluation, evaluate_run
 
 
@@ -105,12 +105,8 @@ def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_movi
                 ).numpy()
                 for number in numbers
             ]
-            own = summarise(split, np.stack(rows))
-            assert (found.step, found.loss, found.accuracy) == (
-                step,
-                own[f"{split}_loss"],
-                own[f"{split}_accuracy"],
-            )
+            own = summarize(np.stack(rows))
+            assert (found.step, found.loss, found.accuracy) == (step, own.loss, own.accuracy)
 
 
 def core_state(run, core, step):

@@ -15,8 +15,9 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.graph_pb2 import GraphDef
-from test_actions import BLOCK, EVALUATED
 
+import blocks
+from blocks import block_of, evaluation_of
 from helpers import once_per_session, result_of, write_own_code
 from in_process import paceline_here
 from paceline.errors import UserError
@@ -50,24 +51,25 @@ def read_events(folder: Path) -> EventAccumulator:
 def test_events_are_read_by_tensorboard(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "events")
     assert not list(tmp_path.iterdir())
-    board(2, BLOCK)
-    board(4, EVALUATED)
+    board(block_of(2), None)
+    board(block_of(4, more={"staleness_max": 3}), evaluation_of(test=0.75))
     board.close()
     assert scalar(tmp_path / "events", "loss") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.25)]
     assert scalar(tmp_path / "events", "learning_rate") == [(1, 0.2), (2, 0.1), (3, 0.2), (4, 0.1)]
     assert scalar(tmp_path / "events", "images_per_second") == [(2, 1000.0), (4, 1000.0)]
     assert scalar(tmp_path / "events", "test_accuracy") == [(4, 0.75)]
+    assert scalar(tmp_path / "events", "staleness_max") == [(4, 3.0)]
 
 
 def test_events_of_steps_that_are_computed_again_are_hidden(tmp_path: Path) -> None:
     crashed = TensorBoard(tmp_path)
     for step in (2, 4, 6):
-        crashed(step, BLOCK)
+        crashed(block_of(step), None)
     resumed = TensorBoard(tmp_path, first_step=2)
-    resumed(4, BLOCK | {"per_step": {"loss": [7.0, 8.0]}})
+    resumed(block_of(4, [7.0, 8.0]), None)
     assert scalar(tmp_path, "loss") == [(1, 0.5), (2, 0.25), (3, 7.0), (4, 8.0)]
     again = TensorBoard(tmp_path)
-    again(1, {"per_step": {"loss": [9.0]}})
+    again(block_of(1, [9.0]), None)
     assert scalar(tmp_path, "loss") == [(1, 9.0)]
     for board in (crashed, resumed, again):
         board.close()
@@ -93,7 +95,9 @@ def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
 import sys
 import paceline.runs.folder, paceline.runs.checkpoints, paceline.cli.progress
 from paceline.runs.events import TensorBoard
-TensorBoard({str(tmp_path)!r})(1, {{"loss": 0.5}})
+sys.path.append({str(Path(blocks.__file__).parent)!r})
+from blocks import block_of
+TensorBoard({str(tmp_path)!r})(block_of(1, [0.5]), None)
 print("tensorflow" in sys.modules, "keras" in sys.modules)
 """
     done = subprocess.run(
@@ -105,8 +109,8 @@ print("tensorflow" in sys.modules, "keras" in sys.modules)
 
 def test_a_confusion_matrix_is_drawn_at_evaluations(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path, classes=("cat", "dog"))
-    board(2, BLOCK)
-    board(4, EVALUATED | {"test_examples": EXAMPLES})
+    board(block_of(2), None)
+    board(block_of(4), evaluation_of(EXAMPLES, test=0.75))
     board.close()
     (event,) = read_events(tmp_path).Images("confusion/test")
     assert event.step == 4

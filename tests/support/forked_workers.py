@@ -97,9 +97,9 @@ def train(
     engine = CollectiveEngine(core, strategy, side_by_side=2, neighbors=neighbors)
     engine.check({})
     engine.load(core.initial_state())
-    losses = engine.advance(0, 7)["per_step"]["loss"]
-    metrics = engine.evaluate(final=True)
-    result = [engine.state().sha256(), losses, metrics["test_count"], metrics["test_loss"]]
+    losses = engine.advance(0, 7).losses.tolist()
+    test = engine.evaluate(final=True).splits["test"]
+    result = [engine.state().sha256(), losses, test.count, test.loss]
     engine.close()
     return result
 

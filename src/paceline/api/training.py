@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from paceline.extras.keras_callbacks import KerasCallbacks
-    from paceline.loop import Action
+    from paceline.runs.actions import UserFunction
 
     Arrays = tuple[np.ndarray, np.ndarray]
     """Images and labels."""
@@ -85,7 +85,7 @@ def train(
     classes: Sequence[str] | None = None,
     model: OwnModel | None = None,
     callbacks: Sequence[Any] = (),
-    actions: Sequence[Action | str] = (),
+    actions: Sequence[UserFunction | str] = (),
     place: Place | Mapping[str, Any] | None = None,
     run: Run | Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -251,7 +251,7 @@ def _adapter(callbacks: Sequence[Any]) -> KerasCallbacks | None:
 
 def run_job(
     job: Job,
-    actions: Sequence[Action] = (),
+    actions: Sequence[UserFunction] = (),
     progress: bool = True,
     callbacks: KerasCallbacks | None = None,
 ) -> dict[str, Any]:

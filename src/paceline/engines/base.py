@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paceline.job import Job
-from paceline.maths.metrics import Metrics
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State
 
 if TYPE_CHECKING:
@@ -44,20 +45,16 @@ class Engine(Protocol):
         """Continue from this state and return it. Several workers all continue from the chief's."""
         ...
 
-    def advance(self, start: int, stop: int) -> Metrics:
-        """Train the steps [start, stop), or fewer if a worker wants to stop.
-
-        Returns `maths.metrics.block_metrics`. `step`, `stop_requested` and `seconds_per_step` are
-        the same for all workers.
-        """
+    def advance(self, start: int, stop: int) -> BlockResult:
+        """Train the steps [start, stop), or fewer if a worker wants to stop."""
         ...
 
     def state(self) -> State:
         """Return a copy of the current state."""
         ...
 
-    def evaluate(self, final: bool) -> Metrics:
-        """Evaluate the current state (`maths.evaluation.evaluate_splits`), and return metrics."""
+    def evaluate(self, final: bool) -> EvalResult:
+        """Evaluate the current state (`maths.evaluation.evaluate_splits`)."""
         ...
 
     def agree(self, own: bool) -> bool:

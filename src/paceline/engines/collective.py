@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,12 @@ from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
 from paceline.engines.tf_pairs import Collectives
 from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import UserError
+from paceline.experiment.schedule import rates_table
 from paceline.job import Job
-from paceline.maths.evaluation import evaluate_splits
-from paceline.maths.metrics import TAIL, Metrics, block_metrics
+from paceline.maths.evaluation import EvalResult, evaluate_splits
+from paceline.maths.metrics import BlockResult, Tail, block_result
 from paceline.maths.replica import Core
-from paceline.maths.rounds import build_rounds, rates_of
+from paceline.maths.rounds import build_rounds
 from paceline.maths.shares import divided_tree, mean_factor, shares
 from paceline.maths.state import State, evaluated_vectors
 from paceline.maths.tree import add, subtree_sums
@@ -124,39 +125,40 @@ class CollectiveEngine:
 
     def _take_from_chief(self, own: State) -> State:
         step, num_tails = self.gather(np.array([own.step, len(own.tails)], np.int64))[0].tolist()
-        tails = np.resize(own.tails, num_tails * len(TAIL))
+        tails = np.resize(own.tails, num_tails * len(Tail))
         joined = self.gather(np.concatenate([*own.vectors.values(), tails]))[0]
         sizes = self._core.layout.sizes()
         *pieces, tails = np.split(joined, np.cumsum(list(sizes.values())))
         vectors = dict(zip(sizes, pieces, strict=True))
-        return State(step, vectors, tails.reshape(-1, len(TAIL)))
+        return State(step, vectors, tails.reshape(-1, len(Tail)))
 
     def state(self) -> State:
         return self._memory.state(self._step)
 
     def held(self) -> State | None:
         state = self._memory.held()
-        if state is None or not np.isfinite(state.tails[:, TAIL.index("loss")]).all():
+        if state is None or not np.isfinite(state.tails[:, Tail.LOSS]).all():
             return None
         seconds = self._seconds or (time.monotonic() - self._began) / max(1, len(state.tails))
-        state.tails[:, TAIL.index("seconds")] = seconds
-        state.tails[:, TAIL.index("stop")] = 0.0  # a request to stop was one to this attempt
+        state.tails[:, Tail.SECONDS] = seconds
+        state.tails[:, Tail.STOP] = 0.0  # a request to stop was one to this attempt
         return state
 
-    def advance(self, start: int, stop: int) -> Metrics:
+    def advance(self, start: int, stop: int) -> BlockResult:
         began = self._began = time.monotonic()
-        table = rates_of(self._core, start, stop)
+        table = rates_table(self._core.experiment, self._core.plan, start, stop)
         bounds = tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
         signals = tf.constant([float(self._wants_stop()), self._seconds])
         tails = self._block(*bounds, tf.constant(table), signals).numpy()
         self._step = start + len(tails)
         self._seconds = (time.monotonic() - began) / len(tails)
-        metrics = block_metrics(self._core, self._step, tails, table, self._seconds)
-        if not self._alone:  # all workers must choose the same length of the next block
-            metrics["seconds_per_step"] = float(tails[-1, TAIL.index("seconds")])
-        return metrics
+        block = block_result(self._core, self._step, tails, self._seconds)
+        if self._alone:
+            return block
+        # all workers must choose the same length of the next block
+        return replace(block, seconds_per_step=float(tails[-1, Tail.SECONDS]))
 
-    def evaluate(self, final: bool) -> Metrics:
+    def evaluate(self, final: bool) -> EvalResult:
         return evaluate_splits(self._core, final, self._compute_rows)
 
     def _compute_rows(self, split: str, count: int) -> np.ndarray:
@@ -208,17 +210,17 @@ class CollectiveEngine:
             tails, written = map(self._local, of_devices)
             self._memory.finish(first, written, tails)
             # every worker has the same tails, so all stop after the same round
-            stopped = tails[0, TAIL.index("stop")] > 0
+            stopped = tails[0, Tail.STOP] > 0
             index = tf.cast((first - start) // length, tf.int32)
             return last, stopped, rounds.write(index, tails)
 
         count = tf.cast((stop - start + length - 1) // length, tf.int32)
-        empty = tf.TensorArray(tf.float32, count, element_shape=[length, len(TAIL)])
+        empty = tf.TensorArray(tf.float32, count, element_shape=[length, len(Tail)])
         # two iterations at a time: the next batch is prepared while this one is trained on
         last, _, rounds = tf.while_loop(
             continues, body, [start, tf.constant(False), empty], parallel_iterations=2
         )
-        return tf.reshape(rounds.stack(), [-1, len(TAIL)])[: last - start]
+        return tf.reshape(rounds.stack(), [-1, len(Tail)])[: last - start]
 
     def _train_round(
         self, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from paceline.maths.metrics import TAIL
+from paceline.maths.metrics import Tail
 from paceline.maths.state import State
 from paceline.maths.update import Vectors
 
@@ -32,7 +32,7 @@ class Memory:
         with tf.device("/cpu:0"):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._done = tf.Variable(-1, dtype=tf.int64, trainable=False)
-            self._tails = tf.Variable(tf.zeros([NUM_TAILS, len(TAIL)]), trainable=False)
+            self._tails = tf.Variable(tf.zeros([NUM_TAILS, len(Tail)]), trainable=False)
         self._first_tail = 0
 
     def load(self, state: State) -> None:
@@ -41,7 +41,7 @@ class Memory:
         for name, variable in self.vectors.items():
             for copy in self._strategy.experimental_local_results(variable):
                 copy.assign(state.vectors[name])
-        tails, table = state.tails[-NUM_TAILS:], np.zeros([NUM_TAILS, len(TAIL)], np.float32)
+        tails, table = state.tails[-NUM_TAILS:], np.zeros([NUM_TAILS, len(Tail)], np.float32)
         self._first_tail = state.step - len(tails)
         if len(tails):
             table[np.arange(self._first_tail, state.step) % NUM_TAILS] = tails

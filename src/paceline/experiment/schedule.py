@@ -1,19 +1,28 @@
-"""Step -> learning rate: pure Python, no TensorFlow. Epochs are turned into steps here and nowhere
-later."""
+"""Step -> rates: the learning rate and every other number of an update that depends on the step.
+
+No TensorFlow. The columns of a table of rates, as graphs take it, have their names in `Rates`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from paceline.experiment.experiment import Experiment, Schedule
-from paceline.experiment.groups import parse_groups
+from paceline.experiment.groups import Group, parse_groups
 from paceline.experiment.optimizer import Optimizer
+from paceline.experiment.plan import Plan
+
+Number = TypeVar("Number")
 
 
 def learning_rate(
     schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int, global_batch_size: int
 ) -> float:
-    """The rate with which step `step` (from 0) is applied."""
+    """Return the rate with which step `step` (from 0) is applied."""
     peak = schedule.rate
     if schedule.scale_to_batch:
         peak *= global_batch_size / schedule.scale_to_batch
@@ -36,36 +45,69 @@ def _after_warmup(
     return schedule.final + (1 - schedule.final) * left
 
 
-def rates(
-    experiment: Experiment, start: int, stop: int, steps_per_epoch: int, total_steps: int
-) -> list[tuple[float, ...]]:
-    """For each step of a block: the learning rate and Adam's two bias corrections, which other
-    rules ignore. If `has_more`, also the decay of the average and the rate of each group."""
-    beta_1, beta_2 = experiment.optimizer.momentum, experiment.optimizer.beta_2
-    groups = parse_groups(experiment.optimizer) if has_more(experiment.optimizer) else ()
-    rows = []
-    for step in range(start, stop):
+class Rates(NamedTuple, Generic[Number]):
+    """The numbers of an update that depend on the step.
 
-        def rate(end: int, step: int = step) -> float:
-            batch_size = experiment.global_batch_size
-            return learning_rate(experiment.schedule, step, steps_per_epoch, end, batch_size)
+    They are floats; in a graph, tensors; and the columns of a table (`rates_table`), arrays. A
+    named tuple can be an argument of a compiled function, a dataclass cannot.
+    """
 
-        row = [rate(total_steps), 1 - beta_1 ** (step + 1), 1 - beta_2 ** (step + 1)]
-        if groups:
-            row.append(average_decay(experiment.optimizer, step, total_steps))
-        for group in groups:
-            end = round(group.until * total_steps)
-            row.append(group.rate * rate(end) if step < end else 0.0)
-        rows.append(tuple(row))
-    return rows
+    learning_rate: Number
+    bias_1: Number
+    """Adam's bias correction of the momentum. Other rules ignore both corrections."""
+    bias_2: Number
+    """Adam's bias correction of the squares."""
+    ema_decay: Number
+    """How much of the moving average of the weights is kept; 1 leaves it unchanged."""
+    groups: Sequence[Number]
+    """The learning rate of each group, last that of all weights in no group."""
+
+    @classmethod
+    def of_row(cls, row: Any) -> Rates[Any]:
+        """Name the numbers of a row, or the rows of a transposed table."""
+        return Rates(row[0], row[1], row[2], row[3], row[4:])
+
+    def row(self) -> tuple[Number, ...]:
+        """Return the numbers in the order that `of_row` expects."""
+        return (self.learning_rate, self.bias_1, self.bias_2, self.ema_decay, *self.groups)
 
 
-FIRST_GROUP = 4
-"""Place of the rate of the first group in a row of rates; before it, the decay of the average."""
+def rates_at(experiment: Experiment, plan: Plan, step: int) -> Rates[float]:
+    """Return the rates with which step `step` (from 0) is applied."""
+    optimizer = experiment.optimizer
+
+    def rate(total_steps: int) -> float:
+        batch_size = experiment.global_batch_size
+        return learning_rate(
+            experiment.schedule, step, plan.steps_per_epoch, total_steps, batch_size
+        )
+
+    def group_rate(group: Group) -> float:
+        end = round(group.until * plan.total_steps)
+        return group.rate * rate(end) if step < end else 0.0
+
+    return Rates(
+        learning_rate=rate(plan.total_steps),
+        bias_1=bias_correction(optimizer.momentum, step + 1),
+        bias_2=bias_correction(optimizer.beta_2, step + 1),
+        ema_decay=average_decay(optimizer, step, plan.total_steps),
+        groups=tuple(group_rate(group) for group in parse_groups(optimizer)),
+    )
 
 
-def has_more(optimizer: Optimizer) -> bool:
-    """Return whether rows of rates have the decay of the average and the rates of groups."""
+def rates_table(experiment: Experiment, plan: Plan, first: int, last: int) -> np.ndarray:
+    """Return the rates of steps [first, last) as float32, a row for each step."""
+    rows = [rates_at(experiment, plan, step).row() for step in range(first, last)]
+    return np.array(rows, np.float32)
+
+
+def bias_correction(beta: float, updates: int) -> float:
+    """Return Adam's correction of a moving average that began at zero `updates` updates ago."""
+    return 1 - beta**updates
+
+
+def has_groups(optimizer: Optimizer) -> bool:
+    """Return whether weights are updated in groups, or averaged with a decay that changes."""
     return bool(optimizer.groups) or optimizer.ema_every > 1 or optimizer.ema_power > 0
 
 

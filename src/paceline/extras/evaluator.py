@@ -18,10 +18,8 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.dataclass_json import differences
 from paceline.experiment.plan import Plan
 from paceline.job import Job
-from paceline.maths.metrics import scalars
 from paceline.maths.state import State
-from paceline.messages import Result, Send, Warn, Working
-from paceline.runs.actions import SendMetrics
+from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.events import TensorBoard
 from paceline.runs.finding import watched_run
@@ -199,14 +197,16 @@ def _evaluate(
     training.engine.load(state)
     began = time.monotonic()
     epoch = state.step / training.core.plan.steps_per_epoch
-    metrics = {"epoch": epoch, **training.engine.evaluate(final=True)}
+    evaluation = training.engine.evaluate(final=True)
     record = {
         "step": state.step,
-        **scalars(metrics),
+        "epoch": epoch,
+        **evaluation.scalars(),
         "seconds": time.monotonic() - began,
         "state_sha256": state.sha256(),
     }
     run.evaluations.append(record)
-    board(state.step, metrics)
-    SendMetrics(training.send)(state.step, metrics)
+    board.evaluation(state.step, evaluation)
+    training.send(Block(state.step, {"epoch": epoch}, evaluation_follows=True))
+    training.send(Evaluation(state.step, evaluation.scalars()))
     return record

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from paceline.errors import UserError
 from paceline.experiment.early_stopping import EarlyStopping
-from paceline.maths.metrics import Metrics
 
 REFUSED = {
     "ReduceLROnPlateau": "the learning rate of each step is part of the experiment, so that a "
@@ -81,7 +80,7 @@ class KerasCallbacks:
         for callback in self._callbacks:
             _check(callback)
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
         """Take the metrics of a block, with those of an evaluation if there was one."""
         epoch = float(metrics["epoch"])
         self._begin(epoch)
@@ -120,8 +119,8 @@ class KerasCallbacks:
             self._epoch = current
             self._call("on_epoch_begin", current, {})
 
-    def _add_block(self, step: int, metrics: Metrics) -> None:
-        steps = len(metrics["per_step"]["loss"]) if "per_step" in metrics else step - self._step
+    def _add_block(self, step: int, metrics: dict[str, float]) -> None:
+        steps = step - self._step
         self._step = step
         self._steps += steps
         for name in TRAIN_LOGS:
@@ -132,7 +131,7 @@ class KerasCallbacks:
             getattr(callback, hook)(*arguments)
 
 
-def _evaluation_logs(metrics: Metrics) -> dict[str, float]:
+def _evaluation_logs(metrics: dict[str, float]) -> dict[str, float]:
     """Return the measures of an evaluation under Keras's names; empty if there was none."""
     for split in SPLITS:
         found = {name: metrics.get(f"{split}_{name}") for name in ("loss", "accuracy", "top5")}

@@ -1,25 +1,30 @@
-"""Rows of evaluation batches -> metrics. Rows are added in the order of the batches, so the result
-does not depend on the number of workers.
+"""Rows of evaluation batches -> the result of an evaluation.
 
-A row is [loss, correct, correct among five, count | labels | predictions | probabilities]: four
-sums over the batch, then the label, the prediction and its probability for each example. Labels are
-stored as float32, which is exact up to 16 million.
+Rows are added in the order of the batches, so the result does not depend on the number of workers.
+A row is [sums over the batch (`Sums`) | labels | predictions | probabilities]; the last three have
+a number for each example. Labels are stored as float32, which is exact up to 16 million.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
-NUM_SUMS = 4
-EXAMPLES = "_examples"
-"""End of the names of metrics that are not numbers but `Examples`."""
+
+class Sums(IntEnum):
+    """The numbers at the beginning of a row."""
+
+    LOSS = 0
+    CORRECT = 1
+    AMONG_FIVE = 2
+    COUNT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +53,35 @@ class Examples:
         return wrong[np.argsort(-self.probabilities[wrong], kind="stable")][:most]
 
 
+@dataclass(frozen=True)
+class SplitResult:
+    """What the evaluation of one split measured."""
+
+    loss: float
+    accuracy: float
+    top5: float
+    count: int
+    """The number of examples."""
+    examples: Examples
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What an evaluation measured, by split: test, validation or both."""
+
+    splits: dict[str, SplitResult]
+    ended_early: bool = False
+    """Whether training ends after this evaluation (`early_stopping` of the experiment)."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers of all splits, such as test_accuracy."""
+        return {
+            f"{split}_{name}": getattr(result, name)
+            for split, result in self.splits.items()
+            for name in ("accuracy", "loss", "top5", "count")
+        }
+
+
 def num_batches(size: int, batch_size: int) -> int:
     """Return the number of batches of a split; the last one may be partly empty."""
     return -(-size // batch_size)
@@ -61,32 +95,30 @@ def evaluated(splits: Iterable[str], final: bool) -> list[str]:
 
 def evaluate_splits(
     core: Core, final: bool, rows_of: Callable[[str, int], np.ndarray]
-) -> dict[str, Any]:
-    """Return the metrics of all splits that are evaluated now.
+) -> EvalResult:
+    """Return the result of all splits that are evaluated now.
 
     `rows_of(split, count)` is the engine's part: the rows of the first `count` batches of a split,
     in their order. Rows beyond `count` are ignored.
     """
-    metrics: dict[str, Any] = {}
+    results = {}
     for split in evaluated(core.splits, final):
         count = num_batches(core.splits[split].size, core.eval_batch_size)
-        metrics |= summarise(split, rows_of(split, count)[:count])
-    return metrics
+        results[split] = summarize(rows_of(split, count)[:count])
+    return EvalResult(results)
 
 
-def summarise(split: str, rows: np.ndarray) -> dict[str, Any]:
-    """Return the metrics of a split from the rows of its batches."""
-    sums = np.asarray(rows[:, :NUM_SUMS], np.float64)
-    loss, correct, among_five, count = (float(np.cumsum(column)[-1]) for column in sums.T)
+def summarize(rows: np.ndarray) -> SplitResult:
+    """Return the result of a split from the rows of its batches."""
+    sums = np.cumsum(rows[:, : len(Sums)], axis=0, dtype=np.float64)[-1]
+    count = int(sums[Sums.COUNT])
     labels, predictions, probabilities = (
-        np.concatenate(column)[: int(count)] for column in np.split(rows[:, NUM_SUMS:], 3, axis=1)
+        np.concatenate(column)[:count] for column in np.split(rows[:, len(Sums) :], 3, axis=1)
     )
-    return {
-        f"{split}_accuracy": correct / count,
-        f"{split}_loss": loss / count,
-        f"{split}_top5": among_five / count,
-        f"{split}_count": count,
-        f"{split}{EXAMPLES}": Examples(
-            labels.astype(np.int64), predictions.astype(np.int64), probabilities
-        ),
-    }
+    return SplitResult(
+        loss=float(sums[Sums.LOSS] / count),
+        accuracy=float(sums[Sums.CORRECT] / count),
+        top5=float(sums[Sums.AMONG_FIVE] / count),
+        count=count,
+        examples=Examples(labels.astype(np.int64), predictions.astype(np.int64), probabilities),
+    )

@@ -15,11 +15,19 @@ import tensorflow as tf
 
 from paceline.experiment.groups import Group, find_group, parse_groups
 from paceline.experiment.optimizer import Optimizer
-from paceline.experiment.schedule import FIRST_GROUP
+from paceline.experiment.schedule import Rates
 from paceline.maths.muon import build_muon
 from paceline.maths.state import Part
 from paceline.maths.tree import opaque
-from paceline.maths.update import Vectors, average, clip_scale, decays, slot_names, update_slice
+from paceline.maths.update import (
+    Update,
+    Vectors,
+    average,
+    clip_scale,
+    decays,
+    slot_names,
+    update_slice,
+)
 
 
 @dataclass(frozen=True)
@@ -67,13 +75,11 @@ def cut(segments: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, 
     )
 
 
-def build_grouped_update(
-    optimizer: Optimizer, params: Part
-) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
-    """Return the function (vectors, mean gradient, rates) -> new params, slots and ema."""
+def build_grouped_update(optimizer: Optimizer, params: Part) -> Update:
+    """Return the update of params, slots and ema."""
     update_all = build_segments_update(optimizer, build_segments(optimizer, params))
 
-    def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
         return update_all(vectors, gradient, rates, scale)
 
@@ -82,7 +88,7 @@ def build_grouped_update(
 
 def build_segments_update(
     optimizer: Optimizer, segments: tuple[Segment, ...]
-) -> Callable[[Vectors, tf.Tensor, tf.Tensor, tf.Tensor | None], Vectors]:
+) -> Callable[[Vectors, tf.Tensor, Rates[tf.Tensor], tf.Tensor | None], Vectors]:
     """Return the function (vectors, mean gradient, rates, scale) -> new params, slots and ema."""
     groups = parse_groups(optimizer)
     updates = [_build_one(optimizer, groups[each.group], each) for each in segments]
@@ -90,7 +96,7 @@ def build_segments_update(
     sizes = [each.stop - each.start for each in segments]
 
     def update(
-        vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor, scale: tf.Tensor | None
+        vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor], scale: tf.Tensor | None
     ) -> Vectors:
         if scale is not None:
             gradient = gradient * scale
@@ -104,26 +110,24 @@ def build_segments_update(
     return update
 
 
-def _build_one(
-    optimizer: Optimizer, group: Group, segment: Segment
-) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
-    """Return the update of one segment: (vectors, gradient, rates) -> those that change."""
+def _build_one(optimizer: Optimizer, group: Group, segment: Segment) -> Update:
+    """Return the update of one segment."""
     momentum = optimizer.momentum if group.momentum is None else group.momentum
     own = replace(optimizer, momentum=momentum, weight_decay=segment.decay, ema=0.0, groups=())
     muon = build_muon(own, segment.shape) if segment.shape else None
 
-    def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         if group.is_frozen:
             new = {"params": vectors["params"]}
         else:
-            row = tf.stack([rates[FIRST_GROUP + segment.group], rates[1], rates[2]])
+            group_rates = rates._replace(learning_rate=rates.groups[segment.group])
             decay = tf.constant(segment.decay) if segment.decay else None
             if muon:
-                new = muon(vectors, gradient, row)
+                new = muon(vectors, gradient, group_rates)
             else:
-                new = update_slice(own, vectors, gradient, row, decay, None)
+                new = update_slice(own, vectors, gradient, group_rates, decay, None)
         if optimizer.ema:
-            new["ema"] = average(rates[FIRST_GROUP - 1], vectors["ema"], new["params"])
+            new["ema"] = average(rates.ema_decay, vectors["ema"], new["params"])
         return new
 
     return opaque(update)

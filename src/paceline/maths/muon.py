@@ -8,11 +8,11 @@ variable is always updated as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from paceline.experiment.optimizer import Optimizer
+from paceline.experiment.schedule import Rates
+from paceline.maths.update import Update, Vectors
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of m, m^3 and m^5: they enlarge small singular values fastest."""
@@ -29,15 +29,11 @@ def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
     return m
 
 
-def build_muon(
-    optimizer: Optimizer, shape: tuple[int, ...]
-) -> Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
-    """Return the update of a whole variable: (vectors, gradient, rates) -> params, momentum."""
+def build_muon(optimizer: Optimizer, shape: tuple[int, ...]) -> Update:
+    """Return the update of the params and momentum of a whole variable."""
     outputs = shape[-1]
 
-    def update(
-        vectors: dict[str, tf.Tensor], gradient: tf.Tensor, rates: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         params = vectors["params"]
         momentum = optimizer.momentum * vectors["momentum"] + gradient
         chosen = gradient + optimizer.momentum * momentum if optimizer.nesterov else momentum
@@ -45,8 +41,8 @@ def build_muon(
         if optimizer.weight_decay:
             direction += optimizer.weight_decay * params
         scaled = params * (outputs**0.5 / (tf.norm(params) + 1e-7))
-        new = scaled - rates[0] * direction
+        new = scaled - rates.learning_rate * direction
         # a weight that is frozen from some step on has the rate 0, and is not scaled either
-        return {"params": tf.where(rates[0] > 0, new, params), "momentum": momentum}
+        return {"params": tf.where(rates.learning_rate > 0, new, params), "momentum": momentum}
 
     return update

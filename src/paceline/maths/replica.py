@@ -23,16 +23,16 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import check_patterns, find_group, parse_groups
 from paceline.experiment.phases import Phase, build_phases
 from paceline.experiment.plan import Plan
-from paceline.experiment.schedule import has_more
+from paceline.experiment.schedule import Rates, has_groups
 from paceline.experiment.views import Views
 from paceline.maths import loss_scale
 from paceline.maths.grouped_update import build_grouped_update
 from paceline.maths.losses import build_targets, correct, cross_entropy, training_loss
-from paceline.maths.metrics import TAIL
+from paceline.maths.metrics import Tail
 from paceline.maths.state import AVERAGED_STATS, State, StateLayout
 from paceline.maths.template import Template
 from paceline.maths.tree import opaque
-from paceline.maths.update import Vectors, average_of_stats, build_update, slot_names
+from paceline.maths.update import Update, Vectors, average_of_stats, build_update, slot_names
 from paceline.maths.view_average import mean_over_views
 
 
@@ -65,7 +65,7 @@ class Core:
     splits: dict[str, Split]
     """The splits to evaluate: test, and validation if the experiment holds one out."""
     phases: tuple[CorePhase, ...]
-    apply: Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]
+    apply: Update
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     eval_batch_size: int
     evaluate_batch: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]]
@@ -139,8 +139,8 @@ class Core:
         return tf.stack([evaluate(params, stats, first + k) for k in range(count)])
 
     def tail(self, vector: tf.Tensor) -> tf.Tensor:
-        """Return the numbers of `TAIL` from a replica's vector, or from a mean of such vectors."""
-        return vector[-len(TAIL) :]
+        """Return the numbers of `Tail` from a replica's vector, or from a mean of such vectors."""
+        return vector[-len(Tail) :]
 
 
 def build_core(
@@ -254,16 +254,14 @@ def _build_replica_step(
     return opaque(replica_step)
 
 
-def _build_apply(
-    experiment: Experiment, layout: StateLayout, template: Template
-) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
+def _build_apply(experiment: Experiment, layout: StateLayout, template: Template) -> Update:
     optimizer, sizes = experiment.optimizer, layout.sizes()
     scaled = loss_scale.is_scaled(experiment)
-    build = build_grouped_update if has_more(optimizer) else build_update
+    build = build_grouped_update if has_groups(optimizer) else build_update
     update = build(optimizer, layout.parts["params"])
 
-    def apply(vectors: Vectors, mean: tf.Tensor, rates: tf.Tensor) -> Vectors:
-        gradient, moving, _ = tf.split(mean, [sizes["params"], template.moving_size(), len(TAIL)])
+    def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
+        gradient, moving, _ = tf.split(mean, [sizes["params"], template.moving_size(), len(Tail)])
         stats = template.merge(vectors["stats"], moving)
         new = {**update(vectors, gradient, rates), "stats": stats}
         if optimizer.ema:

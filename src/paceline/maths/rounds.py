@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from paceline.experiment.schedule import rates
+from paceline.experiment.schedule import Rates
 from paceline.maths import loss_scale
-from paceline.maths.metrics import TAIL, tail_scale
+from paceline.maths.metrics import Tail, tail_scale
 from paceline.maths.replica import Core
 from paceline.maths.state import STATISTICS
 from paceline.maths.tree import opaque
@@ -89,7 +88,7 @@ def _build_gradients(core: Core) -> tuple[Any, Any]:
         return compute
 
     def finish(vectors: Vectors, mean: tf.Tensor, table: tf.Tensor) -> tuple[Vectors, tf.Tensor]:
-        return core.apply(vectors, mean, table[0]), core.tail(mean)[None] * scale
+        return core.apply(vectors, mean, Rates.of_row(table[0])), core.tail(mean)[None] * scale
 
     return one_replica, finish
 
@@ -115,11 +114,11 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         def body(step: tf.Tensor, vector: tf.Tensor, tails: tf.TensorArray) -> tuple[Any, ...]:
             vectors = dict(zip(names, tf.split(vector, sizes), strict=True))
             own = core.replica_vector(vectors["params"], vectors["stats"], step, replica, signals)
-            new = core.apply(vectors, own, table[step - first])
+            new = core.apply(vectors, own, Rates.of_row(table[step - first]))
             tails = tails.write(tf.cast(step - first, tf.int32), core.tail(own))
             return step + 1, join(new), tails
 
-        empty = tf.TensorArray(tf.float32, length, element_shape=[len(TAIL)])
+        empty = tf.TensorArray(tf.float32, length, element_shape=[len(Tail)])
         _, joined, tails = tf.while_loop(
             lambda step, *_: step < last, body, [first, state, empty], parallel_iterations=2
         )
@@ -129,8 +128,8 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         return partial(train_alone, join(vectors), *arguments)
 
     def finish(vectors: Vectors, mean: tf.Tensor, table: tf.Tensor) -> tuple[Vectors, tf.Tensor]:
-        *pieces, tails = tf.split(mean, [*sizes, length * len(TAIL)])
-        tails = tf.reshape(tails, [length, len(TAIL)]) * scale
+        *pieces, tails = tf.split(mean, [*sizes, length * len(Tail)])
+        tails = tf.reshape(tails, [length, len(Tail)]) * scale
         new = dict(zip(names, pieces, strict=True))
         for name in STATISTICS:
             if name in new:
@@ -138,10 +137,3 @@ def _build_weights(core: Core) -> tuple[Any, Any]:
         return new, tails
 
     return one_replica, finish
-
-
-def rates_of(core: Core, first: int, last: int) -> np.ndarray:
-    """Return the rates of steps [first, last), a row each."""
-    plan = core.plan
-    rows = rates(core.experiment, first, last, plan.steps_per_epoch, plan.total_steps)
-    return np.array(rows, np.float32)

@@ -2,8 +2,8 @@
 
 Rules use only + - x / and square root. TensorFlow computes exp and rsqrt with other instructions at
 the end of a vector than in its middle, so their bits would depend on how a vector is cut into
-slices, as parameter servers do. `rates` is float32 [3]: the learning rate and Adam's two bias
-corrections. Groups of weights with rules and rates of their own are in `maths.grouped_update`.
+slices, as parameter servers do. Groups of weights with their own rules and rates are in
+`maths.grouped_update`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.experiment.experiment import Optimizer
-from paceline.experiment.schedule import FIRST_GROUP, has_more
+from paceline.experiment.schedule import Rates, has_groups
 from paceline.maths.state import Part
 
 Vectors = dict[str, tf.Tensor]
+Update = Callable[[Vectors, tf.Tensor, Rates[tf.Tensor]], Vectors]
+"""(vectors, mean gradient, rates) -> the vectors that change"""
 
 _SLOTS = {
     "sgd": ("momentum",),
@@ -48,13 +50,11 @@ def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
     )
 
 
-def build_update(
-    optimizer: Optimizer, params: Part
-) -> Callable[[Vectors, tf.Tensor, tf.Tensor], Vectors]:
-    """Return the function (vectors, mean gradient, rates) -> new params, slots and ema."""
+def build_update(optimizer: Optimizer, params: Part) -> Update:
+    """Return the update of params, slots and ema."""
     decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
 
-    def update(vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
         return update_slice(optimizer, vectors, gradient, rates, decay, scale)
 
@@ -71,7 +71,7 @@ def update_slice(
     optimizer: Optimizer,
     vectors: Vectors,
     gradient: tf.Tensor,
-    rates: tf.Tensor,
+    rates: Rates[tf.Tensor],
     decay: tf.Tensor | None,
     scale: tf.Tensor | None,
 ) -> Vectors:
@@ -83,7 +83,7 @@ def update_slice(
         gradient += decay * vectors["params"]
     new = rule(optimizer, vectors, gradient, rates)
     if decay is not None and optimizer.name == "adamw":
-        new["params"] -= rates[0] * (decay * vectors["params"])
+        new["params"] -= rates.learning_rate * (decay * vectors["params"])
     if optimizer.ema:
         new["ema"] = average(optimizer.ema, vectors["ema"], new["params"])
     return new
@@ -95,19 +95,22 @@ def average(decay: float | tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tens
 
 
 def average_of_stats(
-    optimizer: Optimizer, old: tf.Tensor, stats: tf.Tensor, rates: tf.Tensor
+    optimizer: Optimizer, old: tf.Tensor, stats: tf.Tensor, rates: Rates[tf.Tensor]
 ) -> tf.Tensor:
-    """Return the moving average of the statistics after a step; its decay is that of the weights'.
+    """Return the moving average of the statistics after a step, with the decay of the weights.
 
-    BatchNorm's statistics of the last weights do not fit the average of many.
+    Averaged weights need averaged BatchNorm statistics.
     """
-    return average(rates[FIRST_GROUP - 1] if has_more(optimizer) else optimizer.ema, old, stats)
+    # a constant and a tensor give different bits of 1 - decay
+    return average(rates.ema_decay if has_groups(optimizer) else optimizer.ema, old, stats)
 
 
-def _sgd(optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor) -> Vectors:
+def _sgd(
+    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]
+) -> Vectors:
     momentum = optimizer.momentum * vectors["momentum"] + gradient
     direction = gradient + optimizer.momentum * momentum if optimizer.nesterov else momentum
-    return {"params": vectors["params"] - rates[0] * direction, "momentum": momentum}
+    return {"params": vectors["params"] - rates.learning_rate * direction, "momentum": momentum}
 
 
 def _rmsprop(
@@ -118,7 +121,7 @@ def _rmsprop(
         tf.sqrt(squares) + optimizer.epsilon
     )
     return {
-        "params": vectors["params"] - rates[0] * momentum,
+        "params": vectors["params"] - rates.learning_rate * momentum,
         "squares": squares,
         "momentum": momentum,
     }
@@ -129,9 +132,9 @@ def _adamw(
 ) -> Vectors:
     momentum = optimizer.momentum * vectors["momentum"] + (1 - optimizer.momentum) * gradient
     squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
-    direction = (momentum / rates[1]) / (tf.sqrt(squares / rates[2]) + optimizer.epsilon)
+    direction = (momentum / rates.bias_1) / (tf.sqrt(squares / rates.bias_2) + optimizer.epsilon)
     return {
-        "params": vectors["params"] - rates[0] * direction,
+        "params": vectors["params"] - rates.learning_rate * direction,
         "momentum": momentum,
         "squares": squares,
     }

@@ -20,7 +20,7 @@ from paceline.experiment.views import Views
 from paceline.job import Job
 from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
-from paceline.maths.evaluation import Examples, num_batches, summarise
+from paceline.maths.evaluation import Examples, num_batches, summarize
 from paceline.maths.state import State, evaluated_vectors
 from paceline.messages import Progress, Send, Warn
 from paceline.results.scores import (
@@ -172,15 +172,15 @@ def evaluate_run(
     checkpoints = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send(Warn(text)))
     state = checkpoints.choose(checkpoint)
     rows, outputs, labels = _evaluate_batches(core, state, split, parallel, send)
-    metrics = summarise(split, rows)
+    result = summarize(rows)
     return Evaluation(
         run_dir=str(run.path),
         step=state.step,
         split=split,
-        accuracy=metrics[f"{split}_accuracy"],
-        top5=metrics[f"{split}_top5"],
-        loss=metrics[f"{split}_loss"],
-        count=int(metrics[f"{split}_count"]),
+        accuracy=result.accuracy,
+        top5=result.top5,
+        loss=result.loss,
+        count=result.count,
         classes=output_names(core.source.classes, int(outputs.shape[1])),
         labels=labels,
         probabilities=to_probabilities(outputs, experiment.model.outputs == "logits"),

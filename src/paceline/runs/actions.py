@@ -1,9 +1,4 @@
-"""Actions: callables `(step, metrics) -> None` that the loop calls between two blocks of training.
-
-`step` is the number of steps done. `metrics` has scalars of the block (`loss`, `accuracy`,
-`learning_rate`, `epoch`, `images_per_second`), after an evaluation also `test_*` and `validation_*`
-(among them `test_examples`: the prediction for each example, `maths.evaluation.Examples`), and
-`per_step`: a value for each step of the block.
+"""Actions: what the loop calls after each block of steps (`paceline.loop.Action`).
 
 The builder of the list decides whether a worker writes at all, and the order of its actions:
 `StopOnNonFiniteLoss` comes before `SaveCheckpoint`, what raises `StopRequested` is last.
@@ -13,21 +8,22 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.loop import Action
-from paceline.maths.evaluation import EXAMPLES
-from paceline.maths.metrics import Metrics, measures, scalars, steps_of_block
+from paceline.loop import StopRequested
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult, scalars
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
 from paceline.runs.thumbnails import thumbnails
 
+UserFunction = Callable[[int, dict[str, float]], None]
+"""(steps done, numbers of the block and of the evaluation after it, by name) -> None"""
 ReadImages = Callable[[str, np.ndarray], np.ndarray]
 """Split and indices of examples -> their images."""
 
@@ -40,23 +36,15 @@ class TrainingFailed(UserError):
     """Training cannot continue with these settings."""
 
 
-class StopRequested(Exception):
-    """Not an error: someone wants training to stop after `step`."""
-
-    def __init__(self, step: int, metrics: Metrics | None = None) -> None:
-        super().__init__(f"stop requested after step {step}")
-        self.step = step
-        self.metrics = metrics or {}
-
-
 class WriteMetrics:
     """Writes a line of metrics.jsonl for each block."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        self._run.metrics.append({"step": step} | scalars(metrics))
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        events = {"events": list(block.events)} if block.events else {}
+        self._run.metrics.append(scalars(block, evaluation) | events)
 
 
 class WriteEvaluation:
@@ -66,20 +54,21 @@ class WriteEvaluation:
         self._run = run
         self._read_images = read_images
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        for split in ("test", "validation"):
-            if examples := metrics.get(f"{split}{EXAMPLES}"):
-                worst = examples.worst(NUM_WORST)
-                images = np.zeros([0, 1, 1, 3], np.uint8)
-                if len(worst):
-                    images = thumbnails(self._read_images(split, worst))
-                record = {"step": step, "split": split, "worst": worst, "pictures": images}
-                self._run.predictions.write(record | vars(examples))
-                return
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        if not evaluation:
+            return
+        split = "test" if "test" in evaluation.splits else "validation"
+        examples = evaluation.splits[split].examples
+        worst = examples.worst(NUM_WORST)
+        images = np.zeros([0, 1, 1, 3], np.uint8)
+        if len(worst):
+            images = thumbnails(self._read_images(split, worst))
+        record = {"step": block.step, "split": split, "worst": worst, "pictures": images}
+        self._run.predictions.write(record | vars(examples))
 
 
 class SaveCheckpoint:
-    """Saves at the steps of the plan; `save` saves at any other step, and no step twice."""
+    """Saves when the plan says so. `save` saves at any step, but no step twice."""
 
     def __init__(
         self,
@@ -96,17 +85,19 @@ class SaveCheckpoint:
         self._publish = publish
         self._saved_step: int | None = None
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        if self._saves_at(step):
-            self.save(step, metrics)
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        if self._saves_at(block.step):
+            self.save(block.step, evaluation)
 
-    def save(self, step: int, metrics: Metrics) -> None:
+    def save(self, step: int, evaluation: EvalResult | None) -> None:
+        """Save the state after `step`; the best checkpoint is chosen by validation accuracy."""
         if step == self._saved_step:
             return
         state = self._get_state()
         assert state.step == step, f"the state is of step {state.step}, the loop at {step}"
         check_finite(state)
-        path = self._checkpoints.save(state, metrics.get("validation_accuracy"))
+        validation = evaluation.splits.get("validation") if evaluation else None
+        path = self._checkpoints.save(state, validation.accuracy if validation else None)
         self._publish()  # remote storage has it only now
         self._saved_step = step
         self._send(Saved(step, str(path)))
@@ -115,15 +106,12 @@ class SaveCheckpoint:
 class StopOnNonFiniteLoss:
     """Ends training at the first loss that is NaN or infinite, before anything of it is saved."""
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        losses = [
-            (at, values["loss"]) for at, values in steps_of_block(step, metrics) if "loss" in values
-        ]
-        losses.append((step, float(metrics.get("loss", 0.0))))
-        for at, loss in losses:
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        first_step = block.step - block.num_steps + 1
+        for step, loss in enumerate(block.losses.tolist(), first_step):
             if not math.isfinite(loss):
                 raise TrainingFailed(
-                    f"the loss of step {at} is {loss}: training has diverged; {SLOWER} "
+                    f"the loss of step {step} is {loss}: training has diverged; {SLOWER} "
                     "(nothing of this was saved)"
                 )
 
@@ -141,7 +129,7 @@ def check_finite(state: State) -> None:
 class UserAction:
     """A user's own action. It may raise `StopRequested`; an error names the action and its line."""
 
-    def __init__(self, spec: str, function: Action) -> None:
+    def __init__(self, spec: str, function: UserFunction) -> None:
         self._spec, self._function = spec, function
 
     def close(self) -> None:
@@ -149,9 +137,10 @@ class UserAction:
         if close := getattr(self._function, "close", None):
             close()
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        step = block.step
         try:
-            self._function(step, metrics)
+            self._function(step, scalars(block, evaluation))
         except StopRequested:
             raise
         except StopIteration as error:  # alone, it would leave the other workers waiting
@@ -160,11 +149,11 @@ class UserAction:
                 "cannot: use --early-stopping.patience, or actions= or callbacks= of paceline.train"
             ) from error
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
+            frame = traceback.extract_tb(error.__traceback__)[-1]
             reason = (str(error).splitlines() or [""])[0]
             raise TrainingFailed(
                 f"the action {self._spec} failed at step {step}: "
-                f"{type(error).__name__}: {reason} ({place.filename}:{place.lineno})"
+                f"{type(error).__name__}: {reason} ({frame.filename}:{frame.lineno})"
             ) from error
 
 
@@ -174,9 +163,9 @@ class StopAt:
     def __init__(self, stops_at: Callable[[int], bool]) -> None:
         self._stops_at = stops_at
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        if self._stops_at(step):
-            raise StopRequested(step, metrics)
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        if self._stops_at(block.step):
+            raise StopRequested
 
 
 class StopOnRequest:
@@ -185,9 +174,9 @@ class StopOnRequest:
     def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
         self._asked = asked
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        if metrics.get("stop_requested") or self._asked():
-            raise StopRequested(step, metrics)
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        if block.stop_requested or self._asked():
+            raise StopRequested
 
 
 class SendMetrics:
@@ -196,18 +185,9 @@ class SendMetrics:
     def __init__(self, send: Send) -> None:
         self._send = send
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        for event in metrics.get("events", ()):
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        for event in block.events:
             self._send(Warn(event))
-        measured = measures(metrics)
-        block = {name: value for name, value in scalars(metrics).items() if name not in measured}
-        self._send(Block(step, _python_numbers(block), bool(measured)))
-        if measured:
-            self._send(Evaluation(step, _python_numbers(measured)))
-
-
-def _python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.tolist() if hasattr(value, "tolist") else value
-        for name, value in values.items()
-    }
+        self._send(Block(block.step, block.scalars(), evaluation is not None))
+        if evaluation:
+            self._send(Evaluation(block.step, evaluation.scalars()))

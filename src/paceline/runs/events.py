@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from paceline.experiment.dataclass_json import flatten
 from paceline.experiment.experiment import Experiment
-from paceline.maths.evaluation import EXAMPLES, Examples
-from paceline.maths.metrics import Metrics, measures, steps_of_block
+from paceline.maths.evaluation import EvalResult, Examples
+from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State, StateLayout
 from paceline.runs.drawing import Image, draw_confusion, draw_grid, png
 from paceline.storage.files import explained
@@ -25,8 +25,6 @@ from paceline.storage.layout import last_event_number
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes are too large to read; the report has the top mistakes."""
-OF_BLOCKS = ("images_per_second", "epoch", "staleness_mean", "staleness_max")
-OF_STEPS = ("loss", "accuracy", "learning_rate")
 
 
 class TensorBoard:
@@ -49,14 +47,18 @@ class TensorBoard:
         self._classes = classes
         self._writer: Any = None
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        single = steps_of_block(step, metrics)
-        shown = OF_BLOCKS if single else OF_BLOCKS + OF_STEPS
-        whole = {name: metrics[name] for name in shown if name in metrics} | measures(metrics)
-        self._write(*(_scalars(at, values) for at, values in [*single, (step, whole)]))
-        for name, value in metrics.items():
-            if name.endswith(EXAMPLES):
-                self._confusion(name.removesuffix(EXAMPLES), value, step)
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        whole = {"images_per_second": block.images_per_second, "epoch": block.epoch, **block.more}
+        numbers = [*block.each_step(), (block.step, whole)]
+        self._write(*(_scalars(step, values) for step, values in numbers))
+        if evaluation:
+            self.evaluation(block.step, evaluation)
+
+    def evaluation(self, step: int, evaluation: EvalResult) -> None:
+        """Show what an evaluation measured."""
+        self._write(_scalars(step, evaluation.scalars()))
+        for split, result in evaluation.splits.items():
+            self._confusion(split, result.examples, step)
 
     def image_grid(self, tag: str, images: Image, step: int | None = None) -> None:
         """Show images, uint8 [n, height, width, channels], as one."""
@@ -158,8 +160,8 @@ class HistogramsAtSaves:
         self._layout = layout
         self._saves_at = saves_at
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        if self._saves_at(step):
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        if self._saves_at(block.step):
             self._board.histograms(self._get_state(), self._layout)
 
 
@@ -174,9 +176,12 @@ class Profile:
         self._first = first
         self._last = last
         self._on = False
-        self(step, {})
+        self._record(step)
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        self._record(block.step)
+
+    def _record(self, step: int) -> None:
         import tensorflow as tf
 
         if step >= self._last:

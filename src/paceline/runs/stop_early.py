@@ -6,58 +6,39 @@ one. The others ask it after each evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
 
 from paceline.errors import UserError
 from paceline.experiment.early_stopping import EarlyStopping
 from paceline.experiment.plan import Plan
-from paceline.maths.metrics import Metrics
-from paceline.runs.actions import StopRequested
+from paceline.maths.evaluation import EvalResult
 from paceline.runs.folder import RunFolder
 
-if TYPE_CHECKING:
-    from paceline.engines.base import Engine
 
-ENDED_EARLY = "ended_early"
-"""Name in metrics.jsonl and result.json."""
+class StopEarly:
+    """Decides after each evaluation whether training ends (`loop.EndsEarly`).
 
-
-class EndsEarly:
-    """An engine whose evaluation also decides whether the training ends.
-
-    If it does, its metrics are those of the last evaluation of a training.
+    `values` are the metric at each evaluation before; only the chief's are used. `agree` is that of
+    the engine.
     """
 
-    def __init__(self, engine: Engine, settings: EarlyStopping, values: Sequence[float]) -> None:
-        self._engine = engine
+    def __init__(
+        self, settings: EarlyStopping, agree: Callable[[bool], bool], values: Sequence[float] = ()
+    ) -> None:
         self._settings = settings
+        self._agree = agree
         self._values = list(values)
-        """The metric at each evaluation so far; what the chief has counts."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+    def __call__(self, evaluation: EvalResult) -> bool:
+        if self._settings.patience:
+            self._values.append(getattr(evaluation.splits["validation"], self._settings.metric))
+        return self.has_ended()
 
     def has_ended(self) -> bool:
         """Return whether the evaluations so far end the training."""
-        return self._engine.agree(self._settings.ends(self._values))
-
-    def evaluate(self, final: bool) -> Metrics:
-        metrics = self._engine.evaluate(final)
-        if final:
-            return metrics
-        self._values.append(metrics[f"validation_{self._settings.metric}"])
-        return metrics | self.last_evaluation() if self.has_ended() else metrics
-
-    def last_evaluation(self) -> Metrics:
-        """Return the metrics of all splits, and that the training ended early."""
-        return self._engine.evaluate(final=True) | {ENDED_EARLY: True}
-
-
-def stop_early(step: int, metrics: Metrics) -> None:
-    """End the loop where `EndsEarly` decided it. An action."""
-    if metrics.get(ENDED_EARLY):
-        raise StopRequested(step, metrics)
+        if not self._settings.patience:
+            return False
+        return self._agree(self._settings.ends(self._values))
 
 
 def read_values(run: RunFolder, settings: EarlyStopping, plan: Plan, step: int) -> list[float]:

@@ -48,7 +48,7 @@ def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None
 
     saving, train = Path(os.environ["FAULT_FOLDER"], "saving"), loop.train
 
-    def train_with_fault(engine, plan, actions, first_step=0):
+    def train_with_fault(engine, plan, actions, first_step, *more):
         advance, evaluate = engine.advance, engine.evaluate
 
         def advancing(start, stop):
@@ -66,7 +66,7 @@ def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None
             return evaluate(final)
 
         engine.advance, engine.evaluate = advancing, evaluating
-        return train(engine, plan, actions, first_step)
+        return train(engine, plan, actions, first_step, *more)
 
     loop.train = train_with_fault
     if phase != "save":

@@ -19,7 +19,7 @@ import ray
 from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
 from paceline.job import Job
-from paceline.maths.metrics import TAIL
+from paceline.maths.metrics import Tail
 from paceline.maths.shares import add_subtrees, divided_tree, mean_factor
 
 
@@ -53,7 +53,7 @@ class Actor:
             kind = PassingFault if isinstance(error, PassingFault) else UserError
             raise kind(f"on {socket.gethostname()}: {error}") from None
         self._computer = Computer(core, devices.side_by_side(self._job))
-        self._num_tails = len(TAIL) * core.plan.round_steps
+        self._num_tails = len(Tail) * core.plan.round_steps
         return fingerprint(self._job, core)
 
     @ray.method(concurrency_group="control")

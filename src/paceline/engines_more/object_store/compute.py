@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from paceline.experiment.schedule import rates_table
 from paceline.maths.metrics import SIGNALS
 from paceline.maths.replica import Core
-from paceline.maths.rounds import build_rounds, rates_of
+from paceline.maths.rounds import build_rounds
 from paceline.maths.shares import Span, relative
 from paceline.maths.state import evaluated_vectors
 from paceline.maths.tree import subtree_sums
@@ -68,5 +69,5 @@ class Computer:
 
     def _table(self, now: tuple[int, int]) -> tf.Tensor:
         """Return the rates of a round; a short one is padded, so that nothing is compiled again."""
-        table = rates_of(self._core, *now)
+        table = rates_table(self._core.experiment, self._core.plan, *now)
         return tf.constant(np.pad(table, ((0, self._core.plan.round_steps - len(table)), (0, 0))))

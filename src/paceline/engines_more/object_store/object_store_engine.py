@@ -15,7 +15,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +28,8 @@ from paceline.engines_more.object_store.crew import Crew, wait
 from paceline.engines_more.object_store.ray_cluster import connect_to_ray
 from paceline.errors import UserError
 from paceline.job import Job
-from paceline.maths.evaluation import evaluate_splits
-from paceline.maths.metrics import Metrics, block_metrics, tail_scale
+from paceline.maths.evaluation import EvalResult, evaluate_splits
+from paceline.maths.metrics import BlockResult, block_result, tail_scale
 from paceline.maths.state import State
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ class ObjectStoreEngine:
         assert step == self._step
         return State(step, {name: np.array(vectors[name]) for name in self._core.layout.parts})
 
-    def advance(self, start: int, stop: int) -> Metrics:
-        from paceline.maths.rounds import rates_of
-
+    def advance(self, start: int, stop: int) -> BlockResult:
         began = time.monotonic()
         self._let_others_join()
         self._tails.clear()
@@ -114,12 +112,11 @@ class ObjectStoreEngine:
                 self._step = self._recover(error)
         tails = np.concatenate([self._tails[first] for first in sorted(self._tails)])
         seconds = (time.monotonic() - began) / len(tails)
-        table = rates_of(self._core, start, self._step)
-        metrics = block_metrics(self._core, self._step, tails, table, seconds)
         events, self._events = self._events, []
-        return metrics | ({"events": events} if events else {})
+        block = block_result(self._core, self._step, tails, seconds)
+        return replace(block, events=tuple(events))
 
-    def evaluate(self, final: bool) -> Metrics:
+    def evaluate(self, final: bool) -> EvalResult:
         return evaluate_splits(self._core, final, self._compute_rows)
 
     def agree(self, own: bool) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,8 @@ import tensorflow as tf
 
 from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
 from paceline.engines_more.parameter_server.server import STAMP, stamps
-from paceline.experiment.schedule import FIRST_GROUP
-from paceline.maths.metrics import Metrics, block_metrics, tail_scale
-from paceline.maths.rounds import rates_of
+from paceline.experiment.schedule import Rates, bias_correction, rates_at
+from paceline.maths.metrics import BlockResult, block_result, tail_scale
 from paceline.maths.state import State
 from paceline.maths.tree import opaque
 
@@ -87,7 +87,7 @@ class AsynchronousEngine(ParameterServerEngine):
             server.version.assign(self._ticket)
         return super().load(state)
 
-    def advance(self, start: int, stop: int) -> Metrics:
+    def advance(self, start: int, stop: int) -> BlockResult:
         began = time.monotonic()
         goal = stop * self._replicas
         tails, staleness = list[np.ndarray](), list[int]()
@@ -108,17 +108,12 @@ class AsynchronousEngine(ParameterServerEngine):
                     goal = steps * self._replicas
         self._step = goal // self._replicas
         steps_tails = np.stack(tails).reshape(self._step - start, self._replicas, -1).mean(1)
-        return block_metrics(
-            self._core,
-            self._step,
-            steps_tails * tail_scale(self._replicas),
-            rates_of(self._core, start, self._step),
-            (time.monotonic() - began) / (self._step - start),
-        ) | {
-            "stop_requested": self._wants_stop(),
-            "staleness_mean": float(np.mean(staleness)),
-            "staleness_max": max(staleness),
-        }
+        seconds = (time.monotonic() - began) / (self._step - start)
+        return replace(
+            block_result(self._core, self._step, steps_tails * tail_scale(self._replicas), seconds),
+            stop_requested=self._wants_stop(),
+            more={"staleness_mean": float(np.mean(staleness)), "staleness_max": max(staleness)},
+        )
 
     def _start_gradients(self) -> None:
         count = self._side_by_side
@@ -151,12 +146,16 @@ class AsynchronousEngine(ParameterServerEngine):
     def _request(self, arrival: Arrival) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the arguments of `_apply`: [ticket, slot], and the rates of this update."""
         experiment, applied = self._core.experiment, self._flights.applied
-        step = applied // self._replicas
-        row = rates_of(self._core, step, step + 1)[0].astype(np.float64)
-        row[[0, *range(FIRST_GROUP, len(row))]] /= self._replicas
-        betas = (experiment.optimizer.momentum, experiment.optimizer.beta_2)
-        row[1:3] = [1 - beta ** (applied + 1) for beta in betas]
-        return tf.constant([arrival.ticket, arrival.slot], tf.int64), tf.constant(row, tf.float32)
+        rates = rates_at(experiment, self._core.plan, applied // self._replicas)
+        rates = Rates(
+            learning_rate=rates.learning_rate / self._replicas,
+            bias_1=bias_correction(experiment.optimizer.momentum, applied + 1),
+            bias_2=bias_correction(experiment.optimizer.beta_2, applied + 1),
+            ema_decay=rates.ema_decay,
+            groups=[rate / self._replicas for rate in rates.groups],
+        )
+        which = tf.constant([arrival.ticket, arrival.slot], tf.int64)
+        return which, tf.constant(rates.row(), tf.float32)
 
     def _compute_gradients(self, request: tf.Tensor) -> tf.Tensor:
         """On a worker: put the gradients of some tickets into their slots.
@@ -193,7 +192,7 @@ class AsynchronousEngine(ParameterServerEngine):
             with tf.device(server.device):
                 gradient, new, old = server.split(row[:-STAMP])
                 stats = self._move(tf.identity(server.vectors["stats"]), old, new)
-                server.update(gradient, stats, rates, ready)
+                server.update(gradient, stats, Rates.of_row(rates), ready)
         return ready
 
     def _move_stats(self, current: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:

@@ -21,8 +21,8 @@ from paceline.cluster import Cluster
 from paceline.engines.base import WantsStop
 from paceline.engines.probe import answers
 from paceline.engines_more.parameter_server.server import Server
-from paceline.maths.evaluation import evaluate_splits
-from paceline.maths.metrics import SIGNALS, TAIL, Metrics
+from paceline.maths.evaluation import EvalResult, evaluate_splits
+from paceline.maths.metrics import SIGNALS, Tail
 from paceline.maths.replica import Core
 from paceline.maths.rounds import run_side_by_side
 from paceline.maths.state import State, evaluated_vectors
@@ -77,7 +77,7 @@ class ParameterServerEngine:
             }
         return State(self._step, {name: np.concatenate(parts) for name, parts in pieces.items()})
 
-    def evaluate(self, final: bool) -> Metrics:
+    def evaluate(self, final: bool) -> EvalResult:
         return evaluate_splits(self._core, final, self._compute_rows)
 
     def agree(self, own: bool) -> bool:
@@ -143,6 +143,6 @@ class ParameterServerEngine:
     def _split(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """Return gradient, statistics and tail of a replica's vector. Fixed statistics are 0."""
         sizes, template = self._core.layout.sizes(), self._core.template
-        parts = [sizes["params"], template.moving_size(), len(TAIL)]
+        parts = [sizes["params"], template.moving_size(), len(Tail)]
         gradient, moving, tail = tf.split(vector, parts)
         return [gradient, template.merge(tf.zeros([sizes["stats"]]), moving), tail]

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from paceline.experiment.schedule import has_more
+from paceline.experiment.schedule import Rates, has_groups
 from paceline.maths.grouped_update import build_segments, build_segments_update, cut, has_muon
 from paceline.maths.replica import Core
 from paceline.maths.state import AVERAGED_STATS, STATISTICS, Part
@@ -63,7 +63,7 @@ class Server:
         self._update = opaque(partial(update_slice, optimizer))
         self._average_stats = opaque(partial(average_of_stats, optimizer))
         self._update_groups = None
-        if has_more(optimizer):
+        if has_groups(optimizer):
             own = self.slices["params"]
             segments = cut(build_segments(optimizer, params), own.start, own.stop)
             self._update_groups = opaque(build_segments_update(optimizer, segments))
@@ -109,7 +109,7 @@ class Server:
         self,
         gradient: tf.Tensor,
         stats: tf.Tensor,
-        rates: tf.Tensor,
+        rates: Rates[tf.Tensor],
         ready: tf.Tensor,
         scale: tf.Tensor | None = None,
     ) -> None:

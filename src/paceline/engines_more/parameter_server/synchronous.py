@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,8 @@ import tensorflow as tf
 
 from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
 from paceline.engines_more.parameter_server.server import STAMP, stamps
-from paceline.maths.metrics import TAIL, Metrics, block_metrics, tail_scale
-from paceline.maths.rounds import rates_of
+from paceline.experiment.schedule import Rates, rates_table
+from paceline.maths.metrics import BlockResult, Tail, block_result, tail_scale
 from paceline.maths.shares import Span, add_subtrees, divided_tree, mean_factor, relative
 from paceline.maths.tree import add, subtree_sums
 
@@ -30,24 +31,24 @@ class SynchronousEngine(ParameterServerEngine):
         self._shares = divided_tree(self._replicas, self._workers)
         self._subtrees = [span for spans in self._shares for span in spans]
         for server in self._servers:
-            server.open_slots(len(self._subtrees), len(TAIL))
+            server.open_slots(len(self._subtrees), len(Tail))
         self._compute = {
             shape: tf.function(partial(self._compute_share, shape), autograph=False)
             for shape in map(relative, self._shares)
         }
         self._apply = tf.function(self._apply_step, autograph=False)
 
-    def advance(self, start: int, stop: int) -> Metrics:
+    def advance(self, start: int, stop: int) -> BlockResult:
         began = time.monotonic()
-        table = rates_of(self._core, start, stop)
+        table = rates_table(self._core.experiment, self._core.plan, start, stop)
         tails = list[np.ndarray]()
         with self._named_losses():
             while self._step < stop and not (tails and self._wants_stop()):
                 tails.append(self._advance_one(table[self._step - start]))
                 self._step += 1
         seconds = (time.monotonic() - began) / len(tails)
-        metrics = block_metrics(self._core, self._step, np.stack(tails), table, seconds)
-        return metrics | {"stop_requested": self._wants_stop()}
+        block = block_result(self._core, self._step, np.stack(tails), seconds)
+        return replace(block, stop_requested=self._wants_stop())
 
     def _advance_one(self, rates: np.ndarray) -> np.ndarray:
         """Train one step and return its tail."""
@@ -95,6 +96,6 @@ class SynchronousEngine(ParameterServerEngine):
             scale = self._clip(tf.concat([gradient for gradient, _, _ in parts], 0), limit)
         for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
             with tf.device(server.device):
-                server.update(gradient, stats, rates, ready, scale)
+                server.update(gradient, stats, Rates.of_row(rates), ready, scale)
         tail = parts[0][2] * tail_scale(self._replicas)
         return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from paceline.maths.metrics import Metrics, scalars
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult, scalars
 from paceline.messages import Send, Warn
 
 RETRY_S = 10.0
@@ -80,8 +81,8 @@ class Tracking:
         self._thread = threading.Thread(target=self._work, daemon=True, name=f"track-{name}")
         self._thread.start()
 
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        self._queue.put((step, _numbers(scalars(metrics))))
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        self._queue.put((block.step, _numbers(scalars(block, evaluation))))
 
     def finish(self, result: dict[str, Any], files: Sequence[Path] = ()) -> None:
         """Send the result of this training, and wait a while for the tracker."""
