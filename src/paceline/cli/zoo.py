@@ -113,7 +113,7 @@ class FetchFromZoo:
     def __call__(self) -> int:
         from paceline.extras.zoo import fetch_entry
 
-        print(f"wrote {fetch_entry(self.source, self.name, print)}")
+        print(f"wrote {fetch_entry(self.source, self.name)}")
         return 0
 
 

@@ -1,5 +1,4 @@
-"""The zoo: trained models with the command that made them and the digests to compare a repetition
-with.
+"""The zoo: trained models with the command that made them and digests to compare a repetition with.
 
 An entry is a small run folder: config.json, result.json, one checkpoint with weights only, and
 zoo.json, its row in the table. Entries are in the package, in the cache, where `fetch_entry` copies
@@ -12,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,8 +18,7 @@ from paceline.errors import UserError, did_you_mean
 from paceline.experiment.dataclass_json import from_json
 from paceline.experiment.experiment import Experiment
 from paceline.storage.backends import Store, cache_folder, is_remote
-from paceline.storage.files import read_json, replacing_path, sealed, write_json
-from paceline.storage.transfer import fetch_files
+from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
 
 PREFIX = "zoo:"
 ADVICE = "install Paceline again, or make the entry again"
@@ -38,7 +35,7 @@ class Row:
     step: int
     test_accuracy: float | None
     state_sha256: str
-    """Digest of the whole state at the end of the training."""
+    """Digest of the state at the end of the training."""
     first_steps: int
     first_sha256: str
     """Digest of the state after `first_steps` steps."""
@@ -54,83 +51,78 @@ class Row:
 
 
 def _without_code(experiment: Experiment, name: str) -> Experiment:
-    """Refuse code of somebody's own: an entry must be safe to use and to train."""
+    """Refuse a user's own code: an entry must be safe to use and to train."""
     if experiment.model.build or experiment.data.build:
         raise UserError(f"{name} has model.build or data.build; an entry of the zoo cannot")
     return experiment
 
 
-def zoo_folders() -> list[Path]:
-    """Return the folders that may contain entries, first the one of the environment."""
-    own = Path(__file__).parents[1] / "zoo"
-    return [*(Path(each) for each in [os.environ.get(FOLDER, "")] if each), _fetched(), own]
+def _zoo_folders() -> list[Path]:
+    """Return the folders that may contain entries; an entry of the first folder wins."""
+    own = os.environ.get(FOLDER)
+    packaged = Path(__file__).parents[1] / "zoo"
+    return [*([Path(own)] if own else []), cache_folder() / "zoo", packaged]
 
 
-def _fetched() -> Path:
-    return cache_folder() / "zoo"
+def _entries() -> dict[str, Path]:
+    files = [file for folder in reversed(_zoo_folders()) for file in folder.glob("*/zoo.json")]
+    return {file.parent.name: file.parent for file in files}
+
+
+def _read_row(entry: Path) -> Row:
+    return from_json(Row, read_json(entry / "zoo.json", ADVICE))
 
 
 def list_zoo() -> list[Row]:
     """Return the rows of all entries by name."""
-    found: dict[str, Row] = {}
-    for folder in reversed(zoo_folders()):
-        for file in folder.glob("*/zoo.json"):
-            found[file.parent.name] = from_json(Row, read_json(file, ADVICE))
-    return [found[name] for name in sorted(found)]
+    return [_read_row(entry) for _, entry in sorted(_entries().items())]
 
 
 def find_row(name: str) -> Row:
     """Return the row of an entry, with or without `zoo:`."""
-    rows = {row.name: row for row in list_zoo()}
-    name = name.removeprefix(PREFIX)
-    if name not in rows:
-        hint = did_you_mean(name, list(rows)) if rows else f"it is empty; see {FOLDER}"
-        raise UserError(f"the zoo has no {name!r}; {hint}")
-    return rows[name]
+    return _read_row(zoo_folder(name))
 
 
 def zoo_folder(name: str) -> Path:
     """Return the folder of an entry, with or without `zoo:`."""
-    row = find_row(name)
-    folders = (folder / row.name for folder in zoo_folders())
-    return next(folder for folder in folders if (folder / "zoo.json").exists())
+    name, entries = name.removeprefix(PREFIX), _entries()
+    if name not in entries:
+        hint = did_you_mean(name, sorted(entries)) if entries else f"it is empty; see {FOLDER}"
+        raise UserError(f"the zoo has no {name!r}; {hint}")
+    return entries[name]
 
 
-def fetch_entry(url: str, name: str, report: Callable[[str], None]) -> Path:
+def fetch_entry(url: str, name: str) -> Path:
     """Copy an entry from a folder of entries, local or remote, into the cache; return its folder.
 
-    It is there only if it is whole. An entry of the same name in the cache is replaced.
+    It replaces an entry of the same name, and only if it is complete.
     """
     from paceline.runs.checkpoint_file import Damaged, read_variables
     from paceline.runs.checkpoints import file_of
 
-    store = Store(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
     _check_name(name)
-    target = _fetched() / name
-    with replacing_path(target) as entry:
-        (entry / "checkpoints").mkdir(parents=True)
-        _fetch(store, name, ("zoo.json", "config.json", "result.json"), entry, report)
-        row = from_json(Row, read_json(entry / "zoo.json", ADVICE))
+    store = Store(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
+    target = cache_folder() / "zoo" / name
+
+    def fetch(file: str) -> Path:
+        if not store.get(f"{name}/{file}", entry / file):
+            raise UserError(
+                f"there is no {store.url}/{name}/{file}; give the folder that contains {name}/"
+            )
+        return entry / file
+
+    with explained("write", target), replacing_path(target) as entry:
+        for file in ("zoo.json", "config.json", "result.json"):
+            fetch(file)
+        row = _read_row(entry)
         if row.name != name:
             raise UserError(f"{store.url}/{name} is the entry {row.name!r}; it was renamed")
-        weights = file_of(Path("checkpoints"), row.step).as_posix()
-        _fetch(store, name, (weights,), entry, report)
+        weights = fetch(file_of(Path("checkpoints"), row.step).as_posix())
         try:
-            read_variables(entry / weights, row.step)
+            read_variables(weights, row.step)
         except Damaged as error:
-            raise UserError(f"{store.url}/{name}/{weights} is damaged: {error}") from error
+            raise UserError(f"the weights of {store.url}/{name} are damaged: {error}") from error
     return target
-
-
-def _fetch(
-    store: Store, name: str, files: Sequence[str], entry: Path, report: Callable[[str], None]
-) -> None:
-    def check(key: str, found: bool) -> None:
-        if not found:
-            raise UserError(f"there is no {store.url}/{key}; give the folder that has {name}/")
-
-    names = {f"{name}/{file}": file for file in files}
-    fetch_files(store, dict.fromkeys(names, 0), entry, report, check, names)
 
 
 def _check_name(name: str) -> None:
@@ -139,25 +131,21 @@ def _check_name(name: str) -> None:
 
 
 def add_entry(row: Row, run: Path, folder: Path) -> Path:
-    """Make an entry of a finished run in `folder`, and return its folder."""
+    """Make an entry from a finished run in `folder`, and return its folder."""
     from paceline.runs.weights_file import write_weights
 
     _check_name(row.name)
-    entry = folder / row.name
-    if entry.exists():
-        raise UserError(f"{entry} exists; remove it, or give another name")
-    (entry / "checkpoints").mkdir(parents=True)
-    try:
-        config = read_json(run / "config.json", ADVICE)
-        experiment = _without_code(Experiment.from_json(config["experiment"]), row.name)
-        anywhere = replace(experiment, data=replace(experiment.data, dir=""))
-        config |= {"experiment": anywhere.to_json(), "data_dir": ""}
+    target = folder / row.name
+    if target.exists():
+        raise UserError(f"{target} exists; remove it, or give another name")
+    config = read_json(run / "config.json", ADVICE)
+    experiment = _without_code(Experiment.from_json(config["experiment"]), row.name)
+    anywhere = replace(experiment, data=replace(experiment.data, dir=""))
+    config |= {"experiment": anywhere.to_json(), "data_dir": ""}
+    with explained("write", target), replacing_path(target) as entry:
+        (entry / "checkpoints").mkdir(parents=True)
         write_json(entry / "config.json", sealed(config))
         shutil.copyfile(run / "result.json", entry / "result.json")
-        folders = run / "checkpoints", entry / "checkpoints"
-        write_weights(*folders, row.step, anywhere.digest())
+        write_weights(run / "checkpoints", entry / "checkpoints", row.step, anywhere.digest())
         write_json(entry / "zoo.json", sealed(asdict(row)))
-    except BaseException:
-        shutil.rmtree(entry)
-        raise
-    return entry
+    return target
