@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their authors' files: the binary layout, and the Python pickles.
 
 It finds the files, reads and checks them with NumPy, and builds a source that is held in memory.
-It downloads nothing (`fetch` does), and `plain_pickle` runs nothing that a pickle asks for.
+It downloads nothing (`fetch` does), and `cifar_pickle` runs nothing that a pickle asks for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from paceline.data.digests import arrays_digest
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
-from paceline.formats.plain_pickle import BadPickle, read_plain_pickle
+from paceline.formats.cifar_pickle import BadPickle, read_pickle
 from paceline.formats.source_folder import source_folder
 from paceline.storage.files import explained, is_file, read_text
 
@@ -196,10 +196,6 @@ def _read_bytes(file: Path) -> bytes:
 
 def _unpickle(file: Path) -> dict[Any, Any]:
     try:
-        content = read_plain_pickle(_read_bytes(file))
+        return read_pickle(_read_bytes(file))
     except BadPickle as error:
-        raise UserError(f"{file} is not a whole CIFAR pickle: {error}; it was not run") from None
-    if not isinstance(content, dict):
-        found = f"it has a {type(content).__name__}, not a dictionary"
-        raise UserError(f"{file} is not a whole CIFAR pickle: {found}")
-    return content
+        raise UserError(f"{file} is not a CIFAR pickle: {error}; it was not run") from None
