@@ -1,8 +1,8 @@
-"""Compares BatchNorm statistics for the average of weights (`optimizer.ema`) on held-out images.
+"""Compares BatchNorm statistics for the average of weights (`average.decay`) on held-out images.
 
     python -m benchmarks.averages RUN
 
-RUN was trained with --optimizer.ema and --data.validation. The first line is of the last weights,
+RUN was trained with --average.decay and --data.validation. The first line is of the last weights,
 the others are of the average: with the statistics of the last weights, with the average of the
 statistics, which is what Paceline evaluates, and with statistics measured anew on training images.
 """

@@ -20,7 +20,16 @@ from benchmarks.protocol import serve
 from paceline.cluster import Cluster
 from paceline.engines.base import Engine
 from paceline.engines.devices import import_tensorflow
-from paceline.experiment.experiment import Data, Experiment, Model, Optimizer, Schedule, Sync
+from paceline.experiment.experiment import (
+    Augmentation,
+    Data,
+    Experiment,
+    Group,
+    Model,
+    Optimizer,
+    Schedule,
+    Sync,
+)
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place
 
@@ -42,7 +51,8 @@ def build_experiment(depth: int, folder: str) -> Experiment:
         )
     replicas = int(os.environ.get(REPLICAS, "2"))
     return Experiment(
-        data=Data(source="cifar10", dir=folder, padding=4, flip=True),
+        data=Data(source="cifar10", dir=folder),
+        augment=Augmentation(padding=4, flip=True),
         model=Model(depth=depth),
         optimizer=Optimizer(nesterov=True, weight_decay=1e-4),
         schedule=Schedule(name="constant", rate=0.1),
@@ -55,10 +65,11 @@ def build_experiment(depth: int, folder: str) -> Experiment:
 def build_speedrun(folder: str) -> Experiment:
     """Return the recipe as it is after its first epochs: large crops, no whitening to train."""
     recipe = get_recipe("cifar10-speedrun")
-    groups = ("whiten_conv/* rate=0", *recipe.optimizer.groups[2:])
+    groups = (Group("whiten_conv/*", rate=0), *recipe.optimizer.groups[2:])
     return replace(
         recipe,
-        data=replace(recipe.data, dir=folder, sizes=(), size_epochs=()),
+        data=replace(recipe.data, dir=folder),
+        augment=replace(recipe.augment, sizes=(), size_epochs=()),
         optimizer=replace(recipe.optimizer, groups=groups),
         epochs=10_000,
     )

@@ -21,7 +21,7 @@ from benchmarks.pictures import BATCH_SIZE, MEAN, STD
 from benchmarks.protocol import Channel, Clock
 from paceline.build import build_core
 from paceline.engines.devices import build_strategy
-from paceline.experiment.experiment import Data, Experiment, Model, Schedule
+from paceline.experiment.experiment import Augmentation, Data, Experiment, Model, Scaling, Schedule
 from paceline.job import Job
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 def build_experiment(folder: str) -> Experiment:
     """Return the experiment, with a small model, because the model is never run."""
     return Experiment(
-        data=Data(source="tfrecord", dir=folder, image_size=224, flip=True, mean=MEAN, std=STD),
+        data=Data(source="tfrecord", dir=folder, image_size=224),
+        augment=Augmentation(flip=True),
+        scaling=Scaling(mean=MEAN, std=STD),
         model=Model(depth=8),
         schedule=Schedule(name="constant"),
         epochs=10_000,

@@ -25,7 +25,7 @@ def training_flops_of(experiment: Experiment, train_size: int) -> float:
     ends = [phase.first for phase in phases[1:]] + [plan.total_steps]
     total = 0.0
     for phase, end in zip(phases, ends, strict=True):
-        side = phase.image_size or experiment.data.crop_size or 32
+        side = phase.image_size or experiment.augment.crop_size or 32
         images = (end - phase.first) * experiment.global_batch_size
         total += images * _flops_of_an_image(experiment, side)
     return total

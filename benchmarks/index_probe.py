@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.keys import IMAGE_KEY, LABEL_KEY
@@ -52,7 +52,7 @@ def open_folder(folder: str) -> Source:
     """Do everything from a folder to a source that can be read at any position."""
     from paceline.formats.tfrecord.tfrecord_source import build_tfrecord
 
-    return build_tfrecord(Data(source="tfrecord", dir=folder), Console(quiet=True))
+    return build_tfrecord(Data(source="tfrecord", dir=folder), Records(), Console(quiet=True))
 
 
 def read_last_step(source: Source) -> None:

@@ -63,7 +63,7 @@ def _variant(plain: Row, name: str, title: str, *flags: str) -> Row:
 
 
 def _speedrun(epochs: int, seeds: int) -> Row:
-    shorter = ("--epochs", str(epochs), "--data.size-epochs", str(epochs / 4))
+    shorter = ("--epochs", str(epochs), "--augment.size-epochs", str(epochs / 4))
     flags = ("cifar10-speedrun", *(() if epochs == 11 else shorter))
     views = ("none", "mirror", "shifts")
     return Row(f"speedrun-{epochs}", "speedrun", flags, seeds, views)

@@ -21,11 +21,17 @@ from paceline.api.functions import (
 )
 from paceline.errors import UserError
 from paceline.experiment.experiment import (
+    Augmentation,
+    Average,
     Data,
     EarlyStopping,
     Experiment,
+    Group,
+    Loss,
     Model,
     Optimizer,
+    Records,
+    Scaling,
     Schedule,
     Sync,
 )
@@ -41,15 +47,21 @@ if TYPE_CHECKING:
     from paceline.results.trained_model import load
 
 __all__ = [
+    "Augmentation",
+    "Average",
     "Data",
     "EarlyStopping",
     "Experiment",
+    "Group",
     "KerasCallbacks",
+    "Loss",
     "Model",
     "Optimizer",
     "Place",
+    "Records",
     "Result",
     "Run",
+    "Scaling",
     "Schedule",
     "SearchResult",
     "Source",

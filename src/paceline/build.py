@@ -16,7 +16,7 @@ from paceline.data.build import build_source, hold_out
 from paceline.data.statistics import with_numbers, with_stored_means
 from paceline.engines import devices
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Model
+from paceline.experiment.experiment import Experiment, Model
 from paceline.experiment.plan import build_plan
 from paceline.experiment.views import Views
 from paceline.job import Job
@@ -34,7 +34,9 @@ def build_core(job: Job, views: Views = "none") -> Core:
     """Return the core of a job. Evaluation averages the predictions over `views` of an image."""
     code, stored, experiment = own_code(job), _stored_facts(job), job.experiment
     _check_width(experiment.model)
-    source = build_source(replace(experiment.data, build=code.get("data.build", "")))
+    source = build_source(
+        replace(experiment.data, build=code.get("data.build", "")), experiment.records
+    )
     train, validation = hold_out(source, experiment.data.validation)
     splits = {"train": train, "test": source.test} | (
         {"validation": validation} if validation else {}
@@ -46,12 +48,13 @@ def build_core(job: Job, views: Views = "none") -> Core:
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
             "give that or more"
         )
-    data = with_stored_means(experiment.data, stored)
-    experiment = with_own_scaling(replace(experiment, data=data))
+    scaling = with_stored_means(experiment.scaling, stored)
+    experiment = with_own_scaling(replace(experiment, scaling=scaling))
     experiment = with_numbers(experiment, train, num_classes, stored)
     own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
-    model = build_model(replace(experiment, model=own), image_shape(data, source), num_classes)
-    _check_sizes(data, model)
+    shape = image_shape(experiment, source)
+    model = build_model(replace(experiment, model=own), shape, num_classes)
+    _check_sizes(experiment, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
     return build_functions(experiment, plan, source, splits, template, num_classes, views)
 
@@ -62,14 +65,14 @@ def _stored_facts(job: Job) -> dict[str, Any]:
     return run.data_facts() if run and run.exists() else {}
 
 
-def _check_sizes(data: Data, model: keras.Model) -> None:
+def _check_sizes(experiment: Experiment, model: keras.Model) -> None:
     """Check that the model accepts images of every size that the training has."""
-    for size in data.sizes:
+    for size in experiment.augment.sizes:
         try:
             model.call(tf.zeros([1, size, size, model.input_shape[-1]]), training=False)
         except (ValueError, tf.errors.InvalidArgumentError) as error:
             raise UserError(
-                f"data.sizes has {size}, but the model does not accept images of {size} pixels "
+                f"augment.sizes has {size}, but the model does not accept images of {size} pixels "
                 f"({str(error).strip().splitlines()[0]}); use a model that ends with global pooling"
             ) from error
 

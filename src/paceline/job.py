@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 from paceline.cluster import Cluster
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import from_json
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import from_json
 from paceline.place_kinds import PLACES, PlaceKind, PlaceName
 
 TrackerName = Literal["mlflow", "wandb"]

@@ -124,7 +124,7 @@ def _initial_state(core: Core) -> State:
         return state
     from paceline.models.whitening import whiten
 
-    return whiten(state, core.template, core.train, experiment.data, experiment.model.whitening)
+    return whiten(state, core.template, core.train, experiment.scaling, experiment.model.whitening)
 
 
 def _with_unwritten_tails(state: State, run: RunFolder) -> State:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import loop
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.dataclass_json import differences
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.loop import Action, Outcome
@@ -124,6 +123,6 @@ def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result 
         return None
     if not result or not result["finished"]:
         return None
-    if differences(run.experiment().to_json(), experiment.to_json()):
+    if run.experiment().changes_to(experiment):
         return None
     return Result(result | {"run_dir": run.where, "already": True})

@@ -133,16 +133,19 @@ def files_in(folder: Path) -> set[str]:
         ),
         ("train smoke --run-dir", ["--run-dir needs a value"]),
         (
-            "train smoke --data.mean 1 2",
-            ["--data.mean is 1 2; it must be 3 numbers, or auto (see paceline train smoke --help)"],
+            "train smoke --scaling.mean 1 2",
+            [
+                "--scaling.mean is 1 2; it must be 3 numbers, or auto",
+                "(see paceline train smoke --help)",
+            ],
         ),
         (
-            "train smoke --optimizer.class-weights equal",
-            ["--optimizer.class-weights is equal; it must be numbers, or balanced"],
+            "train smoke --loss.class-weights equal",
+            ["--loss.class-weights is equal; it must be numbers, or balanced"],
         ),
-        ("train smoke --optimizer.class-weights 0 0", ["optimizer.class-weights is (0.0, 0.0)"]),
-        ("train smoke --data.hue 0.6", ["data.hue is 0.6; it must be in [0, 0.5]"]),
-        ("train smoke --data.rand-augment -1", ["data.rand-augment is -1; it must be 0"]),
+        ("train smoke --loss.class-weights 0 0", ["loss.class-weights is (0.0, 0.0); at"]),
+        ("train smoke --augment.hue 0.6", ["augment.hue is 0.6; it must be 0 to 0.5"]),
+        ("train smoke --augment.rand-augment -1", ["augment.rand-augment is -1; it must be 0"]),
         (
             "train smoke --precision float16 --sync.method weights",
             ["precision float16 is for sync.method gradients, not weights"],
@@ -152,8 +155,8 @@ def files_in(folder: Path) -> set[str]:
             ["precision float16 is not for parameter servers"],
         ),
         (
-            "train smoke --data.mean auto --data.scaling unit",
-            ["data.mean is auto with data.scaling unit, which takes no means"],
+            "train smoke --scaling.mean auto --scaling.method unit",
+            ["scaling.mean is auto with scaling.method unit, which takes no means"],
         ),
         (
             "train smoke --schedule.boundaries 1 2",
@@ -579,7 +582,7 @@ def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> N
     own = (
         "--data.build",
         "own.py:build_data",
-        "--data.padding",
+        "--augment.padding",
         "0",
         "--steps",
         "20",
@@ -594,7 +597,7 @@ def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> N
 
 def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
     ended = quick(
-        "--data.validation", "50", "--optimizer.ema", "0.9", "--precision", "bfloat16", cwd=here
+        "--data.validation", "50", "--average.decay", "0.9", "--precision", "bfloat16", cwd=here
     )
     assert ended.code == 0, ended.err
     assert "222 train" in ended.out

@@ -18,7 +18,7 @@ from in_process import paceline_here
 from paceline.cli.completion import candidates
 from paceline.data.build import build_source
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment, Model
+from paceline.experiment.experiment import Data, Experiment, Model, Records
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.user_code import load_function
 from paceline.extras.report.charts import WIDTH, Chart, Drawing, Line
@@ -156,11 +156,11 @@ def test_point_4_labels_from_1_are_noticed(tmp_path: Path, monkeypatch: pytest.M
     data = Data(source="tfrecord", dir=str(folder), image_size=8)
     with pytest.raises(UserError, match=r"labels are 1 to 5, and no record has the label 0; give"):
         build_source(data)
-    assert len(build_source(replace(data, first_label=1)).classes) == 5
-    assert len(build_source(replace(data, first_label=0)).classes) == 6
+    assert len(build_source(data, Records(first_label=1)).classes) == 5
+    assert len(build_source(data, Records(first_label=0)).classes) == 6
     (folder / "labels.txt").write_text("a\nb\nc\nd\ne\n")
     checked = paceline_here("data", "check", str(folder), cwd=tmp_path)
-    assert "if labels count from 1, give --data.first-label 1" in checked.out + checked.err
+    assert "if labels count from 1, give --records.first-label 1" in checked.out + checked.err
 
 
 def test_point_4_a_wrong_key_names_the_flag_and_the_file_that_was_given(
@@ -171,10 +171,10 @@ def test_point_4_a_wrong_key_names_the_flag_and_the_file_that_was_given(
     for file in list(folder.iterdir()):
         (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
-    for key, flag in (("image_key", "--data.image-key"), ("label_key", "--data.label-key")):
-        data = Data(source="tfrecord", dir=str(folder), image_size=8, **{key: "no/such"})
+    for key, flag in (("image_key", "--records.image-key"), ("label_key", "--records.label-key")):
+        data = Data(source="tfrecord", dir=str(folder), image_size=8)
         with pytest.raises(UserError) as error:
-            build_source(data)
+            build_source(data, Records(**{key: "no/such"}))
         assert flag in str(error.value)
         assert "image/encoded" in str(error.value), "which keys there are"
         assert str(folder / "train-00000-of-00003.gz") in str(error.value)
@@ -252,7 +252,7 @@ def test_point_5_the_help_of_data_commands_has_only_what_they_use(command: str, 
     out = io.StringIO()
     with redirect_stdout(out), suppress(SystemExit):
         main(["data", command, "--help"])
-    assert "--data.first-label" in out.getvalue()
+    assert "--records.first-label" in out.getvalue()
     for other in ("cutout", "mixup", "flip", "--data.dir", "--data.source"):
         assert other not in out.getvalue()
 

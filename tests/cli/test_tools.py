@@ -24,7 +24,7 @@ from paceline.cli import commands
 from paceline.cli.completion import candidates
 from paceline.cli.parse import parse
 from paceline.cli.train import Train
-from paceline.experiment.experiment import Data, Experiment
+from paceline.experiment.experiment import Data, Experiment, Group, Scaling
 from paceline.experiment.recipes.table import RECIPES
 from paceline.runs.finding import default_path
 from paceline.runs.folder import RunFolder
@@ -88,10 +88,12 @@ def test_the_command_that_resumes_gives_the_same_experiment_and_folder(
 ):
     monkeypatch.chdir(tmp_path)
     plain = RECIPES[recipe]()
-    data = replace(plain.data, dir="my data/it's", flip=not plain.data.flip, mean=(1.0, 2.5, 3.0))
     other = replace(
         plain,
-        data=data,
+        data=replace(plain.data, dir="my data/it's"),
+        augment=replace(plain.augment, flip=not plain.augment.flip),
+        scaling=Scaling("mean", (1.0, 2.5, 3.0)),
+        optimizer=replace(plain.optimizer, groups=(Group("*/kernel", rate=2, until=0.5),)),
         schedule=replace(plain.schedule, boundaries=(1.0, 2.0), factors=(0.1, 0.01)),
         seed=3,
     )
@@ -212,7 +214,7 @@ def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
         (["data", "convert", "--spl"], ["--split"]),
         (["train", "cifar10-f"], ["cifar10-fast"]),
         (["train", "smoke", "--model.de"], ["--model.depth"]),
-        (["train", "smoke", "--data.no-f"], ["--data.no-flip"]),
+        (["train", "smoke", "--augment.no-f"], ["--augment.no-flip"]),
         (["train", "smoke", "--sync.method", ""], ["gradients", "weights", "async"]),
         (["train", "smoke", "--data.dir", ""], []),
         (["data", "fetch", ""], ["cifar10", "cifar100"]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
-from test_order_augment import UNIT, drawn_by_numpy, sha256, to_pixels, train_batch
+from test_order_augment import PLAIN, drawn_by_numpy, sha256, to_pixels, train_batch
 
 from helpers import paceline, result_of
 from paceline.data.augment.rand_augment import CHANGES, rand_augment
@@ -18,14 +18,14 @@ from paceline.data.draws import Draws
 from paceline.data.source import Source
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Augmentation, Experiment
 from paceline.formats.arrays import in_memory
 from tiny import EXPERIMENT, build_small_model, build_tiny_core, number
 
 # As in test_order_augment: a new value is a change of every result with such an augmentation.
 GOLDEN = {
-    "rand-augment": (Data(rand_augment=2), "d76cdaad35a838a0"),
-    "random erasing": (Data(random_erasing=0.7), "3b034903ab25dfef"),
+    "rand-augment": (Augmentation(rand_augment=2), "d76cdaad35a838a0"),
+    "random erasing": (Augmentation(random_erasing=0.7), "3b034903ab25dfef"),
 }
 
 
@@ -47,7 +47,7 @@ def amounts_by_numpy(name, most, chosen):
 
 
 def test_saturation_moves_colours_from_or_to_grey_as_numpy_does():
-    batch, raw, chosen = train_batch(replace(UNIT, saturation=0.8))
+    batch, raw, chosen = train_batch(Augmentation(saturation=0.8))
     factors = 1 + amounts_by_numpy("saturation", 0.8, chosen)
     assert factors.max() - factors.min() > 0.5
     x = raw.astype(float)
@@ -57,7 +57,7 @@ def test_saturation_moves_colours_from_or_to_grey_as_numpy_does():
 
 
 def test_hue_turns_the_colour_circle_as_colorsys_does():
-    batch, raw, chosen = train_batch(replace(UNIT, hue=0.3))
+    batch, raw, chosen = train_batch(Augmentation(hue=0.3))
     turns = amounts_by_numpy("hue", 0.3, chosen)
 
     def turned(pixel, turn):
@@ -74,8 +74,10 @@ def test_hue_turns_the_colour_circle_as_colorsys_does():
 def test_colours_of_grey_images_are_refused():
     split = in_memory(np.zeros([4, 8, 8, 1], np.uint8), np.zeros(4, int))
     for change in ({"saturation": 0.5}, {"hue": 0.1}):
-        with pytest.raises(UserError, match="these images have 1 channels; it is for colours"):
-            image_shape(Data(**change), Source(split, split, ("a",), (8, 8, 1)))
+        with pytest.raises(UserError, match="these images have 1 channels; it is for colors"):
+            image_shape(
+                Experiment(augment=Augmentation(**change)), Source(split, split, ("a",), (8, 8, 1))
+            )
 
 
 # --- RandAugment
@@ -196,7 +198,7 @@ def test_rand_augment_draws_its_changes_by_name_epoch_and_index():
     images = np.stack([photo(seed, 12, 10) for seed in range(40)])
     examples = np.arange(100, 140)
     draws = Draws(7, number(3), tf.constant(examples))
-    found = tf.function(lambda: rand_augment(Data(rand_augment=2), images, draws))().numpy()
+    found = tf.function(lambda: rand_augment(Augmentation(rand_augment=2), images, draws))().numpy()
     names = list(CHANGES)
     for k, image in enumerate(images):
         for turn in range(2):
@@ -212,9 +214,9 @@ def test_rand_augment_draws_its_changes_by_name_epoch_and_index():
 def test_rand_augment_takes_float_images_and_grey_ones(channels):
     images = np.stack([photo(seed, 9, 9, channels) for seed in range(30)])
     draws = Draws(1, number(0), tf.range(30, dtype=tf.int64))
-    data = Data(rand_augment=1, rand_magnitude=5.0)
-    exact = rand_augment(data, tf.constant(images), draws).numpy()
-    rounded = rand_augment(data, tf.constant(images + np.float32(0.4)), draws).numpy()
+    settings = Augmentation(rand_augment=1, rand_magnitude=5.0)
+    exact = rand_augment(settings, tf.constant(images), draws).numpy()
+    rounded = rand_augment(settings, tf.constant(images + np.float32(0.4)), draws).numpy()
     np.testing.assert_array_equal(exact, rounded)
     assert exact.dtype == np.uint8
 
@@ -223,8 +225,8 @@ def test_rand_augment_takes_float_images_and_grey_ones(channels):
 
 
 def test_random_erasing_blanks_rectangles_with_its_probability_as_numpy_does():
-    batch, _, chosen = train_batch(replace(UNIT, random_erasing=0.6), shape=(20, 30, 3))
-    plain, _, _ = train_batch(UNIT, shape=(20, 30, 3))
+    batch, _, chosen = train_batch(Augmentation(random_erasing=0.6), shape=(20, 30, 3))
+    plain, _, _ = train_batch(PLAIN, shape=(20, 30, 3))
     numbers = {
         part: drawn_by_numpy(f"random-erasing/{part}", 5, 0, chosen)
         for part in ("chance", "share", "aspect", "row", "column")
@@ -251,8 +253,8 @@ def test_random_erasing_blanks_rectangles_with_its_probability_as_numpy_does():
 
 def test_cutmix_replaces_a_rectangle_and_mixes_the_targets_by_its_area():
     shape = (16, 20, 3)
-    mixed, _, chosen = train_batch(replace(UNIT, cutmix=1.0), shape=shape)
-    plain, _, _ = train_batch(UNIT, shape=shape)
+    mixed, _, chosen = train_batch(Augmentation(cutmix=1.0), shape=shape)
+    plain, _, _ = train_batch(PLAIN, shape=shape)
     x, opposite = plain.images.numpy(), plain.images.numpy()[::-1]
     own, other = plain.targets.numpy(), plain.targets.numpy()[::-1]
     rows, columns = (drawn_by_numpy(f"cutmix/{axis}", 5, 0, chosen) for axis in ("row", "column"))
@@ -275,9 +277,9 @@ def test_cutmix_replaces_a_rectangle_and_mixes_the_targets_by_its_area():
 
 
 def test_with_mixup_and_cutmix_each_example_gets_one_of_them():
-    both, _, chosen = train_batch(replace(UNIT, mixup=0.4, cutmix=1.0))
-    mixup, _, _ = train_batch(replace(UNIT, mixup=0.4))
-    cutmix, _, _ = train_batch(replace(UNIT, cutmix=1.0))
+    both, _, chosen = train_batch(Augmentation(mixup=0.4, cutmix=1.0))
+    mixup, _, _ = train_batch(Augmentation(mixup=0.4))
+    cutmix, _, _ = train_batch(Augmentation(cutmix=1.0))
     by_mixup = drawn_by_numpy("mixup or cutmix", 5, 0, chosen) % 2 == 0
     assert 1 <= by_mixup.sum() <= 7
     for k, which in enumerate(by_mixup):
@@ -289,7 +291,7 @@ def test_with_mixup_and_cutmix_each_example_gets_one_of_them():
 
 def test_cutmix_differs_by_step_and_replica_and_repeats_exactly():
     digests = [
-        sha256(train_batch(replace(UNIT, cutmix=1.0), step, replica)[0].targets.numpy())
+        sha256(train_batch(Augmentation(cutmix=1.0), step, replica)[0].targets.numpy())
         for step, replica in [(0, 0), (0, 0), (0, 1), (1, 0)]
     ]
     assert digests[0] == digests[1]
@@ -302,14 +304,12 @@ def test_cutmix_differs_by_step_and_replica_and_repeats_exactly():
 @pytest.mark.parametrize("feature", GOLDEN)
 def test_a_golden_digest_pins_the_new_augmentations(feature):
     """Whole numbers only, so that the digest is the same on every kind of CPU."""
-    data, golden = GOLDEN[feature]
-    batch, _, _ = train_batch(
-        replace(data, scaling="unit"), step=12_345, shape=(32, 32, 3), size=50, seed=7
-    )
+    settings, golden = GOLDEN[feature]
+    batch, _, _ = train_batch(settings, step=12_345, shape=(32, 32, 3), size=50, seed=7)
     assert sha256(to_pixels(batch.images))[:16] == golden
 
 
-ALL = Data(
+ALL = Augmentation(
     padding=1,
     flip=True,
     saturation=0.4,
@@ -323,7 +323,7 @@ ALL = Data(
 
 @pytest.mark.long  # because of the graph of RandAugment
 def test_with_all_augmentations_two_devices_give_the_bits_of_one(mirrored):
-    experiment = replace(EXPERIMENT, data=ALL, replicas=2, global_batch_size=8)
+    experiment = replace(EXPERIMENT, augment=ALL, replicas=2, global_batch_size=8)
     core, digests = build_tiny_core(experiment, build_small_model()), set()
     for count in (1, 2):
         engine = CollectiveEngine(core, mirrored(count), side_by_side=1)
@@ -352,9 +352,9 @@ def test_with_all_augmentations_and_class_weights_every_place_gives_the_same_bit
 
 
 FLAGS = (
-    *("train", "smoke", "--steps", "4", "--data.saturation", "0.4", "--data.hue", "0.1"),
-    *("--data.rand-augment", "2", "--data.random-erasing", "0.5", "--data.cutmix", "1"),
-    *("--data.mixup", "0.2", "--optimizer.class-weights", "balanced", "--data.mean", "auto"),
+    *("train", "smoke", "--steps", "4", "--augment.saturation", "0.4", "--augment.hue", "0.1"),
+    *("--augment.rand-augment", "2", "--augment.random-erasing", "0.5", "--augment.cutmix", "1"),
+    *("--augment.mixup", "0.2", "--loss.class-weights", "balanced", "--scaling.mean", "auto"),
 )
 
 

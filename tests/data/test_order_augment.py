@@ -17,7 +17,7 @@ from paceline.data.augment import crop as augment
 from paceline.data.batches import build_eval_batches, build_train_batches
 from paceline.data.draws import Draws, initializer_seed, op_key
 from paceline.data.order import slice_indices
-from paceline.experiment.experiment import Data, Experiment, Optimizer
+from paceline.experiment.experiment import Augmentation, Experiment, Loss, Scaling
 from paceline.formats.arrays import in_memory
 from paceline.maths.replica import build_targets
 from tiny import number
@@ -27,12 +27,12 @@ from tiny import number
 # failure.
 GOLDEN_ORDER = "29f9d8dce13fcc6535feab1a058128fe17a5bf51231435d68cf7e0dc45ca0389"
 GOLDEN_FEATURES = {
-    "crop": (Data(padding=4), "26e351f3d90268b6"),
-    "flip": (Data(flip=True), "ca36930e1f142d63"),
-    "alternating flip": (Data(flip=True, alternate_flip=True), "3b26c9188f6c7a6b"),
-    "crop and flip": (Data(padding=4, flip=True), "2d0cd71e2b827619"),
-    "cutout": (Data(cutout=9), "c7f4f6354000d465"),
-    "mixup": (Data(mixup=0.4), "4b19473a05fa4ed4"),
+    "crop": (Augmentation(padding=4), "26e351f3d90268b6"),
+    "flip": (Augmentation(flip=True), "ca36930e1f142d63"),
+    "alternating flip": (Augmentation(flip=True, alternate_flip=True), "3b26c9188f6c7a6b"),
+    "crop and flip": (Augmentation(padding=4, flip=True), "2d0cd71e2b827619"),
+    "cutout": (Augmentation(cutout=9), "c7f4f6354000d465"),
+    "mixup": (Augmentation(mixup=0.4), "4b19473a05fa4ed4"),
 }
 GOLDEN_KEYS = [
     [-2540988603501221065, 5815074143311781760],
@@ -40,7 +40,8 @@ GOLDEN_KEYS = [
 ]
 GOLDEN_SEEDS = [1620184202, 976189129]
 
-UNIT = Data(scaling="unit")
+PLAIN = Augmentation()
+UNIT = Scaling("unit")
 
 
 def indices(step, replica, size, replicas, replica_batch_size, seed=0):
@@ -147,12 +148,13 @@ def crop_and_flip_by_numpy(picture, pad, flip, row, column, mirror):
     return crop[:, ::-1] if flip and mirror % 2 else crop
 
 
-def train_batch(data, step=0, replica=0, shape=(8, 6, 3), size=40, seed=5, **changes):
+def train_batch(settings, step=0, replica=0, shape=(8, 6, 3), size=40, seed=5, **changes):
     """A prepared batch of eight with its raw pictures and their indices, of an experiment with two
     replicas."""
     images = np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
     labels = np.arange(size) % 10
-    experiment = replace(Experiment(data=data, global_batch_size=16, seed=seed), **changes)
+    experiment = Experiment(augment=settings, scaling=UNIT, global_batch_size=16, seed=seed)
+    experiment = replace(experiment, **changes)
     batch_of = build_train_batches(
         experiment, in_memory(images, labels), build_targets(experiment, 10)
     )
@@ -197,7 +199,7 @@ def test_random_numbers_are_roughly_uniform_and_independent():
 @pytest.mark.parametrize(("padding", "flip"), [(0, False), (0, True), (2, False), (4, True)])
 def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
     for step, replica in [(0, 0), (3, 1)]:
-        batch, raw, chosen = train_batch(replace(UNIT, padding=padding, flip=flip), step, replica)
+        batch, raw, chosen = train_batch(Augmentation(padding=padding, flip=flip), step, replica)
         names = ("crop/row", "crop/column", "flip")
         numbers = [drawn_by_numpy(name, 5, step // 2, chosen) for name in names]
         wanted = [
@@ -210,25 +212,28 @@ def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
 
 
 @pytest.mark.parametrize(
-    "data",
+    "settings",
     [
-        replace(UNIT, padding=2, flip=True, cutout=3),
-        replace(UNIT, saturation=0.4, hue=0.1, rand_augment=2, random_erasing=0.5),
+        Augmentation(padding=2, flip=True, cutout=3),
+        Augmentation(saturation=0.4, hue=0.1, rand_augment=2, random_erasing=0.5),
     ],
 )
-def test_an_example_is_augmented_alike_whatever_replica_prepares_it(data):
-    by_two = [train_batch(data, 1, replica)[0].images for replica in (0, 1)]
+def test_an_example_is_augmented_alike_whatever_replica_prepares_it(settings):
+    by_two = [train_batch(settings, 1, replica)[0].images for replica in (0, 1)]
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), np.uint8)
-    alone = Experiment(data=data, global_batch_size=16, replicas=1, seed=5)
+    alone = Experiment(augment=settings, scaling=UNIT, global_batch_size=16, replicas=1, seed=5)
     split = in_memory(images, np.arange(40) % 10)
     whole = build_train_batches(alone, split, build_targets(alone, 10))(number(1), number(0))
     np.testing.assert_array_equal(np.concatenate(by_two), whole.images)
 
 
 def test_alternating_flips_change_every_epoch_and_are_random_at_first():
-    data, examples = Data(flip=True, alternate_flip=True), tf.range(1000, dtype=tf.int64)
+    settings, examples = (
+        Augmentation(flip=True, alternate_flip=True),
+        tf.range(1000, dtype=tf.int64),
+    )
     first, second, third = (
-        augment.mirrored(data, Draws(7, number(epoch), examples)).numpy() for epoch in range(3)
+        augment.mirrored(settings, Draws(7, number(epoch), examples)).numpy() for epoch in range(3)
     )
     assert np.all(first != second)
     assert np.array_equal(first, third)
@@ -243,12 +248,10 @@ def test_a_golden_digest_pins_the_order():
 @pytest.mark.parametrize("feature", GOLDEN_FEATURES)
 def test_a_golden_digest_pins_each_augmentation(feature):
     """Whole numbers only, so that the digest is the same on every kind of CPU."""
-    data, golden = GOLDEN_FEATURES[feature]
-    batch, _, _ = train_batch(
-        replace(data, scaling="unit"), step=12_345, shape=(32, 32, 3), size=50, seed=7
-    )
-    seen = np.round(batch.targets.numpy() * 1e4).astype("<i4") if data.mixup else batch.images
-    assert sha256(seen if data.mixup else to_pixels(seen))[:16] == golden
+    settings, golden = GOLDEN_FEATURES[feature]
+    batch, _, _ = train_batch(settings, step=12_345, shape=(32, 32, 3), size=50, seed=7)
+    seen = np.round(batch.targets.numpy() * 1e4).astype("<i4") if settings.mixup else batch.images
+    assert sha256(seen if settings.mixup else to_pixels(seen))[:16] == golden
 
 
 def test_golden_numbers_pin_the_keys_of_operations_and_initial_weights():
@@ -259,8 +262,8 @@ def test_golden_numbers_pin_the_keys_of_operations_and_initial_weights():
 
 
 def test_an_augmentation_leaves_the_choices_of_the_others_alone():
-    plain, _, _ = train_batch(replace(UNIT, padding=2, flip=True), shape=(16, 16, 3))
-    more, _, _ = train_batch(replace(UNIT, padding=2, flip=True, cutout=5), shape=(16, 16, 3))
+    plain, _, _ = train_batch(Augmentation(padding=2, flip=True), shape=(16, 16, 3))
+    more, _, _ = train_batch(Augmentation(padding=2, flip=True, cutout=5), shape=(16, 16, 3))
     kept = more.images.numpy() != 0
     assert 0.8 < kept.mean() < 1
     np.testing.assert_array_equal(more.images.numpy()[kept], plain.images.numpy()[kept])
@@ -268,8 +271,8 @@ def test_an_augmentation_leaves_the_choices_of_the_others_alone():
 
 @pytest.mark.parametrize("side", [1, 4, 5])
 def test_cutout_blanks_one_square_around_a_random_pixel(side):
-    batch, _, chosen = train_batch(replace(UNIT, cutout=side))
-    plain, _, _ = train_batch(UNIT)
+    batch, _, chosen = train_batch(Augmentation(cutout=side))
+    plain, _, _ = train_batch(PLAIN)
     rows, columns = (drawn_by_numpy(f"cutout/{axis}", 5, 0, chosen) for axis in ("row", "column"))
     for picture, without, row, column in zip(
         batch.images.numpy(), plain.images.numpy(), rows, columns, strict=True
@@ -282,15 +285,15 @@ def test_cutout_blanks_one_square_around_a_random_pixel(side):
 
 
 def test_cutout_has_its_whole_area_where_it_does_not_stick_out():
-    batch, _, _ = train_batch(replace(UNIT, cutout=4), shape=(40, 40, 3), seed=1)
+    batch, _, _ = train_batch(Augmentation(cutout=4), shape=(40, 40, 3), seed=1)
     areas = (batch.images.numpy() == 0).all(-1).sum((1, 2))
     assert areas.max() == 16
     assert areas.min() >= 4
 
 
 def test_mixup_blends_opposite_examples_and_their_labels_with_one_share():
-    mixed, _, _ = train_batch(replace(UNIT, mixup=0.4))
-    plain, _, _ = train_batch(UNIT)
+    mixed, _, _ = train_batch(Augmentation(mixup=0.4))
+    plain, _, _ = train_batch(PLAIN)
     np.testing.assert_allclose(mixed.targets.numpy().sum(1), 1, rtol=1e-6)
     assert mixed.targets.numpy().min() >= 0
     own, other = plain.targets.numpy(), plain.targets.numpy()[::-1]
@@ -303,9 +306,9 @@ def test_mixup_blends_opposite_examples_and_their_labels_with_one_share():
 
 
 def test_mixup_differs_by_step_and_replica_and_repeats_exactly():
-    data = replace(UNIT, mixup=1.0)
+    settings = Augmentation(mixup=1.0)
     digests = [
-        sha256(train_batch(data, step, replica)[0].targets.numpy())
+        sha256(train_batch(settings, step, replica)[0].targets.numpy())
         for step, replica in [(0, 0), (0, 0), (0, 1), (1, 0)]
     ]
     assert digests[0] == digests[1]
@@ -313,23 +316,23 @@ def test_mixup_differs_by_step_and_replica_and_repeats_exactly():
 
 
 def test_label_smoothing_spreads_its_share_over_all_classes():
-    batch, _, _ = train_batch(UNIT, optimizer=Optimizer(label_smoothing=0.2))
+    batch, _, _ = train_batch(PLAIN, loss=Loss(label_smoothing=0.2))
     wanted = np.full((8, 10), 0.02)
     wanted[np.arange(8), batch.labels.numpy()] += 0.8
     np.testing.assert_allclose(batch.targets.numpy(), wanted, rtol=1e-6)
 
 
 def test_scalings_agree_with_numpy():
-    unit, raw, _ = train_batch(UNIT)
+    unit, raw, _ = train_batch(PLAIN)
     raw = raw.astype(np.float64)
     np.testing.assert_array_equal(unit.images.numpy(), raw / 128 - 1)
     mean, std = (10.0, 20.0, 30.0), (2.0, 50.0, 60.0)
-    by_channel, _, _ = train_batch(Data(scaling="mean_std", mean=mean, std=std))
+    by_channel, _, _ = train_batch(PLAIN, scaling=Scaling("mean_std", mean, std))
     np.testing.assert_allclose(by_channel.images.numpy(), (raw - mean) / std, rtol=1e-5, atol=1e-6)
-    standardised, _, _ = train_batch(Data(scaling="standardise"))
+    standardized, _, _ = train_batch(PLAIN, scaling=Scaling("standardize"))
     centred = raw - raw.mean((1, 2, 3), keepdims=True)
     np.testing.assert_allclose(
-        standardised.images.numpy(),
+        standardized.images.numpy(),
         centred / raw.std((1, 2, 3), keepdims=True),
         rtol=1e-4,
         atol=1e-5,
@@ -339,14 +342,14 @@ def test_scalings_agree_with_numpy():
 def test_standardising_a_flat_picture_gives_zeros_not_nan():
     flat = np.full((4, 8, 8, 3), 77, np.uint8)
     batch = build_eval_batches(
-        Experiment(data=Data(scaling="standardise")), in_memory(flat, np.zeros(4, int)), 10, 4
+        Experiment(scaling=Scaling("standardize")), in_memory(flat, np.zeros(4, int)), 10, 4
     )(number(0))
     np.testing.assert_array_equal(batch.images.numpy(), np.zeros_like(flat))
 
 
 def test_grey_pictures_are_scaled_by_the_first_channels_numbers():
     batch, raw, _ = train_batch(
-        Data(scaling="mean_std", mean=(10.0, 0.0, 0.0), std=(4.0, 1.0, 1.0)), shape=(8, 6, 1)
+        PLAIN, shape=(8, 6, 1), scaling=Scaling("mean_std", (10.0, 0.0, 0.0), (4.0, 1.0, 1.0))
     )
     np.testing.assert_allclose(batch.images.numpy(), (raw.astype(np.float64) - 10) / 4, rtol=1e-6)
 
@@ -354,8 +357,9 @@ def test_grey_pictures_are_scaled_by_the_first_channels_numbers():
 def test_evaluation_batches_are_scaled_not_augmented_and_padded_with_weight_zero():
     images = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), np.uint8)
     experiment = Experiment(
-        data=replace(UNIT, padding=4, flip=True, cutout=4, mixup=1.0),
-        optimizer=Optimizer(label_smoothing=0.1),
+        augment=Augmentation(padding=4, flip=True, cutout=4, mixup=1.0),
+        scaling=UNIT,
+        loss=Loss(label_smoothing=0.1),
     )
     batch_of = build_eval_batches(experiment, in_memory(images, np.arange(7)), 10, 4)
     first, second, beyond = (batch_of(number(n)) for n in range(3))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines.table import ENGINES, find_connect
 from paceline.engines.tf_pairs import Collectives
-from paceline.experiment.experiment import Model, Sync
+from paceline.experiment.experiment import Average, Model, Sync
 from paceline.experiment.schedule import Rates, rates_at, rates_table
 from paceline.kernels.library import why_unavailable
 from paceline.maths.evaluation import num_batches, summarize
@@ -213,7 +213,7 @@ def test_a_wrong_order_of_gathered_vectors_is_noticed_before_training(mirrored, 
 )
 def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(mirrored, kernels):
     experiment = replace(EXPERIMENT, kernels=kernels, model=Model(depth=8, width=8))
-    core = build_tiny_core(with_optimizer(experiment, clip_norm=1.0, ema=0.9))
+    core = build_tiny_core(replace(with_optimizer(experiment, clip_norm=1.0), average=Average(0.9)))
     assert core.template.kernels == kernels
     assert train(build_engine(core, mirrored(2)), (2,)) == train(
         build_engine(core, side_by_side=4), (2,)
@@ -297,8 +297,8 @@ def dense_model(seed=0):
 def by_keras(core, params, split="test"):
     """Accuracy, loss and top five of every example of a split, once."""
     images, labels = core.splits[split].read(tf.range(core.splits[split].size, dtype=tf.int64))
-    data = core.experiment.data
-    x = ((images.numpy().astype(float) - data.mean) / data.std).reshape(len(images), -1)
+    scaling = core.experiment.scaling
+    x = ((images.numpy().astype(float) - scaling.mean) / scaling.std).reshape(len(images), -1)
     kernel, bias = params[:-CLASSES].astype(float).reshape(-1, CLASSES), params[-CLASSES:]
     logits, labels = x @ kernel + bias, labels.numpy()
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
@@ -336,7 +336,9 @@ def test_a_split_that_fills_its_last_batch_is_counted_once():
 
 
 def test_the_moving_average_is_evaluated_where_there_is_one():
-    core = build_tiny_core(with_optimizer(ema=0.9), dense_model(), build_source(test=100))
+    core = build_tiny_core(
+        replace(EXPERIMENT, average=Average(0.9)), dense_model(), build_source(test=100)
+    )
     state = core.initial_state()
     np.testing.assert_array_equal(state.vectors["ema"], state.vectors["params"])
     other = core.initial_state().vectors["params"][::-1].copy()
@@ -350,7 +352,7 @@ def test_the_moving_average_is_evaluated_where_there_is_one():
 
 def test_the_moving_average_is_evaluated_with_statistics_of_its_own():
     """With those of the last weights, ResNet-20 had lost six points after ten epochs."""
-    core = build_tiny_core(with_optimizer(ema=0.9), build_small_model())
+    core = build_tiny_core(replace(EXPERIMENT, average=Average(0.9)), build_small_model())
     engine = build_engine(core)
     engine.load(core.initial_state())
     engine.advance(0, 5)

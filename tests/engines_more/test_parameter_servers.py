@@ -50,7 +50,7 @@ EVERYTHING = (
     "adamw",
     "--optimizer.clip-norm",
     "0.5",
-    "--optimizer.ema",
+    "--average.decay",
     "0.9",
     "--schedule.rate",
     "0.01",

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment, Optimizer, Schedule, Sync
+from paceline.experiment.experiment import Experiment, Loss, Optimizer, Schedule, Sync
 from paceline.experiment.plan import build_plan
 from paceline.experiment.recipes.table import RECIPES, get_recipe
 from paceline.experiment.schedule import learning_rate
@@ -59,8 +59,8 @@ def test_whatever_decides_the_numbers_changes_the_digest(changes):
             "precision is 'float64'; it must be one of 'float32', 'bfloat16', 'float16'",
         ),
         (
-            {"optimizer": Optimizer(class_weights="equal")},
-            "optimizer.class_weights is 'equal'; it must be numbers, or 'balanced'",
+            {"loss": Loss(class_weights="equal")},
+            "loss.class-weights is 'equal'; it must be numbers, or 'balanced'",
         ),
         ({"sync": Sync(method="rarely")}, "sync.method is 'rarely'; it must be one of"),
         ({"replicas": 0}, "replicas is 0; it must be 1 to 65,536"),
@@ -70,7 +70,7 @@ def test_whatever_decides_the_numbers_changes_the_digest(changes):
         ),
         ({"epochs": 0.0}, "nothing to train"),
         ({"sync": Sync(max_staleness=4)}, "sync.max-staleness is 4 with sync.method gradients"),
-        ({"optimizer": Optimizer(beta_2=1.0)}, r"optimizer.beta-2 is 1.0; it must be in \[0, 1\)"),
+        ({"optimizer": Optimizer(beta_2=1.0)}, "optimizer.beta-2 is 1.0; it must be 0 to below 1"),
         ({"schedule": Schedule(boundaries=(1, 2), factors=(0.1,))}, "must have the same length"),
     ],
 )
@@ -151,10 +151,10 @@ def test_the_papers_recipes_have_the_papers_settings(depth):
     )
     assert (
         recipe.data.source,
-        recipe.data.padding,
-        recipe.data.flip,
-        recipe.data.cutout,
-        recipe.data.mixup,
+        recipe.augment.padding,
+        recipe.augment.flip,
+        recipe.augment.cutout,
+        recipe.augment.mixup,
     ) == ("cifar10", 4, True, 0, 0)
     assert abs(plan.total_steps - 64_000) < 100
 
@@ -182,9 +182,9 @@ SEED_SYSTEMS = {
         "model.norm_epsilon": 1e-3,
         "model.initializer": "he_fan_out",
         "data.source": "cifar10",
-        "data.padding": 2,
-        "data.flip": True,
-        "data.scaling": "standardise",
+        "augment.padding": 2,
+        "augment.flip": True,
+        "scaling.method": "standardize",
         "data.validation": 0,
         "optimizer.name": "sgd",
         "optimizer.momentum": 0.9,
@@ -209,9 +209,9 @@ SEED_SYSTEMS = {
         "model.norm_epsilon": 1e-5,
         "model.initializer": "glorot_uniform",
         "data.source": "cifar10",
-        "data.padding": 4,
-        "data.flip": True,
-        "data.scaling": "unit",
+        "augment.padding": 4,
+        "augment.flip": True,
+        "scaling.method": "unit",
         "data.validation": 5_000,
         "optimizer.name": "sgd",
         "optimizer.momentum": 0.9,
@@ -237,9 +237,9 @@ SEED_SYSTEMS = {
         "model.norm_epsilon": 1e-5,
         "model.initializer": "he_normal",
         "data.source": "cifar10",
-        "data.padding": 4,
-        "data.flip": True,
-        "data.scaling": "standardise",
+        "augment.padding": 4,
+        "augment.flip": True,
+        "scaling.method": "standardize",
         "data.validation": 0,
         "optimizer.name": "sgd",
         "optimizer.momentum": 0.9,

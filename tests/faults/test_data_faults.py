@@ -243,7 +243,7 @@ def test_workers_start_again_while_data_cannot_be_read_and_a_lasting_fault_is_on
             mend()
 
     monkeypatch.setattr(restarts, "time", SimpleNamespace(sleep=sleep))
-    flags = ("--data.source", "arrays", "--data.dir", "data", "--data.padding", "0")
+    flags = ("--data.source", "arrays", "--data.dir", "data", "--augment.padding", "0")
     sizes = ("--steps", "2", "--global-batch-size", "4", "--evaluate-every", "0")
     ended = paceline_here(
         "train", "smoke", *flags, *sizes, "--max-restarts", "2", "--run-dir", "run", cwd=tmp_path

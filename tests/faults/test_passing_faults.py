@@ -356,7 +356,7 @@ def test_a_training_survives_data_that_are_gone_for_a_while(tmp_path: Path, seco
     flags = (
         *("--data.source", "tfrecord", "--data.dir", "data", "--data.image-size", "8"),
         *("--global-batch-size", "4", "--replicas", "2", "--steps", "400", "--model.width", "8"),
-        *("--data.padding", "0", "--save-every", "40", "--evaluate-every", "0"),
+        *("--augment.padding", "0", "--save-every", "40", "--evaluate-every", "0"),
     )
     calm = paceline("train", "smoke", *flags, "--run-dir", "calm", cwd=tmp_path)
     assert calm.code == 0, calm

@@ -105,7 +105,7 @@ def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -
         (("--model.depth", "6000002"), "model.depth is 6000002; it must be at most 4,096"),
         (("--schedule.rate", "nan"), "schedule.rate is nan; it must be a finite number"),
         (("--replicas", "-2"), "replicas is -2"),
-        (("--data.std", "1", "nan", "1"), "data.std is nan; it must be a finite number"),
+        (("--scaling.std", "1", "nan", "1"), "scaling.std is nan; it must be a finite number"),
     ],
 )
 def test_a_number_that_cannot_work_is_refused_before_anything_starts(

@@ -16,7 +16,7 @@ from paceline.data.batches import build_eval_batches, build_train_batches, image
 from paceline.data.draws import Draws
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment
+from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
 from paceline.formats.encoded.boxes import area_box, short_side, short_side_box
 from paceline.formats.encoded.decode import decode_any
 from paceline.formats.encoded.headers import read_headers
@@ -333,8 +333,13 @@ def split_of(count=24):
 
 def train_function(split, replicas, crop):
     """step -> images and labels of the global batch."""
-    data = Data(image_size=SIZE, flip=True, crop=crop)
-    experiment = Experiment(data=data, global_batch_size=8, replicas=replicas, seed=5)
+    experiment = Experiment(
+        data=Data(image_size=SIZE),
+        augment=Augmentation(flip=True, crop=crop),
+        global_batch_size=8,
+        replicas=replicas,
+        seed=5,
+    )
     batch = build_train_batches(experiment, split, build_targets(experiment, 24))
 
     @tf.function(autograph=False)
@@ -375,7 +380,9 @@ def test_a_training_crop_is_a_part_of_its_picture_and_half_are_mirrored():
         ),
     )
     experiment = Experiment(
-        data=Data(image_size=SIZE, flip=True, scaling="mean", mean=(0, 0, 0)),
+        data=Data(image_size=SIZE),
+        augment=Augmentation(flip=True),
+        scaling=Scaling("mean", (0, 0, 0)),
         global_batch_size=64,
         replicas=1,
     )
@@ -391,7 +398,7 @@ def test_a_training_crop_is_a_part_of_its_picture_and_half_are_mirrored():
 
 def test_evaluation_batches_hold_every_encoded_picture_once():
     split = split_of(7)
-    experiment = Experiment(data=Data(image_size=SIZE, scaling="mean", mean=(1, 2, 3)))
+    experiment = Experiment(data=Data(image_size=SIZE), scaling=Scaling("mean", (1, 2, 3)))
     batch = tf.function(build_eval_batches(experiment, split, 24, 5), autograph=False)
     batches = [batch(number(k)) for k in range(2)]
     weights = np.concatenate([one.weights for one in batches])
@@ -415,15 +422,19 @@ def test_small_pictures_of_one_size_are_enlarged():
     split = Split(
         8, lambda indices: (tf.gather(tf.constant(pixels), indices), tf.cast(indices, tf.int32))
     )
-    data = Data(image_size=SIZE, scaling="mean", mean=(0, 0, 0))
-    experiment = Experiment(data=data, global_batch_size=8, replicas=1)
+    experiment = Experiment(
+        data=Data(image_size=SIZE),
+        scaling=Scaling("mean", (0, 0, 0)),
+        global_batch_size=8,
+        replicas=1,
+    )
     images = build_eval_batches(experiment, split, 8, 8)(number(0)).images.numpy()
     wanted = np.asarray(Image.fromarray(pixels[3]).resize((60, 40), Image.BILINEAR))[:, 10:50]
     assert np.abs(images[3] - wanted).mean() < 1
     assert build_train_batches(experiment, split, build_targets(experiment, 8))(
         number(0), number(0)
     ).images.shape == (8, SIZE, SIZE, 3)
-    assert image_shape(data, Source(split, split, ("a",), (20, 30, 3))) == (SIZE, SIZE, 3)
+    assert image_shape(experiment, Source(split, split, ("a",), (20, 30, 3))) == (SIZE, SIZE, 3)
 
 
 def test_scaling_takes_means_and_deviations():
@@ -434,21 +445,23 @@ def test_scaling_takes_means_and_deviations():
     )
     data = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist())}
     np.testing.assert_array_equal(
-        scale(Data(scaling="mean", **data), tf.constant(pixels)), pixels - mean
+        scale(Scaling("mean", **data), tf.constant(pixels)), pixels - mean
     )
     np.testing.assert_array_equal(
-        scale(Data(scaling="mean_std", **data), tf.constant(pixels)), (pixels - mean) / std
+        scale(Scaling("mean_std", **data), tf.constant(pixels)), (pixels - mean) / std
     )
 
 
 @pytest.mark.parametrize(
-    ("data", "line"),
-    [(Data(), "data.image-size is 0"), (Data(image_size=224, padding=4), "data.padding is 4")],
+    ("size", "padding", "line"), [(0, 0, "data.image-size is 0"), (224, 4, "augment.padding is 4")]
 )
-def test_what_encoded_pictures_need_is_said(data, line):
+def test_what_encoded_pictures_need_is_said(size, padding, line):
     split = Split(1, lambda indices: (indices, indices))
     with pytest.raises(UserError, match=line):
-        image_shape(data, Source(split, split, ("a",), None))
+        image_shape(
+            Experiment(data=Data(image_size=size), augment=Augmentation(padding=padding)),
+            Source(split, split, ("a",), None),
+        )
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"there are no real pictures in {REAL}")

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from paceline.data.build import build_source
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
 from paceline.formats.tfrecord import index
 from paceline.formats.tfrecord.frames import Shard, find_offsets, framed
 from paceline.formats.tfrecord.index import FILE_NAME, ShardIndex, load_index
@@ -22,7 +22,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 
 def build(folder):
-    return build_source(Data(source="tfrecord", dir=str(folder), first_label=1))
+    return build_source(Data(source="tfrecord", dir=str(folder)), Records(first_label=1))
 
 
 @pytest.mark.parametrize("is_writable", [True, False])

@@ -16,7 +16,7 @@ from paceline.runs.folder import RunFolder
 from paceline.storage.files import sealed
 
 FLAGS = (
-    *("train", "smoke", "--data.dir", "data", "--data.image-size", "8", "--data.padding", "0"),
+    *("train", "smoke", "--data.dir", "data", "--data.image-size", "8", "--augment.padding", "0"),
     *("--global-batch-size", "4", "--evaluate-every", "0", "--steps", "3"),
     *("--replicas", "2"),
 )

@@ -23,7 +23,7 @@ from test_spark import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
 
 from helpers import paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Augmentation, Data, Scaling
 from paceline.formats.encoded import prepare as encoded
 from paceline.formats.encoded.boxes import Box
 from paceline.formats.encoded.headers import read_headers
@@ -93,20 +93,18 @@ def test_point_1_a_jpeg_and_other_files_with_the_same_pixels_get_the_same_predic
 
 
 def runs_to_repeat(folder: Path) -> dict[str, RunFolder]:
-    shapes = {"train_size": 32, "test_size": 4}
-    data = {
-        "pictures": None,
-        "grey": None,
-        "shapes": Data(**shapes, scaling="standardise"),
-        "enlarged": Data(**shapes, image_size=48, scaling="unit"),
-        "smaller window": Data(**shapes, crop_size=27, scaling="mean"),
-        "larger window": Data(**shapes, crop_size=37, padding_mode="reflect"),
+    shapes = replace(SMALL, data=Data(train_size=32, test_size=4))
+    large = Data(train_size=32, test_size=4, image_size=48)
+    reflected = Augmentation(crop_size=37, padding_mode="reflect")
+    experiments = {
+        "shapes": replace(shapes, scaling=Scaling("standardize")),
+        "enlarged": replace(shapes, data=large, scaling=Scaling("unit")),
+        "smaller window": replace(
+            shapes, augment=Augmentation(crop_size=27), scaling=Scaling("mean")
+        ),
+        "larger window": replace(shapes, augment=reflected),
     }
-    runs = {
-        name: make_run(folder / name, replace(SMALL, data=each))[0]
-        for name, each in data.items()
-        if each
-    }
+    runs = {name: make_run(folder / name, each)[0] for name, each in experiments.items()}
     return runs | {"pictures": make_pictures_run(folder)[0], "grey": make_grey_run(folder)[0]}
 
 
@@ -123,9 +121,9 @@ def test_point_1_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_pat
     see_through.putalpha(Image.linear_gradient("L").resize((70, 51)))
     files += [encode(see_through, "GIF"), encode(see_through, "WEBP", lossless=True, exact=True)]
     for name, run in runs_to_repeat(tmp_path).items():
-        predictor, data = load_predictor(run.path), run.experiment().data
+        predictor, experiment = load_predictor(run.path), run.experiment()
         shape = run.data_facts()["image_shape"]
-        steps = json.loads(json.dumps(describe_preprocessing(data, shape and tuple(shape))))
+        steps = json.loads(json.dumps(describe_preprocessing(experiment, shape and tuple(shape))))
         readable = [each for each in files if not each.startswith(b"II*")]  # TIFF
         ours = predictor._prepare(readable).numpy()
         for each, found in zip(readable, ours, strict=True):
@@ -230,7 +228,7 @@ def test_point_1_two_hundred_pictures_in_five_formats_are_the_same_to_all(
     serve = tf.saved_model.load(str(tmp_path / "model.savedmodel")).signatures["serving_default"]
     model = keras.models.load_model(tmp_path / "model.keras")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    steps = describe_preprocessing(pictures.experiment().data, None)
+    steps = describe_preprocessing(pictures.experiment(), None)
     for kind in files[0]:
         contents = [each[kind] for each in files]
         pixels = np.stack([documented().prepare(io.BytesIO(data), steps) for data in contents])

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from paceline.data.build import build_source
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import explain
 from paceline.formats.tfrecord import example, index
 from paceline.formats.tfrecord.frames import framed
@@ -33,8 +33,12 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
-def build(folder, **options):
-    return build_source(Data(source="tfrecord", dir=str(folder), **({"first_label": 1} | options)))
+FROM_1 = Records(first_label=1)
+
+
+def build(folder, skip_bad=False, **options):
+    data = Data(source="tfrecord", dir=str(folder), skip_bad=skip_bad)
+    return build_source(data, dataclasses.replace(FROM_1, **options))
 
 
 def write_records(file, rows):
@@ -208,9 +212,9 @@ def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
     file = write_imagenet(tmp_path / "data") / "train-00001-of-00003"
     (DAMAGE | LATE_DAMAGE)[name][0](file, offsets_of(file))
     lost = DAMAGE[name][3] if name in DAMAGE else 1
-    data = Data(source="tfrecord", dir=str(tmp_path / "data"), first_label=1, skip_bad=True)
+    data = Data(source="tfrecord", dir=str(tmp_path / "data"), skip_bad=True)
     said = io.StringIO()
-    first, second = (build_tfrecord(data, Console(file=said, width=500)) for _ in range(2))
+    first, second = (build_tfrecord(data, FROM_1, Console(file=said, width=500)) for _ in range(2))
     assert first.train.size == second.train.size == 15 - lost
     everything = tf.range(first.train.size, dtype=tf.int64)
     read = [source.train.read(everything)[0].numpy().tolist() for source in (first, second)]
@@ -220,7 +224,7 @@ def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
     assert_one_line(lines[0], "left out 1 bad record", file)
     if name in DAMAGE or "label" not in name:
         with pytest.raises(UserError):  # the same index, without skipping
-            build_tfrecord(dataclasses.replace(data, skip_bad=False))
+            build_tfrecord(dataclasses.replace(data, skip_bad=False), FROM_1)
 
 
 def test_a_damaged_gzip_file_is_an_error_or_read_up_to_the_damage(tmp_path):
@@ -241,8 +245,6 @@ def test_a_damaged_gzip_file_is_an_error_or_read_up_to_the_damage(tmp_path):
     [
         ({"image_key": "image/encode"}, "did you mean 'image/encoded'"),
         ({"label_key": "label"}, "label-key"),
-        ({"first_label": 2}, "first-label is 2"),
-        ({"raw_shape": (32, 32)}, "raw-shape is (32, 32)"),
         ({"dir": ""}, "--data.dir"),
         ({"dir": "/nothing"}, "no folder /nothing"),
         ({"dir": "empty"}, "no shards"),

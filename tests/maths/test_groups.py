@@ -10,18 +10,21 @@ import tensorflow as tf
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines_more.parameter_server.server import layer_bounds
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Optimizer, Schedule, Sync
+from paceline.experiment.experiment import Augmentation, Average, Optimizer, Schedule, Sync
+from paceline.experiment.groups import groups_of
 from paceline.experiment.phases import Phase, build_phases
 from paceline.experiment.plan import Plan, build_plan
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.schedule import Rates, rates_table
 from paceline.maths import grouped_update as groups
 from paceline.maths import muon
+from paceline.maths.update import NO_AVERAGE, slot_names
 from tiny import EXPERIMENT, build_tiny_core, with_optimizer
+from tiny import groups as parsed
 
 PARTS = (("a/kernel", (3, 3, 4, 8)), ("a/beta", (8,)), ("b/kernel", (8, 5)), ("b/bias", (5,)))
 SGD = Optimizer(momentum=0.8, nesterov=True, weight_decay=0.01)
-GROUPS = ("a/kernel rule=muon momentum=0.6", "*/beta rate=64 decay=0.5", "b/bias rate=0")
+GROUPS = parsed("a/kernel rule=muon momentum=0.6", "*/beta rate=64 decay=0.5", "b/bias rate=0")
 SIZE = sum(int(np.prod(shape)) for _, shape in PARTS)
 
 
@@ -29,13 +32,13 @@ def random(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def vectors_of(optimizer):
-    names = ("params", *groups.slot_names(optimizer))
+def vectors_of(optimizer, average=NO_AVERAGE):
+    names = ("params", *slot_names(optimizer, average))
     return {name: tf.constant(random(i, SIZE)) for i, name in enumerate(names)}
 
 
 def row_of(optimizer, decay=1.0, rate=0.1):
-    factors = [group.rate for group in groups.parse_groups(optimizer)]
+    factors = [group.rate for group in groups_of(optimizer)]
     numbers = [rate, 1, 1, decay, *(rate * factor for factor in factors)]
     return Rates.of_row(tf.constant(numbers, tf.float32))
 
@@ -86,14 +89,17 @@ def test_three_iterations_bring_most_singular_values_near_one():
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adamw"])
 def test_slices_between_variables_give_the_bits_of_the_whole(name):
-    optimizer = replace(SGD, name=name, ema=0.9, groups=("a/kernel rule=muon", "*/beta rate=3"))
-    vectors, gradient = vectors_of(optimizer), tf.constant(random(9, SIZE))
+    optimizer = replace(SGD, name=name, groups=parsed("a/kernel rule=muon", "*/beta rate=3"))
+    average = Average(0.9)
+    vectors, gradient = vectors_of(optimizer, average), tf.constant(random(9, SIZE))
     row = row_of(optimizer, decay=0.9)
-    whole = tf.function(groups.build_grouped_update(optimizer, PARTS))(vectors, gradient, row)
+    update = groups.build_grouped_update(optimizer, PARTS, average)
+    whole = tf.function(update)(vectors, gradient, row)
     segments = groups.build_segments(optimizer, PARTS)
     found = []
     for start, stop in layer_bounds(PARTS, 3):
-        update = groups.build_segments_update(optimizer, groups.cut(segments, start, stop))
+        own_segments = groups.cut(segments, start, stop)
+        update = groups.build_segments_update(optimizer, own_segments, average)
         own = {key: vector[start:stop] for key, vector in vectors.items()}
         found.append(tf.function(update)(own, gradient[start:stop], row, None))
     for key, vector in whole.items():
@@ -113,7 +119,7 @@ def test_slices_for_servers_are_cut_between_variables_near_equal_shares():
 
 def test_groups_that_change_nothing_give_the_bits_of_no_groups():
     plain = with_optimizer(weight_decay=0.01)
-    grouped = with_optimizer(plain, groups=("*/kernel rate=1",))
+    grouped = with_optimizer(plain, groups=parsed("*/kernel rate=1"))
     digests = [[state.sha256() for state in trained(each)[0]] for each in (plain, grouped)]
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == 3
@@ -142,7 +148,7 @@ def piece_of(core, state, name, vector="params"):
 def test_frozen_weights_stay_bit_for_bit_and_the_others_train(sync):
     """Always, or from a share of the steps on; with decay, momentum and Muon, which would change
     them."""
-    frozen = ("stem_conv/kernel rate=0", "head_dense/kernel until=0.34", "*/kernel rule=muon")
+    frozen = parsed("stem_conv/kernel rate=0", "head_dense/kernel until=0.34", "*/kernel rule=muon")
     experiment = replace(with_optimizer(weight_decay=0.1, groups=frozen), sync=sync)
     states, core = trained(experiment)
     for name, stays, stays_late in (
@@ -158,8 +164,8 @@ def test_frozen_weights_stay_bit_for_bit_and_the_others_train(sync):
 def test_phases_change_with_the_size_of_images_and_with_what_is_frozen():
     experiment = replace(
         EXPERIMENT,
-        data=Data(sizes=(4, 6), size_epochs=(1.0, 2.5)),
-        optimizer=Optimizer(groups=("a rate=0", "b until=0.5")),
+        augment=Augmentation(sizes=(4, 6), size_epochs=(1.0, 2.5)),
+        optimizer=Optimizer(groups=parsed("a rate=0", "b until=0.5")),
         epochs=4,
     )
     plan = build_plan(experiment, 160)
@@ -183,7 +189,7 @@ def test_the_rate_of_a_group_ends_its_curve_when_it_is_frozen():
     experiment = replace(
         get_recipe("smoke"),
         schedule=Schedule(name="one-cycle", rate=2.0),
-        optimizer=Optimizer(groups=("a rate=3 until=0.5", "b rate=0")),
+        optimizer=Optimizer(groups=parsed("a rate=3 until=0.5", "b rate=0")),
     )
     a, b, others = Rates.of_row(rates_table(experiment, Plan(5, 10), 0, 10).T).groups
     np.testing.assert_allclose(a, [6, 4.8, 3.6, 2.4, 1.2, 0, 0, 0, 0, 0], rtol=1e-6)
@@ -192,8 +198,8 @@ def test_the_rate_of_a_group_ends_its_curve_when_it_is_frozen():
 
 
 def test_the_averages_of_weights_and_statistics_follow_their_schedule():
-    optimizer = Optimizer(ema=0.9, ema_every=2, ema_power=3.0, momentum=0.0, weight_decay=0.0)
-    experiment = replace(EXPERIMENT, optimizer=optimizer)
+    optimizer = Optimizer(momentum=0.0, weight_decay=0.0)
+    experiment = replace(EXPERIMENT, optimizer=optimizer, average=Average(0.9, 2, 3.0))
     core = build_tiny_core(replace(experiment, steps=6))
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
     engine.load(core.initial_state())
@@ -217,25 +223,25 @@ def test_the_averages_of_weights_and_statistics_follow_their_schedule():
         ("", "must begin with a pattern of names"),
         ("*/kernel speed=2", "'speed=2' in '.*' is unknown; give 'PATTERN KEY=VALUE"),
         ("*/kernel rate=fast", "'fast' in '.*' is not a number"),
-        ("*/kernel rate=-1", "must have a rate from 0 to 1e9"),
-        ("*/kernel until=2", r"must have until in \[0, 1\], a share of the steps"),
-        ("*/kernel momentum=1", r"must have a momentum in \[0, 1\)"),
-        ("*/kernel rule=sign", "must have no rule, or rule=muon"),
+        ("*/kernel rate=-1", "optimizer.groups.rate is -1.0; it must be 0 to 1,000,000,000"),
+        ("*/kernel until=2", "optimizer.groups.until is 2.0; it must be 0 to 1"),
+        ("*/kernel momentum=1", "optimizer.groups.momentum is 1.0; it must be 0 to below 1"),
+        ("*/kernel rule=sign", "optimizer.groups.rule is 'sign'; it must be one of '', 'muon'"),
     ],
 )
 def test_a_wrong_group_is_a_clear_error(group, message):
     with pytest.raises(UserError, match=message):
-        with_optimizer(groups=(group,))
+        with_optimizer(groups=parsed(group))
 
 
 def test_a_group_that_fits_no_weight_is_an_error_that_lists_names():
     with pytest.raises(
         UserError, match=r"no weight belongs to 'kernel.*the names are stem_conv/ker"
     ):
-        build_tiny_core(with_optimizer(groups=("kernel rate=2",)))
+        build_tiny_core(with_optimizer(groups=parsed("kernel rate=2")))
 
 
 def test_a_momentum_of_its_own_is_for_sgd_and_muon():
-    with pytest.raises(UserError, match="groups of adamw cannot have one"):
-        with_optimizer(name="adamw", groups=("*/kernel momentum=0.5",))
-    with_optimizer(name="adamw", groups=("*/kernel rule=muon momentum=0.5",))
+    with pytest.raises(UserError, match="groups of adamw cannot have their own"):
+        with_optimizer(name="adamw", groups=parsed("*/kernel momentum=0.5"))
+    with_optimizer(name="adamw", groups=parsed("*/kernel rule=muon momentum=0.5"))

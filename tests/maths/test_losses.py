@@ -16,14 +16,18 @@ from paceline.data.build import hold_out
 from paceline.data.source import Split
 from paceline.data.statistics import balanced_weights, channel_statistics, with_numbers
 from paceline.engines.collective import CollectiveEngine
-from paceline.experiment.experiment import Data, Experiment, Optimizer
+from paceline.experiment.experiment import Experiment, Loss, Scaling
 from paceline.maths import loss_scale
 from paceline.maths.losses import build_targets, example_weights
 from paceline.maths.metrics import Tail
 from paceline.runs.checkpoints import newest_variables
-from tiny import EXPERIMENT, build_source, build_tiny_core, number, pictures, with_optimizer
+from tiny import EXPERIMENT, build_source, build_tiny_core, number, pictures
 
 WEIGHTS = tuple(0.25 + 0.5 * k for k in range(10))
+
+
+def with_weights(weights):
+    return replace(EXPERIMENT, loss=Loss(class_weights=weights))
 
 
 # --- weights of classes
@@ -57,7 +61,7 @@ def test_balanced_weights_do_not_read_images_where_labels_are_known():
 
 
 def test_weights_of_classes_are_in_the_loss_and_the_gradient_as_in_keras():
-    core = build_tiny_core(with_optimizer(class_weights=WEIGHTS), model := dense_model())
+    core = build_tiny_core(with_weights(WEIGHTS), model := dense_model())
     gradient, _, tail = call(core, step=1, replica=1)
     batch = core.batch(number(1), number(1))
     weights = np.array(WEIGHTS)[batch.labels.numpy()]
@@ -74,7 +78,7 @@ def test_weights_of_classes_are_in_the_loss_and_the_gradient_as_in_keras():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_a_mixed_example_has_the_weights_of_its_classes_by_their_shares(smoothing):
-    experiment = Experiment(optimizer=Optimizer(class_weights=WEIGHTS, label_smoothing=smoothing))
+    experiment = Experiment(loss=Loss(smoothing, WEIGHTS))
     targets = build_targets(experiment, 10)
     share = np.float32([[0.25], [1.0]])
     mixed = share * targets(tf.constant([3, 9])) + (1 - share) * targets(tf.constant([7, 0]))
@@ -84,16 +88,15 @@ def test_a_mixed_example_has_the_weights_of_its_classes_by_their_shares(smoothin
 
 def test_equal_weights_change_nothing_but_the_scale_of_the_loss():
     plain, doubled = (
-        build_tiny_core(with_optimizer(class_weights=weights), dense_model())
-        for weights in ((), (2.0,) * 10)
+        build_tiny_core(with_weights(weights), dense_model()) for weights in ((), (2.0,) * 10)
     )
     np.testing.assert_allclose(call(doubled)[0], 2 * call(plain)[0], rtol=1e-5, atol=1e-7)
 
 
 def test_the_wrong_number_of_weights_is_one_line(tmp_path: Path) -> None:
-    ended = paceline_here("train", "smoke", "--optimizer.class-weights", "1", "2", cwd=tmp_path)
+    ended = paceline_here("train", "smoke", "--loss.class-weights", "1", "2", cwd=tmp_path)
     assert ended.code == 2
-    assert "optimizer.class-weights has 2 numbers, but there are 10 classes" in ended.err
+    assert "loss.class-weights has 2 numbers, but there are 10 classes" in ended.err
     assert "Traceback" not in ended.err
 
 
@@ -101,7 +104,7 @@ def test_means_from_the_data_are_those_of_numpy():
     for shape in ((8, 8, 3), (8, 8, 1)):
         source = build_source(train=300, shape=shape)
         images = pictures(300, shape, seed=0)[0].reshape(-1, shape[2]).astype(float)
-        mean, std = channel_statistics(Data(), source.train)
+        mean, std = channel_statistics(Experiment(), source.train)
         np.testing.assert_allclose(mean, np.resize(images.mean(0), 3), rtol=1e-12)
         np.testing.assert_allclose(std, np.resize(images.std(0), 3), rtol=1e-9)
 
@@ -114,9 +117,9 @@ def test_means_of_flat_images_divide_by_one():
             tf.zeros_like(indices),
         ),
     )
-    assert channel_statistics(Data(), flat) == ((7.0,) * 3, (1.0,) * 3)
-    numbers = with_numbers(Experiment(data=Data(mean="auto")), flat, 10, {})
-    assert numbers.data == Data(mean=(7.0,) * 3, std=(1.0,) * 3)
+    assert channel_statistics(Experiment(), flat) == ((7.0,) * 3, (1.0,) * 3)
+    numbers = with_numbers(Experiment(scaling=Scaling(mean="auto")), flat, 10, {})
+    assert numbers.scaling == Scaling(mean=(7.0,) * 3, std=(1.0,) * 3)
 
 
 # --- float16
@@ -193,12 +196,17 @@ def train(folder: Path, *flags: str) -> str:
 
 
 def test_a_run_keeps_its_loss_scale_and_the_numbers_from_its_data(tmp_path: Path) -> None:
-    from_data = ("--optimizer.class-weights", "balanced", "--data.mean", "auto")
+    from_data = ("--loss.class-weights", "balanced", "--scaling.mean", "auto")
     train(tmp_path / "parts", *from_data, "--stop-at", "2")
     resumed = train(tmp_path / "parts", *from_data)
     facts = json.loads((tmp_path / "parts/run/config.json").read_text())["data"]
-    by_hand = ("--data.mean", *map(repr, facts["mean"]), "--data.std", *map(repr, facts["std"]))
-    by_hand += ("--optimizer.class-weights", *map(repr, facts["class_weights"]))
+    by_hand = (
+        "--scaling.mean",
+        *map(repr, facts["mean"]),
+        "--scaling.std",
+        *map(repr, facts["std"]),
+    )
+    by_hand += ("--loss.class-weights", *map(repr, facts["class_weights"]))
     assert train(tmp_path / "whole", *by_hand) == resumed
     scale = newest_variables(tmp_path / "parts/run/checkpoints", ("loss_scale",))
     assert {name: float(value) for name, value in scale.items()} == {

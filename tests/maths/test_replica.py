@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Experiment, Loss
 from paceline.experiment.schedule import Rates
 from paceline.maths.metrics import Tail
 from paceline.maths.template import build_template
@@ -126,7 +126,7 @@ def test_gradients_of_a_model_with_kerass_own_batchnorm_agree_with_keras():
 
 
 def test_label_smoothing_is_in_the_loss_and_the_gradient():
-    smooth = with_optimizer(label_smoothing=0.3)
+    smooth = replace(EXPERIMENT, loss=Loss(label_smoothing=0.3))
     core = check_against_keras(smooth, dense_model())
     plain = build_tiny_core(EXPERIMENT, dense_model())
     assert np.abs(call(core)[0] - call(plain)[0]).max() > 1e-3

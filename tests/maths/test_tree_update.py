@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.experiment.experiment import Optimizer
+from paceline.experiment.experiment import Average, Optimizer
 from paceline.experiment.schedule import Rates
 from paceline.maths.tree import tree_sum
-from paceline.maths.update import build_update, decay_mask, slot_names
+from paceline.maths.update import NO_AVERAGE, build_update, decay_mask, slot_names
 
 PARTS = (
     ("conv/kernel", (3, 2)),
@@ -121,7 +121,7 @@ def test_sums_of_whole_subtrees_may_take_the_place_of_their_leaves(workers):
 # --- the rules
 
 
-def run(optimizer, steps=5, rate=0.05):
+def run(optimizer, steps=5, rate=0.05, average=NO_AVERAGE):
     """Five steps from random numbers, by the program: the vectors after each step, and the
     gradients used."""
     random = np.random.default_rng(3)
@@ -130,12 +130,12 @@ def run(optimizer, steps=5, rate=0.05):
         random.normal(size=(steps, SIZE)).astype(np.float32),
     )
     vectors = {"params": params} | {
-        name: np.zeros(SIZE, np.float32) for name in slot_names(optimizer)
+        name: np.zeros(SIZE, np.float32) for name in slot_names(optimizer, average)
     }
-    if optimizer.ema:
+    if average.decay:
         vectors["ema"] = params
     vectors = {name: tf.constant(v) for name, v in vectors.items()}
-    update = tf.function(build_update(optimizer, PARTS), autograph=False)
+    update = tf.function(build_update(optimizer, PARTS, average), autograph=False)
     for n, gradient in enumerate(gradients, 1):
         corrections = 1 - optimizer.momentum**n, 1 - optimizer.beta_2**n
         new = update(vectors, tf.constant(gradient), rates_of(rate, *corrections))
@@ -270,13 +270,13 @@ def test_a_gradient_of_zeros_survives_clipping():
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adamw"])
 def test_the_moving_average_follows_the_new_weights(name):
-    optimizer = replace(PLAIN, name=name, ema=0.8, weight_decay=0.01)
-    _, _, ours = run(optimizer)
+    optimizer = replace(PLAIN, name=name, weight_decay=0.01)
+    _, _, ours = run(optimizer, average=Average(0.8))
     average, _, _ = run(optimizer, steps=0)
     for steps in range(1, 6):
         average = 0.8 * average + 0.2 * run(optimizer, steps)[2]["params"]
     check(ours["ema"], average)
-    np.testing.assert_array_equal(ours["params"], run(replace(optimizer, ema=0.0))[2]["params"])
+    np.testing.assert_array_equal(ours["params"], run(optimizer)[2]["params"])
 
 
 @pytest.mark.parametrize(
@@ -296,33 +296,36 @@ def test_decay_reaches_the_weights_it_is_meant_for(decay, mask):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "slots"),
+    ("name", "average", "slots"),
     [
-        (Optimizer(), ("momentum",)),
-        (Optimizer(name="rmsprop"), ("squares", "momentum")),
-        (Optimizer(name="adamw", ema=0.99), ("momentum", "squares", "ema")),
+        ("sgd", NO_AVERAGE, ("momentum",)),
+        ("rmsprop", NO_AVERAGE, ("squares", "momentum")),
+        ("adamw", Average(0.99), ("momentum", "squares", "ema")),
     ],
 )
-def test_the_slots_of_a_rule_are_part_of_the_state(optimizer, slots):
-    assert slot_names(optimizer) == slots
+def test_the_slots_of_a_rule_are_part_of_the_state(name, average, slots):
+    assert slot_names(Optimizer(name=name), average) == slots
 
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adamw"])
 def test_a_slice_of_the_vectors_is_updated_with_the_same_bits_as_the_whole(name):
     """What parameter servers rely on: a vector may be parted anywhere."""
-    optimizer = replace(PLAIN, name=name, ema=0.9, nesterov=True)
+    optimizer = replace(PLAIN, name=name, nesterov=True)
+    average = Average(0.9)
     random, size = np.random.default_rng(0), 1003
-    names = ("params", *slot_names(optimizer))
+    names = ("params", *slot_names(optimizer, average))
     vectors = {n: tf.constant(np.abs(random.normal(size=size)).astype(np.float32)) for n in names}
     gradient, rates = (
         tf.constant(random.normal(size=size).astype(np.float32)),
         rates_of(0.1, 0.1, 0.001),
     )
-    whole = tf.function(build_update(optimizer, (("w", (size,)),)), autograph=False)(
-        vectors, gradient, rates
-    )
+
+    def update(size):
+        return tf.function(build_update(optimizer, (("w", (size,)),), average), autograph=False)
+
+    whole = update(size)(vectors, gradient, rates)
     for start, stop in [(0, 501), (501, 1003), (7, 8)]:
-        part = tf.function(build_update(optimizer, (("w", (stop - start,)),)), autograph=False)
+        part = update(stop - start)
         own = part({n: v[start:stop] for n, v in vectors.items()}, gradient[start:stop], rates)
         for n in names:
             np.testing.assert_array_equal(own[n].numpy(), whole[n].numpy()[start:stop])

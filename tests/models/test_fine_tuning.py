@@ -24,7 +24,7 @@ from in_process import paceline_here
 from paceline.data.augment import crop as augment
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment, Model, Sync
+from paceline.experiment.experiment import Average, Experiment, Model, Sync
 from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.encoded.prepare import evaluation_images
 from paceline.maths.state import State
@@ -35,7 +35,7 @@ from paceline.models.build import build_model
 from paceline.models.warm_start import scaled_otherwise, start_from
 from paceline.results.export_formats import scaling_layers
 from paceline.runs.checkpoints import newest_variables
-from tiny import EXPERIMENT, build_tiny_core, number, with_optimizer
+from tiny import EXPERIMENT, build_tiny_core, number
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]
 FILE = "mobilenet_1_0_224_tf_no_top.h5"
@@ -91,14 +91,14 @@ def pixels():
 def test_scaling_is_the_applications_own_preprocess_input(name):
     prepare = importlib.import_module(getattr(keras.applications, name).__module__).preprocess_input
     wanted = np.asarray(prepare(pixels().astype(np.float32)))
-    found = augment.scale(own_scaling(name, Data()), tf.constant(pixels())).numpy()
+    found = augment.scale(own_scaling(name), tf.constant(pixels())).numpy()
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-5)
 
 
 def test_applications_have_four_kinds_of_preprocessing():
     kinds = {
-        (data.scaling, data.mean, data.std)
-        for data in (own_scaling(name, Data()) for name in APPLICATIONS)
+        (scaling.method, scaling.mean, scaling.std)
+        for scaling in (own_scaling(name) for name in APPLICATIONS)
     }
     assert kinds == {
         ("bgr_mean", (123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),  # caffe
@@ -110,7 +110,7 @@ def test_applications_have_four_kinds_of_preprocessing():
 
 @pytest.mark.parametrize("name", ["ResNet50", "MobileNet", "DenseNet121", "EfficientNetB0"])
 def test_layers_of_an_export_scale_as_training_does(name):
-    data = own_scaling(name, Data())
+    data = own_scaling(name)
     inputs = keras.Input((16, 16, 3))
     model = keras.Model(inputs, scaling_layers(data, (16, 16, 3), inputs))
     found = model(pixels().astype(np.float32)).numpy()
@@ -119,9 +119,9 @@ def test_layers_of_an_export_scale_as_training_does(name):
 
 def test_another_scaling_than_the_applications_is_noted():
     model = Model(init_from="keras:MobileNet")
-    assert "--data.scaling application" in scaled_otherwise(Experiment(model=model))
-    own = own_scaling("MobileNet", Data())
-    assert scaled_otherwise(Experiment(model=model, data=own)) == ""
+    assert "--scaling.method application" in scaled_otherwise(Experiment(model=model))
+    own = own_scaling("MobileNet")
+    assert scaled_otherwise(Experiment(model=model, scaling=own)) == ""
     assert scaled_otherwise(Experiment()) == ""
 
 
@@ -174,7 +174,7 @@ def test_without_network_one_line_says_which_file_to_put_where(cached: Path) -> 
     [
         (("--model.build", "keras:resnet5O"), "near it are ResNet50"),
         (("--model.init-from", "keras:Foo"), "there is no keras.applications.Foo; there are"),
-        (("--data.scaling", "application"), "the model is no keras.applications"),
+        (("--scaling.method", "application"), "the model is not from keras.applications"),
         (("--model.build", "keras:VGG16", "--model.outputs", "probabilities"), "head of logits"),
         (("--model.build", "keras:VGG16"), "keras:VGG16 cannot be built: Input size must be"),
         (("--model.freeze", "stemm"), "no layer is called stemm or begins so; near it are"),
@@ -183,7 +183,7 @@ def test_without_network_one_line_says_which_file_to_put_where(cached: Path) -> 
     ],
 )
 def test_mistakes_are_one_line(flags: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    small = ("--data.crop-size", "16") if "keras:VGG16" in flags else ()
+    small = ("--augment.crop-size", "16") if "keras:VGG16" in flags else ()
     ended = paceline_here("train", "smoke", *flags, *small, cwd=tmp_path)
     assert ended.code == 2
     assert message in ended.err
@@ -241,7 +241,7 @@ def train_on(core, strategy, steps=2):
 )
 def test_frozen_weights_do_not_move_and_devices_agree(sync, mirrored):
     """With three replicas, the mean of equal numbers would differ from them."""
-    core = build_tiny_core(with_optimizer(replace(FROZEN, sync=sync), ema=0.9))
+    core = build_tiny_core(replace(FROZEN, sync=sync, average=Average(0.9)))
     first, template = core.initial_state(), core.template
     states = [train_on(core, mirrored(count)) for count in (1, 2)]
     assert states[0].sha256() == states[1].sha256()

@@ -9,14 +9,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_order_augment import UNIT, drawn_by_numpy, to_pixels, train_batch
+from test_order_augment import drawn_by_numpy, to_pixels, train_batch
 
 from helpers import paceline, result_of
 from paceline.build import _check_sizes
 from paceline.data.batches import evaluation_images
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Model
+from paceline.experiment.experiment import Augmentation, Average, Data, Experiment, Model, Scaling
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.views import views_of
 from paceline.maths.view_average import mean_over_views, see
@@ -26,14 +26,8 @@ from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, n
 
 SMALL = replace(
     get_recipe("cifar10-speedrun"),
-    data=replace(
-        get_recipe("cifar10-speedrun").data,
-        source="shapes",
-        train_size=80,
-        test_size=30,
-        sizes=(16,),
-        size_epochs=(1.0,),
-    ),
+    data=Data(source="shapes", train_size=80, test_size=30),
+    augment=replace(get_recipe("cifar10-speedrun").augment, sizes=(16,), size_epochs=(1.0,)),
     model=replace(get_recipe("cifar10-speedrun").model, width=8, whitening=40),
     global_batch_size=16,
     replicas=2,
@@ -41,9 +35,9 @@ SMALL = replace(
 )
 FLAGS = (
     *("train", "cifar10-speedrun", "--data.source", "shapes", "--data.train-size", "80"),
-    *("--data.test-size", "30", "--data.sizes", "16", "--data.size-epochs", "1"),
+    *("--data.test-size", "30", "--augment.sizes", "16", "--augment.size-epochs", "1"),
     *("--model.width", "8", "--model.whitening", "40", "--global-batch-size", "16"),
-    *("--epochs", "2", "--optimizer.ema", "0.5", "--optimizer.ema-power", "1"),
+    *("--epochs", "2", "--average.decay", "0.5", "--average.power", "1"),
 )
 
 
@@ -64,12 +58,12 @@ def test_the_covariance_of_whitened_patches_is_the_identity():
 
 def test_the_chief_puts_the_filters_into_the_first_convolution_and_the_average():
     source = build_source(shape=(32, 32, 3))
-    averaged = replace(SMALL, optimizer=replace(SMALL.optimizer, ema=0.9))
+    averaged = replace(SMALL, average=Average(0.9))
     core = build_tiny_core(averaged, source=source)
     first = core.initial_state()
-    state = whiten(first, core.template, source.train, SMALL.data, 30)
+    state = whiten(first, core.template, source.train, SMALL.scaling, 30)
     images = source.train.read(tf.range(30, dtype=tf.int64))[0].numpy()
-    wanted = whitening_filters(images, 2, 1 / np.array(SMALL.data.std)).ravel()
+    wanted = whitening_filters(images, 2, 1 / np.array(SMALL.scaling.std)).ravel()
     for vector in ("params", "ema"):
         np.testing.assert_array_equal(state.vectors[vector][: len(wanted)], wanted)
         np.testing.assert_array_equal(
@@ -79,17 +73,17 @@ def test_the_chief_puts_the_filters_into_the_first_convolution_and_the_average()
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "message"),
+    ("scaling", "model", "message"),
     [
-        (SMALL.data, Model(depth=8), "stem_conv/kernel has 16 filters.*it must have 54"),
-        (replace(SMALL.data, scaling="standardise"), SMALL.model, "not standardise"),
+        (SMALL.scaling, Model(depth=8), "stem_conv/kernel has 16 filters.*it must have 54"),
+        (Scaling("standardize"), SMALL.model, "not standardize"),
     ],
 )
-def test_whitening_that_does_not_fit_is_a_clear_error(data, model, message):
+def test_whitening_that_does_not_fit_is_a_clear_error(scaling, model, message):
     source = build_source(shape=(32, 32, 3))
     core = build_tiny_core(replace(EXPERIMENT, model=model), source=source)
     with pytest.raises(UserError, match=message):
-        whiten(core.initial_state(), core.template, core.train, data, 10)
+        whiten(core.initial_state(), core.template, core.train, scaling, 10)
 
 
 @pytest.mark.parametrize("channels", [(4, 8), (8, 4), (8, 8)])
@@ -122,7 +116,7 @@ def crop_by_numpy(picture, data, row, column, mirror):
 @pytest.mark.parametrize("mode", ["reflect", "zeros"])
 @pytest.mark.parametrize(("padding", "crop_size"), [(2, 0), (2, 9), (0, 11), (3, 8)])
 def test_padded_crops_equal_numpy_pixel_for_pixel(mode, padding, crop_size):
-    data = replace(UNIT, padding=padding, padding_mode=mode, crop_size=crop_size, flip=True)
+    data = Augmentation(padding=padding, padding_mode=mode, crop_size=crop_size, flip=True)
     batch, raw, chosen = train_batch(data, 3, 1, shape=(8, 8, 3))
     draws = [drawn_by_numpy(name, 5, 1, chosen) for name in ("crop/row", "crop/column", "flip")]
     wanted = [crop_by_numpy(*each) for each in zip(raw, [data] * 8, *draws, strict=True)]
@@ -132,15 +126,16 @@ def test_padded_crops_equal_numpy_pixel_for_pixel(mode, padding, crop_size):
 @pytest.mark.parametrize(("side", "before"), [(33, 0), (34, 1), (32, 0)])
 def test_evaluation_takes_the_crop_in_the_centre(side, before):
     images = pictures(3, (32, 32, 3))[0]
-    data = Data(padding=2, padding_mode="reflect", crop_size=side)
-    found = evaluation_images(data, tf.constant(images), tf.range(3)).numpy()
+    settings = Augmentation(padding=2, padding_mode="reflect", crop_size=side)
+    experiment = Experiment(augment=settings)
+    found = evaluation_images(experiment, tf.constant(images), tf.range(3)).numpy()
     around = [[0, 0], [before, side - 32 - before], [before, side - 32 - before], [0, 0]]
     np.testing.assert_array_equal(found, np.pad(images, around, "reflect"))
 
 
 def test_brightness_and_contrast_equal_numpy():
-    plain, _, chosen = train_batch(Data(), 3, 1)
-    lit, _, _ = train_batch(Data(brightness=0.2, contrast=0.3), 3, 1)
+    plain, _, chosen = train_batch(Augmentation(), 3, 1)
+    lit, _, _ = train_batch(Augmentation(brightness=0.2, contrast=0.3), 3, 1)
     light, contrast = (
         drawn_by_numpy(name, 5, 1, chosen) / 2**30 - 1 for name in ("brightness", "contrast")
     )
@@ -152,14 +147,16 @@ def test_brightness_and_contrast_equal_numpy():
 
 
 def test_small_images_are_reduced_before_they_are_cropped():
-    source, data = build_source(shape=(8, 8, 3)), replace(SMALL.data, sizes=(6,), crop_size=9)
-    core = build_tiny_core(replace(EXPERIMENT, data=replace(data, padding=1)), source=source)
+    source = build_source(shape=(8, 8, 3))
+    settings = replace(SMALL.augment, sizes=(6,), crop_size=9)
+    core = build_tiny_core(replace(EXPERIMENT, augment=replace(settings, padding=1)), source=source)
     small = core.phases[0].batch(number(0), number(0))
     large = core.phases[-1].batch(number(3), number(0))
     assert small.images.shape[1:] == (6, 6, 3)
     assert large.images.shape[1:] == (9, 9, 3)
-    plain = replace(data, padding=0, flip=False, brightness=0.0, contrast=0.0, scaling="unit")
-    core = build_tiny_core(replace(EXPERIMENT, data=plain), source=source)
+    plain = replace(settings, padding=0, flip=False, brightness=0.0, contrast=0.0)
+    experiment = replace(EXPERIMENT, augment=plain, scaling=Scaling("unit"))
+    core = build_tiny_core(experiment, source=source)
     batch = core.phases[0].batch(number(0), number(0))
     images, labels = source.train.read(tf.range(source.train.size, dtype=tf.int64))
     reduced = tf.round(tf.image.resize(images, (6, 6), antialias=True)).numpy()
@@ -170,10 +167,11 @@ def test_small_images_are_reduced_before_they_are_cropped():
 
 
 def test_a_model_for_one_size_only_is_refused_with_the_size():
+    experiment = Experiment(augment=Augmentation(sizes=(6,), size_epochs=(1.0,)))
     with pytest.raises(
-        UserError, match=r"data.sizes has 6, but the model does not accept images of"
+        UserError, match=r"augment.sizes has 6, but the model does not accept images of"
     ):
-        _check_sizes(Data(sizes=(6,), size_epochs=(1.0,)), build_small_model())
+        _check_sizes(experiment, build_small_model())
 
 
 @pytest.mark.parametrize(
@@ -181,18 +179,23 @@ def test_a_model_for_one_size_only_is_refused_with_the_size():
     [
         ({"sizes": (6,)}, "must have the same length"),
         ({"sizes": (6, 7), "size_epochs": (2.0, 1.0)}, "epochs must rise"),
-        ({"crop_size": 9, "image_size": 9}, "give one of them"),
-        ({"contrast": 2.0}, r"data.contrast is 2.0; it must be in \[0, 1\]"),
+        ({"contrast": 2.0}, "augment.contrast is 2.0; it must be 0 to 1"),
     ],
 )
 def test_wrong_settings_of_images_are_clear_errors(changes, message):
     with pytest.raises(UserError, match=message):
-        replace(EXPERIMENT, data=replace(EXPERIMENT.data, **changes))
+        replace(EXPERIMENT, augment=replace(EXPERIMENT.augment, **changes))
+
+
+def test_a_crop_size_and_an_image_size_exclude_each_other():
+    with pytest.raises(UserError, match="give one of them"):
+        replace(EXPERIMENT, data=Data(image_size=9), augment=Augmentation(crop_size=9))
 
 
 def test_reflected_padding_larger_than_the_image_is_refused():
+    settings = Augmentation(padding=9, padding_mode="reflect")
     with pytest.raises(UserError, match="reflect cannot add 9 pixels to images of 8 pixels; use 7"):
-        build_tiny_core(replace(EXPERIMENT, data=Data(padding=9, padding_mode="reflect")))
+        build_tiny_core(replace(EXPERIMENT, augment=settings))
 
 
 # ---- views ---------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def test_the_recipe_learns_and_changes_size_and_frozen_weights_on_the_way():
     core = build_tiny_core(replace(SMALL, epochs=6), source=build_source(80, 30, (32, 32, 3)))
     assert [phase.first for phase in core.phases] == [0, 4, 5]
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
-    state = whiten(core.initial_state(), core.template, core.train, SMALL.data, 40)
+    state = whiten(core.initial_state(), core.template, core.train, SMALL.scaling, 40)
     engine.load(state)
     losses = [engine.advance(k, k + 1).losses[0] for k in range(core.plan.total_steps)]
     assert np.isfinite(losses).all()
@@ -282,7 +285,16 @@ CIFAR10 = os.environ.get("PACELINE_CIFAR10", "")
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not CIFAR10, reason="PACELINE_CIFAR10 does not name the folder of CIFAR-10")
 def test_two_epochs_of_the_speedrun_reach_their_known_accuracy(tmp_path: Path) -> None:
-    flags = ("--data.dir", CIFAR10, "--epochs", "2", "--data.size-epochs", "1", "--run-dir", "run")
+    flags = (
+        "--data.dir",
+        CIFAR10,
+        "--epochs",
+        "2",
+        "--augment.size-epochs",
+        "1",
+        "--run-dir",
+        "run",
+    )
     ended = paceline("train", "cifar10-speedrun", *flags, cwd=tmp_path, timeout_s=1500)
     assert ended.code == 0, ended
     assert result_of(tmp_path / "run")["test_accuracy"] > 0.86

@@ -18,7 +18,7 @@ from helpers import Ended, metrics_of, program, wait_until
 from in_process import paceline_here
 from made_runs import SMALL, make_grey_run, make_run
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Optimizer
+from paceline.experiment.experiment import Average, Data
 from paceline.maths.evaluation import num_batches, summarize
 from paceline.results.evaluate import Evaluation, evaluate_run
 
@@ -92,7 +92,7 @@ def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_movi
 ):
     data = Data(train_size=64, test_size=33, validation=20)
     run, core = make_run(
-        tmp_path / "run", replace(SMALL, data=data, optimizer=Optimizer(ema=0.9)), (0.2, 0.7, 0.4)
+        tmp_path / "run", replace(SMALL, data=data, average=Average(0.9)), (0.2, 0.7, 0.4)
     )
     for checkpoint, step in (("best", 2), ("last", 3), ("1", 1)):
         for split in ("test", "validation"):

@@ -22,7 +22,7 @@ from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
 from paceline.data.augment import crop as augment
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Scaling
 from paceline.job import Job, Run
 from paceline.results.evaluate import evaluate_run
 from paceline.results.export import check_target, run_job
@@ -75,7 +75,7 @@ def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
         to,
         outs,
         tmp_path,
-        images=augment.scale(run.experiment().data, tf.constant(images)).numpy(),
+        images=augment.scale(run.experiment().scaling, tf.constant(images)).numpy(),
         pixels=images.astype(np.float32),
         encoded=np.array([encode(each) for each in images], object),
     )
@@ -170,18 +170,18 @@ def test_no_export_has_the_description_of_another(tmp_path: Path, monkeypatch):
     assert list(out.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("scaling", ["standardise", "unit", "mean", "mean_std"])
+@pytest.mark.parametrize("scaling", ["standardize", "unit", "mean", "mean_std"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_scaling_in_kerass_own_layers_is_that_of_training(
     scaling: str, channels: int, tmp_path: Path
 ):
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 6, channels)).astype(np.float32)
     pixels[0] = 9  # of one colour: no deviation to divide by
-    data, inputs = Data(scaling=scaling), keras.Input((7, 6, channels))
-    model = keras.Model(inputs, scaling_layers(data, (7, 6, channels), inputs))
+    settings, inputs = Scaling(scaling), keras.Input((7, 6, channels))
+    model = keras.Model(inputs, scaling_layers(settings, (7, 6, channels), inputs))
     model.save(tmp_path / "scaling.keras")
     found = keras.models.load_model(tmp_path / "scaling.keras")(pixels)
-    np.testing.assert_allclose(found, augment.scale(data, tf.constant(pixels)), atol=1e-4)
+    np.testing.assert_allclose(found, augment.scale(settings, tf.constant(pixels)), atol=1e-4)
 
 
 def test_a_run_of_lower_precision_is_exported_in_float32_with_a_note(tmp_path: Path):

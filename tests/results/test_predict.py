@@ -76,7 +76,7 @@ def test_a_test_image_as_a_file_gets_exactly_the_probabilities_of_eval(
     np.testing.assert_array_equal(np.array(shares, np.float32), evaluation.probabilities)
 
 
-@pytest.mark.parametrize("scaling", ["mean_std", "standardise"])
+@pytest.mark.parametrize("scaling", ["mean_std", "standardize"])
 def test_grey_images_that_are_not_square_get_exactly_the_probabilities_of_eval(
     tmp_path: Path, scaling: str
 ):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment
+from paceline.experiment.experiment import Augmentation, Data, Experiment
 from paceline.runs import folder as run_folder
 from paceline.runs.finding import all_runs, default_path, existing_run
 from paceline.runs.folder import RunFolder
@@ -74,8 +74,8 @@ def test_data_that_only_moved_are_the_same_data(run: RunFolder) -> None:
 
 def test_another_experiment_is_refused_with_what_differs(run: RunFolder) -> None:
     with pytest.raises(UserError) as error:
-        run.open(Experiment(seed=4, data=Data(flip=True)), FACTS)
-    assert "data.flip: False -> True, seed: 3 -> 4" in one_line(error)
+        run.open(Experiment(seed=4, augment=Augmentation(flip=True)), FACTS)
+    assert "augment.flip: False -> True, seed: 3 -> 4" in one_line(error)
 
 
 def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
@@ -105,21 +105,6 @@ def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None
     del config["experiment"]["precision"]
     (run.path / "config.json").write_text(json.dumps(config))
     assert run.open(EXPERIMENT, FACTS) == []
-
-
-def test_a_folder_of_an_earlier_version_is_read_if_its_sums_had_a_fixed_order(
-    run: RunFolder,
-) -> None:
-    config = unsealed(json.loads((run.path / "config.json").read_text()))
-    config["experiment"]["exact"] = True
-    (run.path / "config.json").write_text(json.dumps(config))
-    assert run.open(EXPERIMENT, FACTS) == []
-    assert run.experiment().digest() == EXPERIMENT.digest()
-    config["experiment"]["exact"] = False
-    (run.path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="exact = false") as error:
-        run.open(EXPERIMENT, FACTS)
-    one_line(error)
 
 
 @pytest.mark.parametrize(

@@ -560,7 +560,7 @@ def draw_images(place: Path) -> None:
                 Image.fromarray(pixels).save(place / split / name / f"{number}.png")
 
 
-ENCODED = ("--data.image-size", "32", "--data.padding", "0", "--stop-at", "2")
+ENCODED = ("--data.image-size", "32", "--augment.padding", "0", "--stop-at", "2")
 
 
 def test_images_and_the_records_made_of_them_are_read_from_remote_storage(

@@ -205,7 +205,7 @@ def experiment_flags(method: str, records: Path | None) -> Iterator[str]:
         yield from ("--sync.method", "weights", "--sync.every", "3")
     if records:
         yield from ("--data.source", "tfrecord", "--data.dir", str(records))
-        yield from ("--data.image-size", "16", "--data.padding", "0")
+        yield from ("--data.image-size", "16", "--augment.padding", "0")
 
 
 def build_scene(plan: Plan, chance: random.Random, world: World, stack: ExitStack) -> Scene:

@@ -148,8 +148,8 @@ COMMANDS = (
 TRAIN_FLAGS = (
     *("--seed", "--epochs", "--steps", "--replicas", "--workers", "--global-batch-size", "--json"),
     *("--model.depth", "--model.width", "--schedule.rate", "--stall-timeout", "--start-timeout"),
-    *("--data.mean", "--data.raw-shape", "--sync.method", "--kernels", "--profile", "--keep"),
-    *("--ps", "--optimizer.momentum", "--data.std", "--schedule.boundaries", "--on"),
+    *("--scaling.mean", "--records.raw-shape", "--sync.method", "--kernels", "--profile", "--keep"),
+    *("--ps", "--optimizer.momentum", "--scaling.std", "--schedule.boundaries", "--on"),
     *("--dry-run", "--run-dir"),
 )
 OTHER_FLAGS = (

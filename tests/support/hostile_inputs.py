@@ -33,8 +33,9 @@ import numpy as np
 from hostile_commands import COMMAND_TARGETS
 from mutations import json_input, mutate, mutate_json
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences, from_json, to_json
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.diff import diff
+from paceline.experiment.experiment import Experiment, Records
+from paceline.experiment.fields import from_json, to_json
 from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar
@@ -95,7 +96,7 @@ def fuzz_config(folder: Path) -> Try:
         run = RunFolder(path)
         with each_refused():
             found = run.experiment().to_json()
-            assert not keeps_checksum(content, original) or not differences(found, truth)
+            assert not keeps_checksum(content, original) or not diff(found, truth)
             run.data_facts()
         show(folder / "runs", run, chance)
         return content
@@ -220,7 +221,7 @@ def fuzz_records(folder: Path) -> Try:
             content = json.dumps(mutate_json(notes, chance)).encode("utf-8", "surrogatepass")
         (folder / name).write_bytes(content)
         with each_refused():
-            choose_keys(cifar.Data(), read_notes(str(folder)))
+            choose_keys(Records(), read_notes(str(folder)))
         with each_refused():
             assert len(read_labels(str(folder))) <= content.count(b"\n") + 4
         with each_refused():

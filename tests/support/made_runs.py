@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from paceline.build import build_core
-from paceline.experiment.experiment import Data, Experiment, Model, Optimizer
+from paceline.experiment.experiment import Average, Data, Experiment, Model, Scaling
 from paceline.fingerprint import data_facts
 from paceline.formats.arrays import save_arrays
 from paceline.job import Job
@@ -46,13 +46,15 @@ def _state(core: Core, step: int) -> State:
     return State(step, changed | {"stats": np.abs(changed["stats"]) + np.float32(0.3)})
 
 
-def make_grey_run(root: Path, **data: Any) -> tuple[RunFolder, Core, np.ndarray]:
+def make_grey_run(root: Path, scaling: str = "mean_std") -> tuple[RunFolder, Core, np.ndarray]:
     """Make a run on grey images that are not square, [n, 12, 10, 1]; return the test split too."""
     random = np.random.default_rng(3)
     train, test = (random.integers(0, 256, (count, 12, 10, 1), np.uint8) for count in (40, 9))
     labels = np.arange(40) % 3
     save_arrays(root / "arrays", (train, labels), (test, labels[:9]), ("a", "b", "[red]c"))
-    experiment = replace(SMALL, data=Data(source="arrays", dir=str(root / "arrays"), **data))
+    experiment = replace(
+        SMALL, data=Data(source="arrays", dir=str(root / "arrays")), scaling=Scaling(scaling)
+    )
     return *make_run(root / "grey", experiment), test
 
 
@@ -71,9 +73,7 @@ def make_pictures_run(root: Path) -> tuple[RunFolder, Core, list[Path]]:
                     orientation=number % 8 + 1,
                 )
     data = Data(source="pictures", dir=str(root / "pictures"), image_size=16)
-    run, core = make_run(
-        root / "run-of-pictures", replace(SMALL, data=data, optimizer=Optimizer(ema=0.9))
-    )
+    run, core = make_run(root / "run-of-pictures", replace(SMALL, data=data, average=Average(0.9)))
     return run, core, sorted((root / "pictures" / "val").rglob("*.jpg"))
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from paceline.data.batches import image_shape
 from paceline.data.source import Source
-from paceline.experiment.experiment import Data, Experiment, Model, Optimizer, Schedule
+from paceline.experiment.experiment import Augmentation, Experiment, Model, Optimizer, Schedule
+from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
 from paceline.formats.arrays import in_memory
 from paceline.kernels.rewrite import accelerated
@@ -22,7 +23,7 @@ from paceline.models.build import build_model
 SHAPE, CLASSES = (8, 8, 3), 10
 
 EXPERIMENT = Experiment(
-    data=Data(padding=1, flip=True),
+    augment=Augmentation(padding=1, flip=True),
     model=Model(depth=8, width=4),
     optimizer=Optimizer(nesterov=True),
     schedule=Schedule(name="cosine", rate=0.05, warmup=0.5),
@@ -82,7 +83,7 @@ def build_tiny_core(
             *pictures(validation, source.image_shape, len(source.classes), seed=9)
         )
     classes = len(source.classes)
-    model = model or build_model(experiment, image_shape(experiment.data, source), classes)
+    model = model or build_model(experiment, image_shape(experiment, source), classes)
     plan = build_plan(experiment, source.train.size)
     fast = accelerated(experiment, model, False) if experiment.kernels == "own" else None
     return build_core(experiment, plan, source, splits, build_template(model, fast), classes)
@@ -90,6 +91,11 @@ def build_tiny_core(
 
 def with_optimizer(experiment: Experiment = EXPERIMENT, **changes: object) -> Experiment:
     return replace(experiment, optimizer=replace(experiment.optimizer, **changes))
+
+
+def groups(*texts: str) -> tuple[Group, ...]:
+    """Groups of weights, as on the command line."""
+    return tuple(map(parse_group, texts))
 
 
 def number(value: int) -> tf.Tensor:

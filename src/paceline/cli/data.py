@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from paceline.cli.parse import DataFolder
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
+from paceline.experiment.limits import check_records
 from paceline.job import Spark
 
 
@@ -37,20 +38,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the folder is read. `paceline train` has the same flags."""
+    """How the folder is read."""
 
     split: float = 0.0
     """Share of the images that becomes the test split, if there is no folder for it."""
-    image_key: str = ""
-    """Feature that holds the image in TFRecords."""
-    label_key: str = ""
-    """Feature that holds the label in TFRecords."""
-    first_label: int = -1
-    """Label of the first class in TFRecords, 0 or 1. -1 means as noted by the conversion, or 0."""
-    raw_shape: tuple[int, ...] = ()
-    """Height, width and channels of images that are plain bytes in TFRecords."""
-    raw_order: Literal["", "channels_last", "channels_first"] = ""
-    """Order of those bytes."""
     skip_bad: bool = False
     """Leave out damaged TFRecords."""
 
@@ -67,11 +58,13 @@ class Info:
     dir: DataFolder
     """Folder of the data set."""
     data: Reading = field(default_factory=Reading)
+    records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
         from paceline.formats.detect import describe_source, description_lines, detect
         from paceline.storage.data_cache import local_folder
 
+        check_records(self.records)
         folder = local_folder(self.dir)
         source = detect(folder)  # before TensorFlow is loaded: it finds most mistakes
         # It only reads labels, so messages of TensorFlow about devices and kernels are noise; what
@@ -81,7 +74,8 @@ class Info:
         os.environ |= quiet | {"CUDA_VISIBLE_DEVICES": "-1"}
         from paceline.data.build import build_source
 
-        built = build_source(Data(**vars(self.data), source=source, dir=folder))
+        data = Data(**vars(self.data), source=source, dir=folder)
+        built = build_source(data, self.records)
         print("\n".join(description_lines(describe_source(built))))
         return 0
 
@@ -150,11 +144,13 @@ class Check:
     dir: DataFolder
     """Folder of the data set."""
     data: Reading = field(default_factory=Reading)
+    records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
         from paceline.formats.check import check
         from paceline.storage.data_cache import local_folder
 
-        report = check(local_folder(self.dir), Data(**vars(self.data)))
+        check_records(self.records)
+        report = check(local_folder(self.dir), self.data.split, self.records)
         print("\n".join(report.lines()))
         return 1 if report.problems else 0

@@ -14,6 +14,7 @@ import tyro._docstrings as docstrings
 import tyro._errors as refused
 
 from paceline.errors import UserError
+from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.overrides import nearest_name
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -22,6 +23,25 @@ _NUMBERS_OR_WORD = re.compile(
     r"no type matching \{(.*)\}\|\{(\w+)\} could be instantiated from \[(.*)\]\.\n"
 )
 """tyro's message for a field such as `tuple[float, ...] | Literal["balanced"]`."""
+CONSTRUCTORS = tyro.constructors.ConstructorRegistry()
+
+
+@CONSTRUCTORS.primitive_rule
+def _group_rule(
+    given: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[Group] | None:
+    """Take each group of weights as one text."""
+    if given.type is not Group:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="GROUP",
+        instance_from_str=lambda words: parse_group(words[0]),
+        is_instance=lambda value: isinstance(value, Group),
+        str_from_instance=lambda group: [str(group)],
+    )
+
+
 DataFolder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 
 
@@ -33,7 +53,7 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
 
     if {"-h", "--help"} & set(arguments):
         join_help_lines(kind)
-    with refused.on_parse_error(refuse):
+    with refused.on_parse_error(refuse), CONSTRUCTORS:
         return tyro.cli(
             kind,
             prog=program,

@@ -18,7 +18,7 @@ from paceline.data.augment.rand_augment import rand_augment
 from paceline.data.draws import Draws
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment
+from paceline.experiment.experiment import Augmentation, Experiment
 from paceline.formats.encoded import prepare as encoded
 
 Shape = tuple[int, int, int]
@@ -35,45 +35,47 @@ class Batch(NamedTuple):
     weights: tf.Tensor
 
 
-def image_shape(data: Data, source: Source) -> Shape:
+def image_shape(experiment: Experiment, source: Source) -> Shape:
     """Return the shape of the images that the model sees."""
-    if source.image_shape is None and not data.image_size:
+    settings = experiment.augment
+    if source.image_shape is None and not experiment.data.image_size:
         raise UserError(
             "data.image-size is 0, but these images have any size; give one, such as "
             "--data.image-size 224"
         )
-    for name, pixels in (("padding", data.padding), ("crop-size", data.crop_size)):
+    for name, pixels in (("padding", settings.padding), ("crop-size", settings.crop_size)):
         if source.image_shape is None and pixels:
             raise UserError(
-                f"data.{name} is {pixels}; images of any size are cropped by data.crop "
+                f"augment.{name} is {pixels}; images of any size are cropped by augment.crop "
                 "instead: use 0"
             )
-    for name, strength in (("saturation", data.saturation), ("hue", data.hue)):
+    for name, strength in (("saturation", settings.saturation), ("hue", settings.hue)):
         if strength and source.image_shape and source.image_shape[2] != 3:
             raise UserError(
-                f"data.{name} is {strength}, but these images have {source.image_shape[2]} "
-                "channels; it is for colours: use 0"
+                f"augment.{name} is {strength}, but these images have {source.image_shape[2]} "
+                "channels; it is for colors: use 0"
             )
-    if source.image_shape is not None and data.padding_mode == "reflect":
-        _check_reflected(data, source.image_shape)
-    return model_shape(data, source.image_shape)
+    if source.image_shape is not None and settings.padding_mode == "reflect":
+        _check_reflected(settings, source.image_shape)
+    return model_shape(experiment, source.image_shape)
 
 
-def _check_reflected(data: Data, stored: Shape) -> None:
-    sides = {side: (data.crop_size or side) - side for side in stored[:2]}
-    for side, beyond in {**dict.fromkeys(data.sizes, 0), **sides}.items():
-        most = data.padding + max(0, beyond - beyond // 2)
+def _check_reflected(settings: Augmentation, stored: Shape) -> None:
+    sides = {side: (settings.crop_size or side) - side for side in stored[:2]}
+    for side, beyond in {**dict.fromkeys(settings.sizes, 0), **sides}.items():
+        most = settings.padding + max(0, beyond - beyond // 2)
         if most >= side:
             raise UserError(
-                f"data.padding-mode reflect cannot add {most} pixels to images of {side} pixels; "
-                f"use {side - 1} or fewer"
+                f"augment.padding-mode reflect cannot add {most} pixels to images of {side} "
+                f"pixels; use {side - 1} or fewer"
             )
 
 
-def model_shape(data: Data, stored: Shape | None) -> Shape:
+def model_shape(experiment: Experiment, stored: Shape | None) -> Shape:
     """Return the shape that the model sees of images of shape `stored`; None: encoded images."""
-    height, width, channels = stored or (data.image_size, data.image_size, 3)
-    side = data.image_size or data.crop_size
+    size = experiment.data.image_size
+    height, width, channels = stored or (size, size, 3)
+    side = size or experiment.augment.crop_size
     return side or height, side or width, channels
 
 
@@ -88,17 +90,17 @@ def build_train_batches(
     `targets_of` turns labels into what the loss compares the outputs with. `image_size` is a side
     other than the usual one, or 0.
     """
-    data, size = experiment.data, experiment.replica_batch_size
+    settings, size = experiment.augment, experiment.replica_batch_size
 
     def batch(step: tf.Tensor, replica: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
             epoch, indices = order.slice_indices(experiment, train.size, step, replica)
             raw, labels = train.read(indices)
             draws = Draws(experiment.seed, epoch, indices)
-            images = _train_images(data, raw, draws, image_size)
-            images = change_colours(data, rand_augment(data, images, draws), draws)
-            images = augment.jitter(data, augment.scale(data, images), draws)
-            images = erase(data, cutout(data, images, draws), draws)
+            images = _train_images(experiment, raw, draws, image_size)
+            images = change_colours(settings, rand_augment(settings, images, draws), draws)
+            images = augment.jitter(settings, augment.scale(experiment.scaling, images), draws)
+            images = erase(settings, cutout(settings, images, draws), draws)
             images, targets = mix(experiment, images, targets_of(labels), draws, step, replica)
             return Batch(images, targets, labels, tf.ones([size]))
 
@@ -118,10 +120,10 @@ def build_eval_batches(
             positions = number * batch_size + tf.range(batch_size, dtype=tf.int64)
             indices = tf.minimum(positions, split.size - 1)
             raw, labels = split.read(indices)
-            images = evaluation_images(experiment.data, raw, indices)
+            images = evaluation_images(experiment, raw, indices)
             weights = tf.cast(positions < split.size, tf.float32)
             return Batch(
-                augment.scale(experiment.data, images),
+                augment.scale(experiment.scaling, images),
                 tf.one_hot(labels, num_classes),
                 labels,
                 weights,
@@ -130,35 +132,38 @@ def build_eval_batches(
     return batch
 
 
-def evaluation_images(data: Data, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def evaluation_images(experiment: Experiment, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Return raw examples as evaluation and prediction take them, before scaling."""
     if _is_encoded(raw):
-        return encoded.evaluation_images(raw, data.image_size, indices)
-    if data.crop_size:
-        return augment.centre(data, raw)
-    return augment.resize(raw, data.image_size)
+        return encoded.evaluation_images(raw, experiment.data.image_size, indices)
+    if experiment.augment.crop_size:
+        return augment.centre(experiment.augment, raw)
+    return augment.resize(raw, experiment.data.image_size)
 
 
 def prepare_encoded(
-    data: Data, stored: Shape | None, encoded_images: tf.Tensor, fitting: bool = False
+    experiment: Experiment, stored: Shape | None, encoded_images: tf.Tensor, fitting: bool = False
 ) -> tf.Tensor:
     """JPEG and PNG images of any size, strings [n], as evaluation would see them: for prediction.
     Where the source has images of one shape, they are made to fit it first, unless they do
     already."""
     with tf.device("CPU:0"):
         raw = encoded.fitted_images(encoded_images, stored, fitting) if stored else encoded_images
-        return augment.scale(data, evaluation_images(data, raw, tf.range(tf.size(encoded_images))))
+        images = evaluation_images(experiment, raw, tf.range(tf.size(encoded_images)))
+        return augment.scale(experiment.scaling, images)
 
 
-def _train_images(data: Data, raw: tf.Tensor, draws: Draws, image_size: int) -> tf.Tensor:
+def _train_images(
+    experiment: Experiment, raw: tf.Tensor, draws: Draws, image_size: int
+) -> tf.Tensor:
+    settings = experiment.augment
     if _is_encoded(raw):
-        data = replace(data, image_size=image_size or data.image_size)
-        return encoded.train_images(data, raw, draws)
+        return encoded.train_images(settings, image_size or experiment.data.image_size, raw, draws)
     if image_size:
         small = augment.resize(raw, image_size)
         small = tf.saturate_cast(tf.round(small), tf.uint8)
-        return augment.augment(replace(data, crop_size=0), small, draws)
-    return augment.resize(augment.augment(data, raw, draws), data.image_size)
+        return augment.augment(replace(settings, crop_size=0), small, draws)
+    return augment.resize(augment.augment(settings, raw, draws), experiment.data.image_size)
 
 
 def _is_encoded(raw: tf.Tensor) -> bool:

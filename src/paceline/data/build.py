@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError, did_you_mean
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
 from paceline.experiment.user_code import load_function
 from paceline.storage.backends import is_remote
 from paceline.storage.retry import retry
@@ -31,6 +31,8 @@ SOURCES = {
     "tfrecord": "paceline.formats.tfrecord.tfrecord_source:build_tfrecord",
 }
 
+NOTED = Records()
+"""TFRecords are read as their conversion noted."""
 HOLD_OUT_KEY = (20_151_210, 1_512_033)
 """Fixed, so that the validation examples are the same whatever the experiment's seed."""
 
@@ -41,7 +43,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def build_source(data: Data) -> Source:
+def build_source(data: Data, records: Records = NOTED) -> Source:
     """The source that `data.build` or else `data.source` names. A remote folder is copied into the
     cache first."""
     if is_remote(data.dir):
@@ -53,10 +55,10 @@ def build_source(data: Data) -> Source:
         digest = _check_source(source, data.build)
         source = dataclasses.replace(source, digest=source.digest or digest)
         return _with_printable_names(source)
-    return _with_printable_names(retry(lambda: _build_known(data)))
+    return _with_printable_names(retry(lambda: _build_known(data, records)))
 
 
-def _build_known(data: Data) -> Source:
+def _build_known(data: Data, records: Records) -> Source:
     name = data.source
     if name == "auto":
         from paceline.formats.detect import detect
@@ -67,7 +69,8 @@ def _build_known(data: Data) -> Source:
             f"there is no data source {name!r}; {did_you_mean(name, [*sorted(SOURCES), 'auto'])}"
         )
     module, _, function = SOURCES[name].partition(":")
-    source: Source = getattr(importlib.import_module(module), function)(data)
+    build = getattr(importlib.import_module(module), function)
+    source: Source = build(data, records) if name == "tfrecord" else build(data)
     return source
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from paceline.data.batches import evaluation_images
 from paceline.data.source import Split
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment, Optimizer
+from paceline.experiment.experiment import Experiment, Loss, Scaling
 
 CHUNK = 250
 """Examples that are read at a time."""
@@ -32,34 +32,34 @@ def with_numbers(
 
     `stored` are the facts of a run's data, which have the numbers if they were computed before.
     """
-    optimizer, data = experiment.optimizer, experiment.data
-    if optimizer.class_weights == "balanced":
+    loss, scaling = experiment.loss, experiment.scaling
+    if loss.class_weights == "balanced":
         known = stored.get("class_weights") or balanced_weights(train, num_classes)
-        optimizer = replace(optimizer, class_weights=tuple(known))
-    _check_weights(optimizer, num_classes)
-    if data.mean == "auto":
-        mean, std = channel_statistics(data, train)
-        data = replace(data, mean=mean, std=std)
-    return replace(experiment, optimizer=optimizer, data=data)
+        loss = replace(loss, class_weights=tuple(known))
+    _check_weights(loss, num_classes)
+    if scaling.mean == "auto":
+        mean, std = channel_statistics(experiment, train)
+        scaling = replace(scaling, mean=mean, std=std)
+    return replace(experiment, loss=loss, scaling=scaling)
 
 
-def with_stored_means(data: Data, stored: dict[str, Any]) -> Data:
-    """Return the data with the scaling that a run has stored, if it is of the data or the model."""
-    if "mean" not in stored or (data.mean != "auto" and data.scaling != "application"):
-        return data
-    scaling = stored.get("scaling", data.scaling)
-    return replace(data, scaling=scaling, mean=tuple(stored["mean"]), std=tuple(stored["std"]))
+def with_stored_means(scaling: Scaling, stored: dict[str, Any]) -> Scaling:
+    """Return the scaling that a run has stored, if the data or the model decided it."""
+    if "mean" not in stored or (scaling.mean != "auto" and scaling.method != "application"):
+        return scaling
+    method = stored.get("scaling", scaling.method)
+    return Scaling(method, tuple(stored["mean"]), tuple(stored["std"]))
 
 
 def computed_facts(asked: Experiment, used: Experiment) -> dict[str, Any]:
     """Return the numbers that were computed, to be compared between workers and stored."""
     facts: dict[str, Any] = {}
-    if asked.optimizer.class_weights == "balanced":
-        facts["class_weights"] = [float(each) for each in used.optimizer.class_weights]
-    if asked.data.scaling == "application":
-        facts["scaling"] = used.data.scaling
-    if asked.data.mean == "auto" or asked.data.scaling == "application":
-        facts |= {"mean": list(map(float, used.data.mean)), "std": list(used.data.std)}
+    if asked.loss.class_weights == "balanced":
+        facts["class_weights"] = [float(each) for each in used.loss.class_weights]
+    if asked.scaling.method == "application":
+        facts["scaling"] = used.scaling.method
+    if asked.scaling.mean == "auto" or asked.scaling.method == "application":
+        facts |= {"mean": list(map(float, used.scaling.mean)), "std": list(used.scaling.std)}
     return facts
 
 
@@ -78,7 +78,7 @@ def balanced_weights(train: Split, num_classes: int) -> list[float]:
 
 
 def channel_statistics(
-    data: Data, train: Split
+    experiment: Experiment, train: Split
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return means and standard deviations of the channels, of images as evaluation sees them.
 
@@ -89,7 +89,7 @@ def channel_statistics(
     encoded = train.read(tf.constant([0], tf.int64))[0].dtype == tf.string
     most = min(train.size, MOST_FILES) if encoded else train.size
     for indices in _chunks(np.arange(most) * train.size // most):
-        images = evaluation_images(data, train.read(indices)[0], indices)
+        images = evaluation_images(experiment, train.read(indices)[0], indices)
         pixels = np.rint(images.numpy()).astype(np.int64).reshape(-1, images.shape[-1])
         totals.append(np.stack([pixels.sum(0), (pixels * pixels).sum(0)]))
         count += len(pixels)
@@ -112,10 +112,10 @@ def _chunks(indices: np.ndarray) -> Iterator[tf.Tensor]:
         yield tf.constant(indices[start : start + CHUNK], tf.int64)
 
 
-def _check_weights(optimizer: Optimizer, num_classes: int) -> None:
-    weights = optimizer.class_weights
+def _check_weights(loss: Loss, num_classes: int) -> None:
+    weights = loss.class_weights
     if weights and len(weights) != num_classes:
         raise UserError(
-            f"optimizer.class-weights has {len(weights)} numbers, but there are {num_classes} "
+            f"loss.class-weights has {len(weights)} numbers, but there are {num_classes} "
             "classes; give one for each class, in their order, or balanced"
         )

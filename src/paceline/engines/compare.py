@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 
 
 def check_alike(everyone: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
@@ -19,7 +19,7 @@ def check_alike(everyone: Sequence[dict[str, Any]], addresses: Sequence[str]) ->
 
 def check_facts(what: str, expected: dict[str, Any], facts: dict[str, Any]) -> None:
     """Raise UserError, which begins with `what`, if the facts are not the expected ones."""
-    if different := differences(expected, facts, everything=True):
+    if different := diff(expected, facts):
         raise UserError(
             f"{what}: {', '.join(different[:4])}; all workers need the same experiment, data, "
             "libraries, kernels and kind of CPU"

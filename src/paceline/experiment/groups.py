@@ -1,4 +1,4 @@
-"""Groups of weights with settings of their own: `optimizer.groups` as data. Pure, no TensorFlow."""
+"""Groups of weights with their own settings: `optimizer.groups`. Pure, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,26 +6,44 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from paceline.errors import UserError
+from paceline.experiment.fields import Range
 
 if TYPE_CHECKING:
     from paceline.experiment.optimizer import Optimizer
 
-RULES = ("", "muon")
-
 
 @dataclass(frozen=True)
 class Group:
-    """The weights whose name fits `pattern`; None is the setting of the optimizer."""
+    """The weights whose name fits `pattern`. If several groups fit a weight, the first is used.
+
+    None uses the optimizer's setting.
+    """
 
     pattern: str
-    rate: float = 1.0
-    decay: float | None = None
-    momentum: float | None = None
-    rule: str = ""
-    until: float = 1.0
+    """A name of weights with * and ?, such as */kernel."""
+    rate: Annotated[float, Range(0, 10**9)] = 1.0
+    """Multiplies the learning rate; 0 never changes the weights."""
+    decay: Annotated[float | None, Range(0, 10**9)] = None
+    """Weight decay."""
+    momentum: Annotated[float | None, Range(0, 1, excludes_highest=True)] = None
+    """Momentum of sgd and muon."""
+    rule: Literal["", "muon"] = ""
+    """muon makes the update of each filter tensor orthogonal and scales the tensor."""
+    until: Annotated[float, Range(0, 1)] = 1.0
+    """Share of the steps after which the weights stay as they are. The curve of their learning rate
+    ends there."""
+
+    def __str__(self) -> str:
+        """Return the group as the command line takes it."""
+        given = {
+            item.name: getattr(self, item.name)
+            for item in fields(self)[1:]
+            if getattr(self, item.name) != item.default
+        }
+        return " ".join([self.pattern, *(f"{name}={value}" for name, value in given.items())])
 
     @property
     def is_frozen(self) -> bool:
@@ -33,9 +51,9 @@ class Group:
         return self.rate == 0 or self.until == 0
 
 
-def parse_groups(optimizer: Optimizer) -> tuple[Group, ...]:
+def groups_of(optimizer: Optimizer) -> tuple[Group, ...]:
     """Return the groups in their order, and last the group of all other weights."""
-    return (*(_parse(text) for text in optimizer.groups), Group("*"))
+    return (*optimizer.groups, Group("*"))
 
 
 def find_group(groups: tuple[Group, ...], name: str) -> int:
@@ -44,28 +62,34 @@ def find_group(groups: tuple[Group, ...], name: str) -> int:
 
 
 def check_groups(optimizer: Optimizer) -> None:
-    """Raise a UserError if a group is not understood or does not fit the optimizer."""
-    for group, text in zip(parse_groups(optimizer), optimizer.groups, strict=False):
+    """Raise a UserError if a group does not fit the optimizer."""
+    for group in optimizer.groups:
+        if not group.pattern:
+            raise UserError(
+                f"optimizer.groups: {str(group)!r} must begin with a pattern of names, such as "
+                "*/kernel"
+            )
         if group.momentum is not None and optimizer.name != "sgd" and group.rule != "muon":
             raise UserError(
-                f"optimizer.groups: {text!r} has a momentum; groups of {optimizer.name} cannot "
-                "have one of their own"
+                f"optimizer.groups: {str(group)!r} has a momentum; groups of {optimizer.name} "
+                "cannot have their own"
             )
 
 
 def check_patterns(optimizer: Optimizer, names: Iterable[str]) -> None:
     """Raise a UserError for a group that no weight belongs to."""
-    groups, known = parse_groups(optimizer), list(names)
+    groups, known = groups_of(optimizer), list(names)
     used = {find_group(groups, name) for name in known}
-    for number, text in enumerate(optimizer.groups):
+    for number, group in enumerate(optimizer.groups):
         if number not in used:
             raise UserError(
-                f"optimizer.groups: no weight belongs to {text!r}; the names are "
+                f"optimizer.groups: no weight belongs to {str(group)!r}; the names are "
                 f"{', '.join(known[:6])}{' ...' if len(known) > 6 else ''}"
             )
 
 
-def _parse(text: str) -> Group:
+def parse_group(text: str) -> Group:
+    """Return the group that a text such as '*/kernel rule=muon rate=0.5' describes."""
     pattern, *settings = text.split() or [""]
     values: dict[str, float | str] = {}
     for setting in settings:
@@ -76,8 +100,7 @@ def _parse(text: str) -> Group:
                 "...' with the keys rate, decay, momentum, rule and until"
             )
         values[key] = value if key == "rule" else _number(value, text)
-    group = Group(pattern, **values)  # type: ignore[arg-type]
-    return _checked(group, text)
+    return Group(pattern, **values)  # type: ignore[arg-type]
 
 
 def _number(value: str, text: str) -> float:
@@ -88,18 +111,3 @@ def _number(value: str, text: str) -> float:
     if not math.isfinite(number):
         raise UserError(f"optimizer.groups: {value!r} in {text!r} is not a number")
     return number
-
-
-def _checked(group: Group, text: str) -> Group:
-    limits = (
-        (bool(group.pattern), "begin with a pattern of names, such as */kernel"),
-        (0 <= group.rate <= 1e9, "have a rate from 0 to 1e9"),
-        (0 <= (group.decay or 0.0) <= 1e9, "have a decay from 0 to 1e9"),
-        (0 <= (group.momentum or 0.0) < 1, "have a momentum in [0, 1)"),
-        (0 <= group.until <= 1, "have until in [0, 1], a share of the steps"),
-        (group.rule in RULES, "have no rule, or rule=muon"),
-    )
-    for holds, wanted in limits:
-        if not holds:
-            raise UserError(f"optimizer.groups: {text!r} must {wanted}")
-    return group

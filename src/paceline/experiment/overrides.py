@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import check_choices, flatten, from_json, to_json
+from paceline.experiment.diff import flatten
+from paceline.experiment.fields import from_json, to_json
 
 T = TypeVar("T")
 
@@ -89,9 +90,7 @@ def override(value: T, changes: Mapping[str, Any]) -> T:
         for section in sections:
             inner = inner[section]
         inner[last] = _plain(new)
-    changed = from_json(type(value), plain)
-    check_choices(changed)
-    return changed
+    return from_json(type(value), plain)
 
 
 def _plain(value: Any) -> Any:

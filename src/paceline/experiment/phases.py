@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.groups import parse_groups
+from paceline.experiment.groups import groups_of
 from paceline.experiment.plan import Plan
 
 
@@ -25,8 +25,8 @@ class Phase:
 
 def build_phases(experiment: Experiment, plan: Plan) -> tuple[Phase, ...]:
     """Return the phases of a training. They begin with a round."""
-    data, groups = experiment.data, parse_groups(experiment.optimizer)
-    ends = [_step(plan, epochs * plan.steps_per_epoch) for epochs in data.size_epochs]
+    augment, groups = experiment.augment, groups_of(experiment.optimizer)
+    ends = [_step(plan, epochs * plan.steps_per_epoch) for epochs in augment.size_epochs]
     frozen_from = [
         0 if group.is_frozen else _step(plan, group.until * plan.total_steps) for group in groups
     ]
@@ -34,7 +34,7 @@ def build_phases(experiment: Experiment, plan: Plan) -> tuple[Phase, ...]:
     phases = [
         Phase(
             first,
-            next((size for size, end in zip(data.sizes, ends, strict=True) if first < end), 0),
+            next((size for size, end in zip(augment.sizes, ends, strict=True) if first < end), 0),
             tuple(number for number, start in enumerate(frozen_from) if first >= start),
         )
         for first in firsts

@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from paceline.experiment.experiment import Experiment, Schedule
-from paceline.experiment.groups import Group, parse_groups
-from paceline.experiment.optimizer import Optimizer
+from paceline.experiment.groups import Group, groups_of
+from paceline.experiment.optimizer import Average
 from paceline.experiment.plan import Plan
 
 Number = TypeVar("Number")
@@ -90,8 +90,8 @@ def rates_at(experiment: Experiment, plan: Plan, step: int) -> Rates[float]:
         learning_rate=rate(plan.total_steps),
         bias_1=bias_correction(optimizer.momentum, step + 1),
         bias_2=bias_correction(optimizer.beta_2, step + 1),
-        ema_decay=average_decay(optimizer, step, plan.total_steps),
-        groups=tuple(group_rate(group) for group in parse_groups(optimizer)),
+        ema_decay=average_decay(experiment.average, step, plan.total_steps),
+        groups=tuple(group_rate(group) for group in groups_of(optimizer)),
     )
 
 
@@ -106,14 +106,15 @@ def bias_correction(beta: float, updates: int) -> float:
     return 1 - beta**updates
 
 
-def has_groups(optimizer: Optimizer) -> bool:
+def has_groups(experiment: Experiment) -> bool:
     """Return whether weights are updated in groups, or averaged with a decay that changes."""
-    return bool(optimizer.groups) or optimizer.ema_every > 1 or optimizer.ema_power > 0
+    average = experiment.average
+    return bool(experiment.optimizer.groups) or average.every > 1 or average.power > 0
 
 
-def average_decay(optimizer: Optimizer, step: int, total_steps: int) -> float:
+def average_decay(average: Average, step: int, total_steps: int) -> float:
     """Return the decay of the average of weights in step `step` (from 0); 1 leaves it."""
     done = step + 1
-    if done % optimizer.ema_every:
+    if done % average.every:
         return 1.0
-    return optimizer.ema * math.pow(done / total_steps, optimizer.ema_power)
+    return average.decay * math.pow(done / total_steps, average.power)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Start, Warn, Working
@@ -62,7 +62,7 @@ class _Evaluator:
         while not folder.exists():
             self._wait(f"a run in {folder.where}")
             self._tried(folder.refresh)
-        self._compare("experiment", folder.experiment().to_json(), job.experiment.to_json())
+        self._compare("experiment", folder.experiment().changes_to(job.experiment))
         devices.import_tensorflow(job)
         from paceline.build import build_core
         from paceline.engines.collective import connect
@@ -71,7 +71,7 @@ class _Evaluator:
         connection = connect(job, self._check_stop)
         core = build_core(job)
         engine = connection.open(core)
-        self._compare("data", folder.data_facts(), data_facts(job, core))
+        self._compare("data", diff(folder.data_facts(), data_facts(job, core)))
         self._evaluate_all(core, engine)
 
     def _evaluate_all(self, core: Core, engine: Engine) -> None:
@@ -161,8 +161,8 @@ class _Evaluator:
     def _warn(self, error: PassingFault) -> None:
         self._send(Warn(f"{error}; the evaluator tries again"))
 
-    def _compare(self, what: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-        if different := differences(theirs, ours):
+    def _compare(self, what: str, different: list[str]) -> None:
+        if different:
             raise UserError(
                 f"the evaluator's {what} differs from {self._folder.where}: "
                 f"{', '.join(different[:4])}; give it the chief's own settings"

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from paceline.errors import UserError, did_you_mean
-from paceline.experiment.dataclass_json import from_json
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import from_json
 from paceline.storage.backends import Store, cache_folder, is_remote
 from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
 

@@ -8,7 +8,6 @@ as training reads them.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
 from paceline.formats.detect import class_table, describe_source, detect
 from paceline.formats.image_file import inspect_image, read_image
 from paceline.formats.image_folder import LabelledImage, find_images
@@ -65,22 +64,26 @@ class JobResult(NamedTuple):
 
 
 def check(
-    folder: str | Path, data: Data | None = None, processes: int = 0, console: Console | None = None
+    folder: str | Path,
+    split: float = 0.0,
+    records: Records | None = None,
+    processes: int = 0,
+    console: Console | None = None,
 ) -> CheckReport:
-    """Check every example of `folder`; `data` may give keys, the first label or the split."""
-    data, place = data or Data(), str(Path(folder).expanduser())
+    """Check every example of `folder`; `split` is the share of a folder of images to test on."""
+    place = str(Path(folder).expanduser())
     source = detect(place)
     if source == "pictures":
-        return _check_pictures(place, data, processes, console)
+        return _check_pictures(place, split, processes, console)
     if source == "tfrecord":
-        return _check_tfrecord(place, data, processes, console)
-    return _check_other(place, source, data)
+        return _check_tfrecord(place, records or Records(), processes, console)
+    return _check_other(place, source)
 
 
 def _check_pictures(
-    folder: str, data: Data, processes: int, console: Console | None
+    folder: str, split: float, processes: int, console: Console | None
 ) -> CheckReport:
-    folders = find_images(Path(folder), data.split)
+    folders = find_images(Path(folder), split)
     splits = {"train": folders.train, "test": folders.test}
     jobs = [
         (split, images[start : start + IMAGES_AT_ONCE])
@@ -94,14 +97,14 @@ def _check_pictures(
 
 
 def _check_tfrecord(
-    folder: str, data: Data, processes: int, console: Console | None
+    folder: str, records: Records, processes: int, console: Console | None
 ) -> CheckReport:
     splits = {
         split: [unpacked_shard(shard, True) for shard in shards]
         for split, shards in find_shards(folder).items()
     }
     shards = [shard for found in splits.values() for shard in found]
-    keys = _fit_to_first(choose_keys(data, read_notes(folder)), shards)
+    keys = _fit_to_first(choose_keys(records, read_notes(folder)), shards)
     classes = read_labels(folder)
     jobs = [(split, shard) for split, found in splits.items() for shard in found]
     total = sum(shard.size for shard in shards)
@@ -110,12 +113,12 @@ def _check_tfrecord(
     return _summarise(folder, "tfrecord", classes, list(splits), found, keys.first_label)
 
 
-def _check_other(folder: str, source: str, data: Data) -> CheckReport:
+def _check_other(folder: str, source: str) -> CheckReport:
     """Build the source: CIFAR and arrays check themselves when they are read."""
     from paceline.data.build import build_source
 
     try:
-        facts = describe_source(build_source(dataclasses.replace(data, source=source, dir=folder)))
+        facts = describe_source(build_source(Data(source=source, dir=folder)))
     except PassingFault:
         raise
     except UserError as error:

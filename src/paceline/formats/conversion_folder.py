@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 from paceline.formats.tfrecord.shards import LABELS, NOTES, read_notes
 from paceline.storage.files import explained, read_json, replacing, write_json
 from paceline.storage.lock import FileLock
@@ -63,7 +63,7 @@ def is_done(out: Path, settings: dict[str, Any], console: Console) -> bool:
     finished = earlier is not None
     if earlier is None and plan.exists():
         earlier = read_json(plan, "give a new folder")
-    if earlier is not None and (changed := differences(earlier, settings)):
+    if earlier is not None and (changed := diff(earlier, settings)):
         lines = ["the images differ" if line.startswith("pictures:") else line for line in changed]
         advice = "give a new folder, or the old settings to continue"
         raise UserError(f"{out} belongs to another conversion: {', '.join(lines)}; {advice}")

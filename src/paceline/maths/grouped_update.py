@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from paceline.experiment.groups import Group, find_group, parse_groups
-from paceline.experiment.optimizer import Optimizer
+from paceline.experiment.groups import Group, find_group, groups_of
+from paceline.experiment.optimizer import Average, Optimizer
 from paceline.experiment.schedule import Rates
 from paceline.maths.muon import build_muon
 from paceline.maths.state import Part
 from paceline.maths.tree import opaque
 from paceline.maths.update import (
+    NO_AVERAGE,
     Update,
     Vectors,
     average,
@@ -43,12 +44,12 @@ class Segment:
 
 
 def has_muon(optimizer: Optimizer) -> bool:
-    return any(group.rule == "muon" for group in parse_groups(optimizer))
+    return any(group.rule == "muon" for group in groups_of(optimizer))
 
 
 def build_segments(optimizer: Optimizer, params: Part) -> tuple[Segment, ...]:
     """Return the segments of all parameters; neighbors with the same settings are one."""
-    groups = parse_groups(optimizer)
+    groups = groups_of(optimizer)
     segments: list[Segment] = []
     start = 0
     for name, shape in params:
@@ -75,9 +76,9 @@ def cut(segments: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, 
     )
 
 
-def build_grouped_update(optimizer: Optimizer, params: Part) -> Update:
+def build_grouped_update(optimizer: Optimizer, params: Part, ema: Average = NO_AVERAGE) -> Update:
     """Return the update of params, slots and ema."""
-    update_all = build_segments_update(optimizer, build_segments(optimizer, params))
+    update_all = build_segments_update(optimizer, build_segments(optimizer, params), ema)
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
@@ -87,12 +88,12 @@ def build_grouped_update(optimizer: Optimizer, params: Part) -> Update:
 
 
 def build_segments_update(
-    optimizer: Optimizer, segments: tuple[Segment, ...]
+    optimizer: Optimizer, segments: tuple[Segment, ...], ema: Average = NO_AVERAGE
 ) -> Callable[[Vectors, tf.Tensor, Rates[tf.Tensor], tf.Tensor | None], Vectors]:
     """Return the function (vectors, mean gradient, rates, scale) -> new params, slots and ema."""
-    groups = parse_groups(optimizer)
-    updates = [_build_one(optimizer, groups[each.group], each) for each in segments]
-    names = ("params", *slot_names(optimizer))
+    groups = groups_of(optimizer)
+    updates = [_build_one(optimizer, groups[each.group], each, ema) for each in segments]
+    names = ("params", *slot_names(optimizer, ema))
     sizes = [each.stop - each.start for each in segments]
 
     def update(
@@ -110,10 +111,10 @@ def build_segments_update(
     return update
 
 
-def _build_one(optimizer: Optimizer, group: Group, segment: Segment) -> Update:
+def _build_one(optimizer: Optimizer, group: Group, segment: Segment, ema: Average) -> Update:
     """Return the update of one segment."""
     momentum = optimizer.momentum if group.momentum is None else group.momentum
-    own = replace(optimizer, momentum=momentum, weight_decay=segment.decay, ema=0.0, groups=())
+    own = replace(optimizer, momentum=momentum, weight_decay=segment.decay, groups=())
     muon = build_muon(own, segment.shape) if segment.shape else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
@@ -126,7 +127,7 @@ def _build_one(optimizer: Optimizer, group: Group, segment: Segment) -> Update:
                 new = muon(vectors, gradient, group_rates)
             else:
                 new = update_slice(own, vectors, gradient, group_rates, decay, None)
-        if optimizer.ema:
+        if ema.decay:
             new["ema"] = average(rates.ema_decay, vectors["ema"], new["params"])
         return new
 

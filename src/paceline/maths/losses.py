@@ -12,7 +12,7 @@ from paceline.experiment.experiment import Experiment
 
 def build_targets(experiment: Experiment, num_classes: int) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return the function labels -> training targets: one-hot rows, smoothed."""
-    smoothing = experiment.optimizer.label_smoothing
+    smoothing = experiment.loss.label_smoothing
 
     def targets_of(labels: tf.Tensor) -> tf.Tensor:
         return tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
@@ -23,7 +23,7 @@ def build_targets(experiment: Experiment, num_classes: int) -> Callable[[tf.Tens
 def training_loss(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return the mean over a replica's examples, each with the weight of its class."""
     losses = cross_entropy(experiment, outputs, targets)
-    if experiment.optimizer.class_weights:
+    if experiment.loss.class_weights:
         losses *= example_weights(experiment, targets)
     return tf.reduce_mean(losses)
 
@@ -41,7 +41,7 @@ def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
 
     Label smoothing does not count as a mixture, so its part of the targets is taken out.
     """
-    weights, smoothing = experiment.optimizer.class_weights, experiment.optimizer.label_smoothing
+    weights, smoothing = experiment.loss.class_weights, experiment.loss.label_smoothing
     assert isinstance(weights, tuple), "`data.statistics` puts numbers in place of a word"
     by_target = tf.reduce_sum(targets * tf.constant(weights, tf.float32), axis=-1)
     return (by_target - smoothing * (sum(weights) / len(weights))) / (1 - smoothing)

@@ -20,7 +20,7 @@ from paceline.data.batches import Batch, build_eval_batches, build_train_batches
 from paceline.data.draws import op_key
 from paceline.data.source import Source, Split
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.groups import check_patterns, find_group, parse_groups
+from paceline.experiment.groups import check_patterns, find_group, groups_of
 from paceline.experiment.phases import Phase, build_phases
 from paceline.experiment.plan import Plan
 from paceline.experiment.schedule import Rates, has_groups
@@ -157,7 +157,7 @@ def build_core(
     train = splits["train"]
     held_out = {name: split for name, split in splits.items() if name != "train"}
     layout = build_layout(experiment, template)
-    eval_batch_size = choose_eval_batch_size(image_shape(experiment.data, source))
+    eval_batch_size = choose_eval_batch_size(image_shape(experiment, source))
     examine = {}
     for name, split in held_out.items():
         batch_of = build_eval_batches(experiment, split, num_classes, eval_batch_size)
@@ -186,7 +186,7 @@ def _build_phases(
 ) -> tuple[CorePhase, ...]:
     """Return the functions of each phase; phases with the same images share their batches."""
     check_patterns(experiment.optimizer, [name for name, _ in template.params])
-    groups, targets_of = parse_groups(experiment.optimizer), build_targets(experiment, num_classes)
+    groups, targets_of = groups_of(experiment.optimizer), build_targets(experiment, num_classes)
     phases = build_phases(experiment, plan)
     batches = {
         size: opaque(build_train_batches(experiment, train, targets_of, size))
@@ -211,10 +211,10 @@ def build_layout(experiment: Experiment, template: Template) -> StateLayout:
     of these if there is one of the parameters."""
     parts = {
         "params": template.params,
-        **dict.fromkeys(slot_names(experiment.optimizer), template.params),
+        **dict.fromkeys(slot_names(experiment.optimizer, experiment.average), template.params),
     }
     scale = {loss_scale.VECTOR: loss_scale.PART} if loss_scale.is_scaled(experiment) else {}
-    average = {AVERAGED_STATS: template.stats} if experiment.optimizer.ema else {}
+    average = {AVERAGED_STATS: template.stats} if experiment.average.decay else {}
     return StateLayout({**parts, **scale, "stats": template.stats, **average})
 
 
@@ -257,17 +257,17 @@ def _build_replica_step(
 def _build_apply(experiment: Experiment, layout: StateLayout, template: Template) -> Update:
     optimizer, sizes = experiment.optimizer, layout.sizes()
     scaled = loss_scale.is_scaled(experiment)
-    build = build_grouped_update if has_groups(optimizer) else build_update
-    update = build(optimizer, layout.parts["params"])
+    build = build_grouped_update if has_groups(experiment) else build_update
+    update = build(optimizer, layout.parts["params"], experiment.average)
 
     def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         gradient, moving, _ = tf.split(mean, [sizes["params"], template.moving_size(), len(Tail)])
         stats = template.merge(vectors["stats"], moving)
         new = {**update(vectors, gradient, rates), "stats": stats}
-        if optimizer.ema:
+        if experiment.average.decay:
             old = vectors[AVERAGED_STATS]
             new[AVERAGED_STATS] = template.keep_fixed(
-                old, average_of_stats(optimizer, old, stats, rates)
+                old, average_of_stats(experiment, old, stats, rates)
             )
         return loss_scale.finish_step(vectors, new, gradient) if scaled else new
 

@@ -68,7 +68,7 @@ STATISTICS = ("stats", AVERAGED_STATS)
 def evaluated_vectors(names: Container[str]) -> tuple[str, str]:
     """Return the names of the vectors that evaluation and export take as parameters and statistics.
 
-    They are the moving averages if the experiment keeps them (`optimizer.ema`).
+    They are the moving averages if the experiment keeps them (`average.decay`).
     """
     params = "ema" if "ema" in names else "params"
     return params, AVERAGED_STATS if AVERAGED_STATS in names else "stats"

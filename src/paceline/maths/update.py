@@ -13,13 +13,15 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from paceline.experiment.experiment import Optimizer
+from paceline.experiment.experiment import Average, Experiment, Optimizer
 from paceline.experiment.schedule import Rates, has_groups
 from paceline.maths.state import Part
 
 Vectors = dict[str, tf.Tensor]
 Update = Callable[[Vectors, tf.Tensor, Rates[tf.Tensor]], Vectors]
 """(vectors, mean gradient, rates) -> the vectors that change"""
+
+NO_AVERAGE = Average()
 
 _SLOTS = {
     "sgd": ("momentum",),
@@ -28,9 +30,9 @@ _SLOTS = {
 }
 
 
-def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
+def slot_names(optimizer: Optimizer, ema: Average = NO_AVERAGE) -> tuple[str, ...]:
     """Return the names of the further vectors of the size of params that the rule keeps."""
-    return _SLOTS[optimizer.name] + (("ema",) if optimizer.ema else ())
+    return _SLOTS[optimizer.name] + (("ema",) if ema.decay else ())
 
 
 def decays(optimizer: Optimizer, name: str, shape: tuple[int, ...]) -> bool:
@@ -50,13 +52,13 @@ def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
     )
 
 
-def build_update(optimizer: Optimizer, params: Part) -> Update:
+def build_update(optimizer: Optimizer, params: Part, ema: Average = NO_AVERAGE) -> Update:
     """Return the update of params, slots and ema."""
     decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
-        return update_slice(optimizer, vectors, gradient, rates, decay, scale)
+        return update_slice(optimizer, vectors, gradient, rates, decay, scale, ema)
 
     return update
 
@@ -74,6 +76,7 @@ def update_slice(
     rates: Rates[tf.Tensor],
     decay: tf.Tensor | None,
     scale: tf.Tensor | None,
+    ema: Average = NO_AVERAGE,
 ) -> Vectors:
     """Update any slice of the vectors, or all of them; `decay` is the same slice of the mask."""
     rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
@@ -84,8 +87,8 @@ def update_slice(
     new = rule(optimizer, vectors, gradient, rates)
     if decay is not None and optimizer.name == "adamw":
         new["params"] -= rates.learning_rate * (decay * vectors["params"])
-    if optimizer.ema:
-        new["ema"] = average(optimizer.ema, vectors["ema"], new["params"])
+    if ema.decay:
+        new["ema"] = average(ema.decay, vectors["ema"], new["params"])
     return new
 
 
@@ -95,14 +98,15 @@ def average(decay: float | tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tens
 
 
 def average_of_stats(
-    optimizer: Optimizer, old: tf.Tensor, stats: tf.Tensor, rates: Rates[tf.Tensor]
+    experiment: Experiment, old: tf.Tensor, stats: tf.Tensor, rates: Rates[tf.Tensor]
 ) -> tf.Tensor:
     """Return the moving average of the statistics after a step, with the decay of the weights.
 
     Averaged weights need averaged BatchNorm statistics.
     """
     # a constant and a tensor give different bits of 1 - decay
-    return average(rates.ema_decay if has_groups(optimizer) else optimizer.ema, old, stats)
+    decay = rates.ema_decay if has_groups(experiment) else experiment.average.decay
+    return average(decay, old, stats)
 
 
 def _sgd(

@@ -19,7 +19,7 @@ from keras.src.utils import file_utils
 from paceline.data.draws import initializer_seed
 from paceline.errors import UserError, near_names
 from paceline.experiment.application_names import application_of, is_application, parse_application
-from paceline.experiment.experiment import Data, Experiment, Model
+from paceline.experiment.experiment import Experiment, Model, Scaling
 
 HEAD = "head_dense"
 """Name of the new last layer."""
@@ -97,7 +97,7 @@ def _weights_from_cache(name: str) -> Iterator[None]:
 
 def with_own_scaling(experiment: Experiment) -> Experiment:
     """Return the experiment with the scaling of its application in place of `application`."""
-    if experiment.data.scaling != "application":
+    if experiment.scaling.method != "application":
         return experiment
     start = experiment.model.init_from
     name = application_of(experiment.model)
@@ -105,14 +105,14 @@ def with_own_scaling(experiment: Experiment) -> Experiment:
         name = parse_application(start)[0]
     if not name:
         raise UserError(
-            "data.scaling is application, but the model is no keras.applications; give "
-            "--model.init-from keras:NAME or another scaling"
+            "scaling.method is application, but the model is not from keras.applications; give "
+            "--model.init-from keras:NAME or a different method"
         )
-    return replace(experiment, data=own_scaling(name, experiment.data))
+    return replace(experiment, scaling=own_scaling(name))
 
 
-def own_scaling(name: str, data: Data) -> Data:
-    """Return the data, scaled as the application's own `preprocess_input` does it.
+def own_scaling(name: str) -> Scaling:
+    """Return the scaling of the application's own `preprocess_input`.
 
     That function is tried on four pixels: black, red, green and blue. It multiplies and shifts each
     channel, and may exchange red and blue.
@@ -127,10 +127,12 @@ def own_scaling(name: str, data: Data) -> Data:
     mean = tuple(np.round(-black / factors, 3).tolist())
     std = tuple(np.round(1 / factors, 3).tolist())
     if order.tolist() == [2, 1, 0] and std == (1.0, 1.0, 1.0):
-        return replace(data, scaling="bgr_mean", mean=mean[::-1], std=std)
+        return Scaling("bgr_mean", mean=mean[::-1], std=std)
     if order.tolist() != [0, 1, 2]:
-        raise UserError(f"the preprocessing of keras:{name} is unknown; give another data.scaling")
-    return replace(data, scaling="mean_std", mean=mean, std=std)
+        raise UserError(
+            f"the preprocessing of keras:{name} is unknown; give a different scaling.method"
+        )
+    return Scaling("mean_std", mean=mean, std=std)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from keras import layers
 
 from paceline.data.draws import initializer_seed
 from paceline.experiment.experiment import Model
-from paceline.experiment.limits import IMAGENET_STAGES
+from paceline.experiment.model import IMAGENET_STAGES
 from paceline.models.activations import SigmoidGelu
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.models.initializers import Identity

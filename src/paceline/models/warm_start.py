@@ -45,15 +45,15 @@ def start_from(spec: str, template: Template, state: State) -> tuple[State, list
 
 def scaled_otherwise(experiment: Experiment) -> str:
     """Return a warning if images are scaled otherwise than those the weights were trained on."""
-    spec, data = experiment.model.init_from, experiment.data
+    spec, scaling = experiment.model.init_from, experiment.scaling
     if not is_application(spec):
         return ""
-    own = own_scaling(parse_application(spec)[0], data)
-    if (own.scaling, own.mean, own.std) == (data.scaling, data.mean, data.std):
+    own = own_scaling(parse_application(spec)[0])
+    if own == scaling:
         return ""
     return (
-        f"{spec} was trained on images of another scaling ({own.scaling}, mean {own.mean}, std "
-        f"{own.std}); --data.scaling application is the same"
+        f"{spec} was trained on images of a different scaling ({own.method}, mean {own.mean}, std "
+        f"{own.std}); use --scaling.method application"
     )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from paceline.data.source import Split
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Scaling
 from paceline.maths.state import State
 from paceline.maths.template import Template
 
@@ -23,7 +23,7 @@ EPSILON = 5e-4
 """Added to variances, so that directions with almost no variance are not enlarged without limit."""
 
 
-def whiten(state: State, template: Template, train: Split, data: Data, count: int) -> State:
+def whiten(state: State, template: Template, train: Split, scaling: Scaling, count: int) -> State:
     """Return the state with filters of the first convolution computed from `count` images."""
     name, shape, start = _first_convolution(template)
     side, _, channels, filters = shape
@@ -35,7 +35,7 @@ def whiten(state: State, template: Template, train: Split, data: Data, count: in
     images = train.read(tf.range(min(count, train.size), dtype=tf.int64))[0]
     if images.dtype != tf.uint8:
         raise UserError("model.whitening needs images of one size; these are files of any size")
-    kernel = whitening_filters(images.numpy(), side, _factors(data, channels)).ravel()
+    kernel = whitening_filters(images.numpy(), side, _factors(scaling, channels)).ravel()
     vectors = dict(state.vectors)
     for vector in {"params", "ema"} & vectors.keys():
         vectors[vector] = vectors[vector].copy()
@@ -81,12 +81,14 @@ def _first_convolution(template: Template) -> tuple[str, tuple[int, ...], int]:
     raise UserError("model.whitening needs a model with a convolution")
 
 
-def _factors(data: Data, channels: int) -> np.ndarray:
+def _factors(scaling: Scaling, channels: int) -> np.ndarray:
     """Return by what scaling multiplies each channel; what it adds does not change a covariance."""
-    if data.scaling not in ("unit", "mean", "mean_std"):
+    if scaling.method not in ("unit", "mean", "mean_std"):
         raise UserError(
-            f"model.whitening needs data.scaling unit, mean or mean_std, not {data.scaling}"
+            f"model.whitening needs scaling.method unit, mean or mean_std, not {scaling.method}"
         )
-    if data.scaling == "unit":
+    if scaling.method == "unit":
         return np.full(channels, 1 / 128)
-    return 1 / np.asarray(data.std[:channels]) if data.scaling == "mean_std" else np.ones(channels)
+    if scaling.method == "mean":
+        return np.ones(channels)
+    return 1 / np.asarray(scaling.std[:channels])

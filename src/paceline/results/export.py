@@ -126,7 +126,7 @@ def _check_packages(to: str, form: Format) -> None:
 
 def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> dict[str, Any]:
     """Return what is stored with an export: classes, input, output, preprocessing and origin."""
-    data, shape = trained.experiment.data, list(trained.image_shape)
+    shape = list(trained.image_shape)
     images = f"float32 [n, {', '.join(map(str, shape))}]"
     takes = f"pixels from 0 to 255, {images}" if serving else f"scaled images, {images}"
     if serving and form.decodes_files:
@@ -142,7 +142,7 @@ def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool)
         "output": "" if form.weights_only else gives,
         "image_shape": shape,
         "views": trained.views,
-        "preprocessing": describe_preprocessing(data, trained.stored_shape),
+        "preprocessing": describe_preprocessing(trained.experiment, trained.stored_shape),
         "inside": inside,
         "run": run.path.name,
         "step": trained.state.step,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Scaling
 from paceline.maths.state import StateLayout
 
 if TYPE_CHECKING:
@@ -78,29 +78,29 @@ def _with_scaling(model: keras.Model, trained: TrainedModel) -> keras.Model:
     import keras
 
     pixels = keras.Input(trained.image_shape, name="pixels")
-    outputs = model(scaling_layers(trained.experiment.data, trained.image_shape, pixels))
+    outputs = model(scaling_layers(trained.experiment.scaling, trained.image_shape, pixels))
     if trained.gives_logits:
         outputs = keras.layers.Softmax(name="probabilities")(outputs)
     return keras.Model(pixels, outputs, name=f"{model.name}_serving")
 
 
 def scaling_layers(
-    data: Data, shape: tuple[int, int, int], x: keras.KerasTensor
+    scaling: Scaling, shape: tuple[int, int, int], x: keras.KerasTensor
 ) -> keras.KerasTensor:
     """Apply `augment.scale` as layers of Keras."""
     from keras import layers, ops
 
-    if data.scaling == "standardise":
+    if scaling.method == "standardize":
         axes = (1, 2, 3)
         deviation = ops.maximum(ops.std(x, axis=axes, keepdims=True), float(np.prod(shape)) ** -0.5)
         return (x - ops.mean(x, axis=axes, keepdims=True)) / deviation
-    if data.scaling == "unit":
+    if scaling.method == "unit":
         return layers.Rescaling(1 / 128, -1.0, name="scaling")(x)
-    deviations = data.std if data.scaling == "mean_std" else (1.0,) * 3
-    mean = list(data.mean[: shape[2]])
+    deviations = scaling.std if scaling.method == "mean_std" else (1.0,) * 3
+    mean = list(scaling.mean[: shape[2]])
     variance = [each**2 for each in deviations[: shape[2]]]
     scaled = layers.Normalization(mean=mean, variance=variance, name="scaling")(x)
-    return ops.flip(scaled, axis=-1) if data.scaling == "bgr_mean" else scaled
+    return ops.flip(scaled, axis=-1) if scaling.method == "bgr_mean" else scaled
 
 
 def _write_savedmodel(
@@ -111,7 +111,7 @@ def _write_savedmodel(
     from paceline.data.batches import prepare_encoded
 
     def decode(files: tf.Tensor) -> tf.Tensor:
-        return prepare_encoded(trained.experiment.data, trained.stored_shape, files)
+        return prepare_encoded(trained.experiment, trained.stored_shape, files)
 
     function = _build_function(trained, decode if serving else None)
     module = tf.Module()
@@ -141,7 +141,7 @@ def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: dict[st
     from paceline.data.augment import crop as augment
 
     def scale(pixels: tf.Tensor) -> tf.Tensor:
-        return augment.scale(trained.experiment.data, pixels)
+        return augment.scale(trained.experiment.scaling, pixels)
 
     spec = [_images(trained, "pixels" if serving else "images")]
     function = _build_function(trained, scale if serving else None)

@@ -143,7 +143,7 @@ def _build_prepare(trained: TrainedModel, fitting: bool) -> Callable[..., Any]:
     from paceline.data.batches import prepare_encoded
 
     def prepare(encoded: tf.Tensor) -> tf.Tensor:
-        return prepare_encoded(trained.experiment.data, trained.stored_shape, encoded, fitting)
+        return prepare_encoded(trained.experiment, trained.stored_shape, encoded, fitting)
 
     strings = tf.TensorSpec([None], tf.string)
     return tf.function(prepare, autograph=False, input_signature=[strings])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Experiment
 
 DECODE = (
     "the whole image as 8-bit RGB; JPEG by libjpeg's accurate integer DCT with smooth chroma and "
@@ -15,12 +15,14 @@ DECODE = (
 )
 
 
-def describe_preprocessing(data: Data, stored: tuple[int, int, int] | None) -> dict[str, Any]:
+def describe_preprocessing(
+    experiment: Experiment, stored: tuple[int, int, int] | None
+) -> dict[str, Any]:
     """Return the steps in their order; None where there is no such step.
 
     `stored` is the shape of the images in the data source, None if they are encoded in any size.
     """
-    size = data.image_size
+    size, augment, scaling = experiment.data.image_size, experiment.augment, experiment.scaling
     short = (size * 8 + 3) // 7
     steps: dict[str, Any] = {
         "decode": DECODE,
@@ -32,18 +34,18 @@ def describe_preprocessing(data: Data, stored: tuple[int, int, int] | None) -> d
         "resize_again": None,
         "window": None,
     }
-    if stored and data.crop_size:
-        top, left = (-((data.crop_size - side) // 2) for side in stored[:2])
-        steps["window"] = [top, left, data.crop_size, data.crop_size]
+    if stored and augment.crop_size:
+        top, left = (-((augment.crop_size - side) // 2) for side in stored[:2])
+        steps["window"] = [top, left, augment.crop_size, augment.crop_size]
     elif stored and size and stored[:2] != (size, size):
         height, width = stored[:2]
         tall = max(size, round(height * size / width))
         wide = max(size, round(width * size / height))
         steps["resize_again"] = [tall, wide]
         steps["window"] = [(tall - size) // 2, (wide - size) // 2, size, size]
-    steps["padding"] = "reflect" if data.padding_mode == "reflect" else "constant"
+    steps["padding"] = "reflect" if augment.padding_mode == "reflect" else "constant"
     channels = stored[2] if stored else 3
-    scale = {"kind": data.scaling, "mean": data.mean[:channels], "std": data.std[:channels]}
+    scale = {"kind": scaling.method, "mean": scaling.mean[:channels], "std": scaling.std[:channels]}
     return steps | {"scale": {name: _plain(value) for name, value in scale.items()}}
 
 

@@ -87,9 +87,9 @@ def load_trained_model(
     from paceline.models.build import build_model
     from paceline.runs.checkpoints import Checkpoints
 
-    experiment = replace(experiment, data=with_stored_means(experiment.data, facts))
+    experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
     stored = _stored_shape(experiment, facts)
-    shape = model_shape(experiment.data, stored)
+    shape = model_shape(experiment, stored)
     num_classes = experiment.model.num_classes or len(names)
     model = build_model(experiment, shape, num_classes)
     template = build_template(model, accelerated(experiment, model, devices.has_gpus()))
@@ -141,7 +141,7 @@ def _stored_shape(experiment: Experiment, facts: dict[str, Any]) -> Shape | None
     else:  # an older version wrote the run folder: ask the data
         from paceline.data.build import build_source
 
-        shape = build_source(experiment.data).image_shape
+        shape = build_source(experiment.data, experiment.records).image_shape
     if shape and shape[2] not in (1, 3):
         raise UserError(
             f"the run's images have {shape[2]} channels; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 from paceline.experiment.experiment import Experiment
 
 
@@ -21,7 +21,7 @@ def compare_kernels(where: str, old: str, new: str) -> None:
 
 
 def compare_experiments(where: str, old: Experiment, new: Experiment) -> None:
-    if changed := differences(old.to_json(), new.to_json()):
+    if changed := old.changes_to(new):
         raise UserError(
             f"{where} is the run of another experiment: {_short(changed)}; "
             "use another --run-dir, or the old settings to resume"
@@ -31,7 +31,7 @@ def compare_experiments(where: str, old: Experiment, new: Experiment) -> None:
 def compare_data(where: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Compare sizes, classes and the digest of the data; older folders have fewer facts."""
     known = {name: fact for name, fact in new.items() if name in old}
-    if changed := [line.replace(": ", " ", 1) for line in differences(old, known)]:
+    if changed := [line.replace(": ", " ", 1) for line in diff(old, known)]:
         raise UserError(
             f"{where} cannot continue, the data is not the same: {_short(changed)}; "
             "use another --run-dir"

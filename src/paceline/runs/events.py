@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paceline.experiment.dataclass_json import flatten
+from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
 from paceline.maths.evaluation import EvalResult, Examples
 from paceline.maths.metrics import BlockResult

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 from paceline.experiment.experiment import Experiment
 from paceline.messages import Send
 from paceline.runs.comparison import (
@@ -149,7 +149,7 @@ class RunFolder:
             compare_experiments(self.where, self.experiment(), experiment)
             compare_data(self.where, self.data_facts(), plain(data_facts))
             compare_code(self.where, old["code"], code or {})
-            changed = differences(old["versions"], library_versions())
+            changed = diff(old["versions"], library_versions())
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}

@@ -26,7 +26,7 @@ def evaluated_images(core: Core, split: str, indices: np.ndarray) -> np.ndarray:
     from paceline.data.batches import evaluation_images
 
     where = tf.constant(indices, tf.int64)
-    images = evaluation_images(core.experiment.data, core.splits[split].read(where)[0], where)
+    images = evaluation_images(core.experiment, core.splits[split].read(where)[0], where)
     return np.clip(images.numpy(), 0, 255).astype(np.uint8)
 
 

@@ -21,15 +21,19 @@ OVER = ("schedule.rate=0.01..0.5:log", "optimizer.weight-decay=1e-4,5e-4")
 
 def test_over_takes_ranges_and_lists_of_every_kind_of_setting() -> None:
     words = (
-        *("schedule.rate=0.05..0.8:log", "optimizer.weight-decay=1e-4,5e-4", "data.padding=0..4"),
-        *("data.flip=true,false", "schedule.name=cosine,one-cycle", "seed=1,2,2"),
+        *(
+            "schedule.rate=0.05..0.8:log",
+            "optimizer.weight-decay=1e-4,5e-4",
+            "augment.padding=0..4",
+        ),
+        *("augment.flip=true,false", "schedule.name=cosine,one-cycle", "seed=1,2,2"),
     )
     space = parse_over(words, SMOKE)
     assert space == {
         "schedule.rate": Range(0.05, 0.8, log=True),
         "optimizer.weight_decay": Choice((1e-4, 5e-4)),
-        "data.padding": Range(0, 4),
-        "data.flip": Choice((True, False)),
+        "augment.padding": Range(0, 4),
+        "augment.flip": Choice((True, False)),
         "schedule.name": Choice(("cosine", "one-cycle")),
         "seed": Choice((1, 2)),
     }
@@ -54,12 +58,12 @@ def test_the_same_seed_draws_the_same_trials_and_more_trials_begin_with_them() -
 
 
 def test_whole_numbers_and_lists_are_drawn_without_repeats_and_a_grid_has_all() -> None:
-    space = parse_over(("seed=1..3", "data.flip=true,false"), SMOKE)
+    space = parse_over(("seed=1..3", "augment.flip=true,false"), SMOKE)
     drawn = draw(space, 6, 0)
-    assert {(each["seed"], each["data.flip"]) for each in drawn} == {
+    assert {(each["seed"], each["augment.flip"]) for each in drawn} == {
         (seed, flip) for seed in (1, 2, 3) for flip in (True, False)
     }
-    combinations = grid(parse_over(("seed=1,2", "data.padding=0,2,4"), SMOKE))
+    combinations = grid(parse_over(("seed=1,2", "augment.padding=0,2,4"), SMOKE))
     assert [tuple(each.values()) for each in combinations] == [
         *((1, 0), (1, 2), (1, 4)),
         *((2, 0), (2, 2), (2, 4)),

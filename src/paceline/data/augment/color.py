@@ -5,24 +5,24 @@ from __future__ import annotations
 import tensorflow as tf
 
 from paceline.data.draws import Draws
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Augmentation
 
 GREY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the brightness of a pixel (ITU-R BT.601)."""
 
 
-def change_colours(data: Data, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+def change_colours(augment: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Change saturation and hue of each image by random amounts, in this order."""
-    if not data.saturation and not data.hue:
+    if not augment.saturation and not augment.hue:
         return images
     x = tf.cast(images, tf.float32)
-    if data.saturation:
+    if augment.saturation:
         grey = tf.reduce_sum(x * GREY, axis=-1, keepdims=True)
-        factor = 1.0 + random_amount(draws, "saturation", data.saturation)
+        factor = 1.0 + random_amount(draws, "saturation", augment.saturation)
         x = tf.clip_by_value(grey + factor * (x - grey), 0.0, 255.0)
-    if data.hue:
+    if augment.hue:
         hue, *others = tf.unstack(tf.image.rgb_to_hsv(x / 255.0), axis=-1)
-        turned = tf.math.floormod(hue + random_amount(draws, "hue", data.hue)[..., 0], 1.0)
+        turned = tf.math.floormod(hue + random_amount(draws, "hue", augment.hue)[..., 0], 1.0)
         x = tf.image.hsv_to_rgb(tf.stack([turned, *others], axis=-1)) * 255.0
     return x
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from paceline.data.draws import Draws
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Augmentation
 from paceline.formats.encoded.boxes import random_aspect, unit
 
 ERASED_AREA = (0.02, 0.33)
@@ -15,21 +15,21 @@ ERASED_ASPECT = 10 / 3
 """Aspect ratio of what it blanks: from the reciprocal to this."""
 
 
-def cutout(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
+def cutout(augment: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Blank a square around a random pixel; it may stick out over the edge."""
-    if not data.cutout:
+    if not augment.cutout:
         return x
     centres = [draws.one(f"cutout/{axis}") % x.shape[k] for k, axis in ((1, "row"), (2, "column"))]
-    top, left = (centre - data.cutout // 2 for centre in centres)
-    return tf.where(rectangle(x, top, left, data.cutout, data.cutout), 0.0, x)
+    top, left = (centre - augment.cutout // 2 for centre in centres)
+    return tf.where(rectangle(x, top, left, augment.cutout, augment.cutout), 0.0, x)
 
 
-def erase(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Blank a random rectangle of some images, each with the probability `data.random_erasing`.
+def erase(augment: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Blank a random rectangle of some images, each with the probability `augment.random_erasing`.
 
     A side that would be longer than the image is as long as the image.
     """
-    if not data.random_erasing:
+    if not augment.random_erasing:
         return x
     parts = ("chance", "share", "aspect", "row", "column")
     numbers = draws.several([f"random-erasing/{part}" for part in parts])
@@ -41,7 +41,7 @@ def erase(data: Data, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     tall = _side(tf.sqrt(area / aspect), height)
     wide = _side(tf.sqrt(area * aspect), width)
     top, left = row % (height - tall + 1), column % (width - wide + 1)
-    chosen = chance < round(data.random_erasing * 2**31)
+    chosen = chance < round(augment.random_erasing * 2**31)
     blank = rectangle(x, top, left, tall, wide) & chosen[:, None, None, None]
     return tf.where(blank, 0.0, x)
 

@@ -22,13 +22,13 @@ def mix(
     replica: tf.Tensor,
 ) -> Mixed:
     """Return images and targets after mixup or cutmix; with both, each example gets one of them."""
-    data = experiment.data
+    augment = experiment.augment
     ways = []
-    if data.mixup:
-        share = _beta("mixup", data.mixup, experiment.seed, tf.shape(x)[0], step, replica)
+    if augment.mixup:
+        share = _beta("mixup", augment.mixup, experiment.seed, tf.shape(x)[0], step, replica)
         ways.append(_mixup(share, x, targets))
-    if data.cutmix:
-        share = _beta("cutmix", data.cutmix, experiment.seed, tf.shape(x)[0], step, replica)
+    if augment.cutmix:
+        share = _beta("cutmix", augment.cutmix, experiment.seed, tf.shape(x)[0], step, replica)
         ways.append(_cutmix(share, x, targets, draws))
     if len(ways) < 2:
         return ways[0] if ways else (x, targets)

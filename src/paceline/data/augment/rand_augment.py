@@ -14,7 +14,7 @@ from functools import partial
 import tensorflow as tf
 
 from paceline.data.draws import Draws
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Augmentation
 
 ONE = 2**16
 """Factors are whole numbers, in parts of this."""
@@ -26,9 +26,9 @@ Change = Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor]
 """(image uint8 [h, w, c], sign 1 or -1 as int32, strength from 0 to 1) -> image"""
 
 
-def rand_augment(data: Data, images: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Return images uint8 [n, h, w, c], each after `data.augment.rand_augment` random changes."""
-    count, strength = data.rand_augment, data.rand_magnitude / STRONGEST
+def rand_augment(augment: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Return images uint8 [n, h, w, c], each after `augment.rand_augment` random changes."""
+    count, strength = augment.rand_augment, augment.rand_magnitude / STRONGEST
     if not count:
         return images
     if images.dtype != tf.uint8:

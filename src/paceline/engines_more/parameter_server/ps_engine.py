@@ -23,7 +23,7 @@ from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
 from paceline.engines_more.parameter_server.serve import LIBRARIES_FILE
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 from paceline.fingerprint import cpu_features
 from paceline.job import Job
 from paceline.kernels import ops
@@ -125,7 +125,7 @@ def _read_there(role: str, index: int, path: str) -> str:
 def check_libraries(task: str, text: str) -> None:
     """Check that a task has the chief's libraries; `text` is what it published."""
     theirs = json.loads(text) if text else {"paceline": "an older version"}
-    if different := differences(library_versions(), theirs):
+    if different := diff(library_versions(), theirs):
         raise UserError(
             f"{task} has other libraries than the chief: {', '.join(different[:4])}; "
             "install the same versions everywhere"

@@ -50,7 +50,8 @@ class Server:
 
     def __init__(self, core: Core, index: int, count: int) -> None:
         self.device = f"/job:ps/task:{index}/cpu:0"
-        optimizer, params = core.experiment.optimizer, core.layout.parts["params"]
+        experiment = core.experiment
+        optimizer, params = experiment.optimizer, core.layout.parts["params"]
         self.slices = {
             name: slice(*bounds(size, count)[index]) for name, size in core.layout.sizes().items()
         }
@@ -60,13 +61,15 @@ class Server:
                 n: own if n in STATISTICS else own_params for n, own in self.slices.items()
             }
         self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
-        self._update = opaque(partial(update_slice, optimizer))
-        self._average_stats = opaque(partial(average_of_stats, optimizer))
+        self._update = opaque(partial(update_slice, optimizer, ema=experiment.average))
+        self._average_stats = opaque(partial(average_of_stats, experiment))
         self._update_groups = None
-        if has_groups(optimizer):
+        if has_groups(experiment):
             own = self.slices["params"]
             segments = cut(build_segments(optimizer, params), own.start, own.stop)
-            self._update_groups = opaque(build_segments_update(optimizer, segments))
+            self._update_groups = opaque(
+                build_segments_update(optimizer, segments, experiment.average)
+            )
         self._decay = None
         self._fixed = None
         if core.template.fixed:

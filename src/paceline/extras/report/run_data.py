@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.application_names import is_application
-from paceline.experiment.dataclass_json import flatten
+from paceline.experiment.diff import flatten
 from paceline.experiment.plan import build_plan
 from paceline.maths.evaluation import Examples
 from paceline.runs.folder import RunFolder

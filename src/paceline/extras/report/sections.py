@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.experiment.dataclass_json import flatten
+from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
 from paceline.extras.report.charts import Chart, Drawing, Line
 from paceline.extras.report.formats import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import differences
+from paceline.experiment.diff import diff
 from paceline.extras.search.options import SearchPlan
 from paceline.extras.search.space import describe
 from paceline.storage.backends import Store, is_remote
@@ -104,7 +104,7 @@ class SearchFolder:
             return
         old = {name: record.get(name) for name in self._facts}
         new = json.loads(json.dumps(self._facts))
-        if changes := differences(old, new):
+        if changes := diff(old, new):
             raise UserError(
                 f"{self.where} contains a different search: {'; '.join(changes[:4])}; use another "
                 "--search-dir"

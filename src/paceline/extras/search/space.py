@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.dataclass_json import flatten, to_json
+from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import to_json
 from paceline.experiment.overrides import names_of, refuse_unknown
 from paceline.job import Place, Run
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.experiment.dataclass_json import flatten
+from paceline.experiment.diff import flatten
 from paceline.extras.tracking.table import load_client
 from paceline.extras.tracking.tracker import Notes, Tracking
 from paceline.messages import Send

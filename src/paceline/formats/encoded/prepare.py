@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from paceline.data.augment import crop as augment
 from paceline.data.draws import Draws
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Augmentation
 from paceline.formats.encoded.boxes import Box, area_box, central_box, short_side_box
 from paceline.formats.encoded.decode import DCT, decode_any
 from paceline.formats.encoded.headers import Headers, is_known_format, read_headers
@@ -24,19 +24,19 @@ _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in l
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
 
 
-def train_images(data: Data, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
+def train_images(settings: Augmentation, size: int, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Return random crops of strings [n], flipped where the experiment asks for it."""
     headers = _checked(encoded, draws.indices)
     crops = {
-        "area": partial(area_box, area_min=data.crop_area_min),
-        "short-side": partial(short_side_box, size=data.image_size),
+        "area": partial(area_box, area_min=settings.crop_area_min),
+        "short-side": partial(short_side_box, size=size),
     }
-    box = crops[data.crop](*_upright_size(headers), draws)
+    box = crops[settings.crop](*_upright_size(headers), draws)
     shorter = tf.minimum(box.height, box.width)[:, None]
-    smaller = shorter // tf.constant(_RATIOS[1:], tf.int64) >= data.image_size
+    smaller = shorter // tf.constant(_RATIOS[1:], tf.int64) >= size
     ratio = tf.reduce_sum(tf.cast(smaller, tf.int32), axis=1)
     way = tf.where(headers.is_jpeg, 1 + ratio, 0)
-    return _decode(encoded, headers, box, augment.mirrored(data, draws), data.image_size, way)
+    return _decode(encoded, headers, box, augment.mirrored(settings, draws), size, way)
 
 
 def evaluation_images(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:

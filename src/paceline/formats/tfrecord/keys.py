@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UserError, did_you_mean
-from paceline.experiment.experiment import Data
+from paceline.errors import did_you_mean
+from paceline.experiment.experiment import Records
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import BadRecord, Shard, read_record
 from paceline.storage.files import explained
@@ -42,7 +42,8 @@ class Keys:
         classes = f"the {num_classes} classes, {self.first_label} to {last}"
         other = 1 - self.first_label
         return (
-            f"is outside {classes}; if labels count from {other}, give --data.first-label {other}"
+            f"is outside {classes}; if labels count from {other}, give --records.first-label "
+            f"{other}"
         )
 
     def wrong_size(self) -> str:
@@ -50,23 +51,15 @@ class Keys:
         return f"bytes, but {self.raw_shape} needs {self.raw_bytes}"
 
 
-def choose_keys(data: Data, notes: dict[str, Any]) -> Keys:
+def choose_keys(given: Records, notes: dict[str, Any]) -> Keys:
     """Return the keys that were given, else those in the notes, else ImageNet's."""
-    if data.first_label not in (-1, 0, 1):
-        raise UserError(
-            f"data.first-label is {data.first_label}; give 0, 1, or -1 for the conversion's own"
-        )
-    if data.raw_shape and (len(data.raw_shape) != 3 or min(data.raw_shape) < 1):
-        raise UserError(
-            f"data.raw-shape is {data.raw_shape}; give height, width and channels: 32 32 3"
-        )
-    first_label = (notes.get("first_label") or 0) if data.first_label < 0 else data.first_label
+    first_label = (notes.get("first_label") or 0) if given.first_label < 0 else given.first_label
     return Keys(
-        data.image_key or notes.get("image_key") or IMAGE_KEY,
-        data.label_key or notes.get("label_key") or LABEL_KEY,
+        given.image_key or notes.get("image_key") or IMAGE_KEY,
+        given.label_key or notes.get("label_key") or LABEL_KEY,
         first_label,
-        data.raw_shape or tuple(notes.get("raw_shape") or ()),
-        data.raw_order or notes.get("raw_order") or "channels_last",
+        given.raw_shape or tuple(notes.get("raw_shape") or ()),
+        given.raw_order or notes.get("raw_order") or "channels_last",
     )
 
 
@@ -82,7 +75,7 @@ def fit_keys(keys: Keys, shard: Shard, offset: int = 0) -> Keys:
         raise BadRecord(path, offset, f"the record is {error}") from error
     for flag, key in (("image-key", keys.image_key), ("label-key", keys.label_key)):
         if key not in features:
-            advice = f"give --data.{flag}; {did_you_mean(key, sorted(features))}"
+            advice = f"give --records.{flag}; {did_you_mean(key, sorted(features))}"
             raise BadRecord(path, offset, f"no feature {key!r}: {advice}")
     image = features[keys.image_key][0] if features[keys.image_key] else b""
     if keys.raw_shape or not isinstance(image, bytes) or image.startswith(ENCODED_IMAGE):
@@ -91,7 +84,7 @@ def fit_keys(keys: Keys, shard: Shard, offset: int = 0) -> Keys:
     sides = [each[0] for each in numbers if isinstance(each[0], int)]
     channels = len(image) // math.prod(sides) if len(sides) == 2 and min(sides) > 0 else 0
     if channels not in (1, 3, 4) or channels * math.prod(sides) != len(image):
-        advice = f"for {len(image)} plain bytes give --data.raw-shape H W C"
+        advice = f"for {len(image)} plain bytes give --records.raw-shape H W C"
         raise BadRecord(path, offset, f"an image is neither JPEG nor PNG; {advice}")
     return dataclasses.replace(keys, raw_shape=(*sides, channels))
 
@@ -110,7 +103,7 @@ def _single(features: example.Features, key: str, kind: type, flag: str) -> Any:
     if key not in features:
         names = ", ".join(sorted(features)[:12]) or "nothing"
         raise ValueError(
-            f"a record has no feature {key!r} (it has {names}); give --data.{flag} with one of "
+            f"a record has no feature {key!r} (it has {names}); give --records.{flag} with one of "
             "these if that is the wrong name"
         )
     values = features[key]

@@ -23,7 +23,7 @@ TEST_NAMES = ("test", "eval", "validation", "valid", "val")
 evaluated on `eval`, and keep `validation` apart."""
 MOST_SHARDS = 100_000
 MOST_UNNAMED_CLASSES = 1_000_000
-TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --data.label-key"
+TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --records.label-key"
 _NAME = re.compile(
     r"(?:.+[-_])?(train|test|eval|validation|valid|val)"
     r"(\.tfrecords?)?(?:-(\d{1,9})-of-(\d{1,9}))?(\.tfrecords?)?(?:\.gz)?",
@@ -70,7 +70,7 @@ def train_and_test(folder: str) -> dict[str, list[Shard]]:
 def read_notes(folder: str) -> dict[str, Any]:
     """Return the notes of the conversion; empty if another program wrote the folder."""
     path = Path(folder, NOTES)
-    advice = "convert again, or remove it and give --data.image-key ..."
+    advice = "convert again, or remove it and give --records.image-key ..."
     notes = read_json(path, advice) if read_text(path) else {}
     if wrong := next((name for name, fits in _NOTES.items() if not fits(notes.get(name))), ""):
         raise UserError(f"{path} is damaged: {wrong} is {str(notes[wrong])[:60]!r}; {advice}")

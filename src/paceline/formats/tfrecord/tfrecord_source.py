@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
+from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names, refuse
 from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.frames import BadRecord
@@ -38,11 +38,11 @@ PARALLEL_READS = 16
 """On 2 cores and cached files: 13,000 records/s of 100 kB; 6,800 with 2, and 5,900 one by one."""
 
 
-def build_tfrecord(data: Data, console: Console | None = None) -> Source:
+def build_tfrecord(data: Data, records: Records, console: Console | None = None) -> Source:
     """Return the source of a folder of TFRecords."""
     from paceline.data.source import Source
 
-    keys, classes, splits = _open_records(data, console or Console(stderr=True))
+    keys, classes, splits = _open_records(data, records, console or Console(stderr=True))
     train, test = (_split(parts, keys, len(classes)) for parts in splits)
     shape = keys.raw_shape
     digest = records_digest([*splits[0], *splits[1]])
@@ -50,7 +50,7 @@ def build_tfrecord(data: Data, console: Console | None = None) -> Source:
 
 
 def _open_records(
-    data: Data, console: Console
+    data: Data, records: Records, console: Console
 ) -> tuple[Keys, tuple[str, ...], list[list[ShardIndex]]]:
     """Return keys, class names and the index of the train and the test split.
 
@@ -59,7 +59,7 @@ def _open_records(
     folder = os.path.abspath(source_folder(data.dir, advice))
     splits = train_and_test(folder)
     notes, classes = read_notes(folder), read_labels(folder)
-    keys = choose_keys(data, notes)
+    keys = choose_keys(records, notes)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
     parts = load_index(folder, shards, scanned, data.skip_bad, console)
@@ -67,7 +67,7 @@ def _open_records(
     if first is None:
         raise UserError(f"{data.dir}: there is no whole record in its {len(parts)} shards")
     keys = fit_keys(keys, first.shard, int(first.offsets[0]))
-    chosen = data.first_label >= 0 or "first_label" in notes
+    chosen = records.first_label >= 0 or "first_label" in notes
     classes = classes or _number_classes(parts, keys, chosen)
     if data.skip_bad:
         parts = _skip_bad(parts, keys, len(classes), console)
@@ -89,10 +89,10 @@ def _number_classes(parts: Sequence[ShardIndex], keys: Keys, chosen: bool) -> tu
     if not chosen and min(int(each.min()) for each in labels) == 1:
         raise UserError(
             f"the labels are 1 to {highest}, and no record has the label 0; give "
-            "--data.first-label 1, or --data.first-label 0 if that class has no example"
+            "--records.first-label 1, or --records.first-label 0 if that class has no example"
         )
     if highest < keys.first_label:
-        flag = f"--data.first-label {keys.first_label}"
+        flag = f"--records.first-label {keys.first_label}"
         raise UserError(f"the highest label is {highest}; with {flag} there are no classes")
     if highest >= MOST_UNNAMED_CLASSES:
         raise UserError(f"the highest label is {highest}; {TOO_MANY_CLASSES}")
