@@ -20,7 +20,7 @@ from paceline.experiment.experiment import Experiment, Model
 from paceline.experiment.plan import build_plan
 from paceline.experiment.views import Views
 from paceline.job import Job
-from paceline.kernels.rewrite import accelerated
+from paceline.kernels.choice import accelerated
 from paceline.maths.replica import Core
 from paceline.maths.replica import build_core as build_functions
 from paceline.maths.template import build_template

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
-from paceline.kernels.library import library_name
+from paceline.kernels.choice import exact_name
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
         "experiment": job.experiment.digest(),
         "data": data_facts(job, core),
         "code": code_digests(job),
-        "kernels": f"own ({library_name()})" if kernels == "own" else kernels,
+        "kernels": exact_name(kernels),
         "libraries": library_versions(),
         "cpu": cpu_features(),
     }

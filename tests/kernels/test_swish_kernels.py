@@ -7,7 +7,7 @@ import tensorflow as tf
 from test_kernels import compare, random, with_gradients
 
 from paceline.experiment.experiment import Model
-from paceline.kernels import accelerate, library, swish_ops
+from paceline.kernels import accelerate, library, ops
 from paceline.models.activations import SigmoidGelu
 from paceline.models.resnet import build_resnet
 from paceline.models.speedrun import build_speedrun
@@ -28,7 +28,7 @@ def act(z, alpha):
 def test_swish_after_a_bias_is_as_exact_as_tensorflows(alpha, shape):
     arguments = 3 * random(0, *shape), random(1, shape[-1]), random(2, shape[-1])
     compare(
-        lambda x, factor, offset: swish_ops.swish(x, factor, offset, alpha),
+        lambda x, factor, offset: ops.swish(x, factor, offset, alpha),
         lambda x, factor, offset: act(x * factor + offset, alpha),
         arguments,
         random(3, *shape),
@@ -46,7 +46,7 @@ def norm_by_tensorflow(x, gamma, beta, epsilon):
 def test_swish_after_a_norm_is_as_exact_as_tensorflows(alpha, shape):
     arguments = 2 + 3 * random(0, *shape), random(1, shape[-1]), random(2, shape[-1])
     compare(
-        lambda x, gamma, beta: swish_ops.norm_swish(x, gamma, beta, 1e-5, alpha)[0],
+        lambda x, gamma, beta: ops.norm_swish(x, gamma, beta, 1e-5, alpha)[0],
         lambda x, gamma, beta: act(norm_by_tensorflow(x, gamma, beta, 1e-5), alpha),
         arguments,
         random(3, *shape),
@@ -57,7 +57,7 @@ def test_extreme_inputs_have_finite_outputs_and_gradients():
     x = np.float32([-1e30, -1e4, -90, -50, 0, 50, 90, 1e4])[None].repeat(2, 0)
     ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
     y, dx, *_ = with_gradients(
-        lambda *inputs: swish_ops.swish(*inputs, 1.702), (x, ones, zeros), np.ones_like(x)
+        lambda *inputs: ops.swish(*inputs, 1.702), (x, ones, zeros), np.ones_like(x)
     )
     np.testing.assert_allclose(y[0], [0, 0, 0, 0, 0, 50, 90, 1e4], atol=1e-6)
     np.testing.assert_allclose(dx[0], [0, 0, 0, 0, 0.5, 1, 1, 1], atol=1e-6)
@@ -68,7 +68,7 @@ def test_max_pooling_equals_tensorflows_bit_for_bit(side):
     """Also where several numbers of a window are the maximum, as after ReLU."""
     x = np.maximum(random(0, 3, side, side + 1, 16), 0)
     dy = random(1, 3, side // 2, (side + 1) // 2, 16)
-    own = with_gradients(swish_ops.max_pool, (x,), dy)
+    own = with_gradients(ops.max_pool, (x,), dy)
     stock = with_gradients(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), (x,), dy)
     for mine, theirs in zip(own, stock, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -76,17 +76,17 @@ def test_max_pooling_equals_tensorflows_bit_for_bit(side):
 
 def test_the_first_of_equal_maxima_takes_the_gradient():
     x = np.zeros((1, 2, 2, 8), np.float32)
-    _, dx = with_gradients(swish_ops.max_pool, (x,), np.ones((1, 1, 1, 8), np.float32))
+    _, dx = with_gradients(ops.max_pool, (x,), np.ones((1, 1, 1, 8), np.float32))
     np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 0], [0, 0]])
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: swish_ops.max_pool(tf.zeros([1, 2, 2, 4])),
-        lambda: swish_ops.max_pool(tf.zeros([1, 1, 2, 8])),
-        lambda: swish_ops.swish(tf.zeros([2, 8]), tf.zeros([8]), tf.zeros([16]), 1.0),
-        lambda: swish_ops.norm_swish(tf.zeros([2, 12]), tf.zeros([12]), tf.zeros([12]), 1e-5, 1.0),
+        lambda: ops.max_pool(tf.zeros([1, 2, 2, 4])),
+        lambda: ops.max_pool(tf.zeros([1, 1, 2, 8])),
+        lambda: ops.swish(tf.zeros([2, 8]), tf.zeros([8]), tf.zeros([16]), 1.0),
+        lambda: ops.norm_swish(tf.zeros([2, 12]), tf.zeros([12]), tf.zeros([12]), 1e-5, 1.0),
     ],
 )
 def test_wrong_shapes_are_errors_not_crashes(call):

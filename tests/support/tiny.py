@@ -15,7 +15,7 @@ from paceline.experiment.experiment import Augmentation, Experiment, Model, Opti
 from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
 from paceline.formats.arrays import in_memory
-from paceline.kernels.rewrite import accelerated
+from paceline.kernels.choice import accelerated
 from paceline.maths.replica import Core, build_core
 from paceline.maths.template import build_template
 from paceline.models.build import build_model

@@ -1,19 +1,22 @@
-"""Which kernels an experiment uses: own where they can be used, else TensorFlow's.
+"""Which kernels an experiment uses: Paceline's (`own`) where possible, else TensorFlow's.
 
-It does not import TensorFlow.
+This is what the core imports of this folder. Importing it does not import TensorFlow.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.kernels.library import why_unavailable
+from paceline.kernels.library import library_name, why_unavailable
+
+if TYPE_CHECKING:
+    import keras
 
 
 def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
-    """Return own or tensorflow. Asking for own kernels that cannot be used is an error."""
+    """Return own or tensorflow. Raise UserError if own is asked for and cannot be used."""
     unfit, unavailable = _why_unfit(experiment, uses_gpus), why_unavailable()
     if experiment.kernels == "own" and (unfit or unavailable):
         what_to_do = f"{unfit}; give" if unfit else f"{unavailable}; or give"
@@ -21,8 +24,22 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
     return "tensorflow" if unfit or unavailable or experiment.kernels == "tensorflow" else "own"
 
 
+def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
+    """Return the model on Paceline's kernels if the experiment uses them, else None."""
+    if choose_kernels(experiment, uses_gpus) != "own":
+        return None
+    from paceline.kernels.rewrite import accelerate
+
+    return accelerate(model)
+
+
+def exact_name(kernels: str) -> str:
+    """Return the name of kernels that compute the same bits on one kind of CPU."""
+    return f"own ({library_name()})" if kernels == "own" else kernels
+
+
 def why_not_own(experiment: Experiment, kernels: str) -> str:
-    """Return why this machine lacks own kernels that the experiment could use.
+    """Return why this machine lacks Paceline's kernels that the experiment could use.
 
     Empty if the experiment uses them, cannot use them, or does not want them.
     """
@@ -32,8 +49,7 @@ def why_not_own(experiment: Experiment, kernels: str) -> str:
 
 
 def usable_kernels(trained_with: str) -> Literal["auto", "tensorflow"]:
-    """Return the setting to use a trained model with: the kernels of its training, if they can be
-    used where it is used now."""
+    """Return the setting for a trained model: the kernels of its training, if available here."""
     return "auto" if trained_with == "own" else "tensorflow"
 
 

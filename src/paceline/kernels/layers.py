@@ -1,5 +1,7 @@
-"""Keras layers that compute what stock layers compute, with the kernels. Each holds a stock layer,
-whose weights it uses."""
+"""Keras layers that compute what stock layers compute, with the kernels.
+
+Each holds a stock layer and uses its weights.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from paceline.kernels import ops
+from paceline.models.activations import SigmoidGelu
 
 
 def is_fast_conv(layer: Any) -> bool:
@@ -22,6 +25,41 @@ def is_fast_conv(layer: Any) -> bool:
         and layer.groups == 1
         and dilation == (1, 1)
         and strides[0] == strides[1]
+        and layer.filters % 8 == 0
+    )
+
+
+def swish_alpha(layer: Any) -> float | None:
+    """Return alpha of an activation z sigmoid(alpha z); None for any other layer."""
+    if isinstance(layer, SigmoidGelu):
+        return SigmoidGelu.ALPHA
+    is_silu = (
+        isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.silu
+    )
+    return 1.0 if is_silu else None
+
+
+def is_fast_pool(layer: Any) -> bool:
+    return (
+        type(layer) is keras.layers.MaxPooling2D
+        and layer.compute_dtype == "float32"
+        and layer.padding == "valid"
+        and layer.data_format == "channels_last"
+        and tuple(layer.pool_size) == tuple(layer.strides) == (2, 2)
+        and layer.input.shape[-1] % 8 == 0
+    )
+
+
+def is_biased_conv(layer: Any) -> bool:
+    """Return whether the layer's bias can be added together with an activation that follows."""
+    return (
+        type(layer) is keras.layers.Conv2D
+        and layer.compute_dtype == "float32"
+        and layer.use_bias
+        and layer.activation is keras.activations.linear
+        and layer.data_format == "channels_last"
+        and layer.groups == 1
+        and tuple(layer.dilation_rate) == (1, 1)
         and layer.filters % 8 == 0
     )
 
@@ -49,8 +87,8 @@ class FastBatchNorm(keras.layers.Layer):
     """A `keras.layers.BatchNormalization`, then the sum with a second input if there is one, then
     a (leaky) ReLU.
 
-    `unbiased` says which variance of the batch goes into the moving variance: Keras's layer takes
-    the biased one.
+    `unbiased`: whether the moving variance takes the unbiased variance of the batch. Keras's own
+    layer takes the biased one.
     """
 
     def __init__(
@@ -79,7 +117,7 @@ class FastBatchNorm(keras.layers.Layer):
     ) -> tf.Tensor:
         norm = self.norm
         gamma, beta, mean, variance = self._tensors()
-        y, batch_mean, batch_variance = self._normalise(x, gamma, beta, residual, moments)
+        y, batch_mean, batch_variance = self._normalize(x, gamma, beta, residual, moments)
         if not self._unbiased:
             count = tf.cast(tf.size(x) / tf.size(gamma), tf.float32)
             batch_variance *= (count - 1) / count
@@ -88,7 +126,7 @@ class FastBatchNorm(keras.layers.Layer):
         norm.moving_variance.assign(variance * kept + batch_variance * (1.0 - kept))
         return y
 
-    def _normalise(
+    def _normalize(
         self,
         x: tf.Tensor,
         gamma: tf.Tensor,
@@ -148,3 +186,63 @@ class FastConvNorm(FastBatchNorm):
         images = super().compute_output_shape(input_shape)
         outputs = self.conv.compute_output_shape(images)
         return (outputs, images) if self._fork else outputs
+
+
+class FastMaxPool2D(keras.layers.Layer):
+    """A `keras.layers.MaxPooling2D` of 2x2 windows."""
+
+    def __init__(self, pool: keras.layers.MaxPooling2D) -> None:
+        super().__init__(name=pool.name, dtype=pool.dtype_policy)
+        self.pool = pool
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return ops.max_pool(inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self.pool.compute_output_shape(input_shape)
+
+
+class FastConvSwish(keras.layers.Layer):
+    """A `keras.layers.Conv2D` with a bias, then z sigmoid(alpha z)."""
+
+    def __init__(self, conv: keras.layers.Conv2D, alpha: float, name: str) -> None:
+        super().__init__(name=name, dtype=conv.dtype_policy)
+        self.conv = conv
+        self._alpha = alpha
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        kernel, bias = (tf.convert_to_tensor(each) for each in (self.conv.kernel, self.conv.bias))
+        padding, strides = self.conv.padding.upper(), self.conv.strides
+        if is_fast_conv(self.conv):
+            y = ops.conv(inputs, kernel, strides[0], padding)
+        else:
+            y = tf.nn.conv2d(inputs, kernel, strides, padding)
+        return ops.swish(y, tf.ones_like(bias), bias, self._alpha)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self.conv.compute_output_shape(input_shape)
+
+
+class FastNormSwish(FastBatchNorm):
+    """A `keras.layers.BatchNormalization`, then z sigmoid(alpha z)."""
+
+    def __init__(
+        self, norm: keras.layers.BatchNormalization, alpha: float, unbiased: bool, name: str
+    ) -> None:
+        super().__init__(norm, 1.0, unbiased, name)
+        self._alpha = alpha
+
+    def _normalize(
+        self,
+        x: tf.Tensor,
+        gamma: tf.Tensor,
+        beta: tf.Tensor,
+        residual: list[tf.Tensor],
+        moments: list[tf.Tensor] | None,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return ops.norm_swish(x, gamma, beta, self.norm.epsilon, self._alpha)
+
+    def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
+        gamma, beta, mean, variance = self._tensors()
+        factor = gamma / tf.sqrt(variance + self.norm.epsilon)
+        return ops.swish(x, factor, beta - mean * factor, self._alpha)

@@ -1,8 +1,8 @@
-"""The kernels as TensorFlow functions with gradients: `conv`, `batch_norm`, and what is faster
-together: `conv_moments`, `conv_norm_inference`.
+"""The kernels as TensorFlow functions with gradients: convolutions, batch normalization,
+max-pooling, z sigmoid(alpha z), and pairs of them that are faster together.
 
-`load` brings the operations into this process; it must be called before a graph that has them is
-built, read or run here.
+`load` brings the operations into this process. Call it before a graph that contains them is built,
+read or run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME") -> tf.Tensor:
-    """Return a convolution of any kernel size and stride; output channels are a multiple of 8.
-    `padding` is SAME or VALID."""
+    """Return a convolution of any kernel size and stride; output channels are a multiple of 8."""
     if is_winograd(kernel.shape, stride, padding):
         return conv3x3(x, kernel)
     given = {"stride": stride, "padding": padding}
@@ -50,7 +49,7 @@ def conv_moments(
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """Return a convolution, its moments for `batch_norm`, and x itself.
 
-    With `fork`, what else uses x should take it from here: then one kernel adds the gradients.
+    With `fork`, other users of x should take it from here: then one kernel adds the gradients.
     """
     extras = {"num_moments": 3, "forks": int(fork), "epsilon": epsilon}
     if is_winograd(kernel.shape, stride, padding):
@@ -77,8 +76,8 @@ def batch_norm(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return act(norm(x) [+ residual]), and the mean and unbiased variance of the batch.
 
-    `slope` is that of the activation below zero: 0 for ReLU, 1 for none. `moments` are those of x
-    if they are known, for the same epsilon.
+    `slope` is the activation's slope below zero: 0 for ReLU, 1 for none. `moments` are from
+    `conv_moments`, with the same epsilon.
     """
     found = load().paceline_batch_norm(
         x, gamma, beta, residual, moments or [], epsilon=epsilon, slope=slope
@@ -96,7 +95,7 @@ def batch_norm_inference(
     epsilon: float,
     slope: float,
 ) -> tf.Tensor:
-    """Return act(norm(x) [+ residual]) with given statistics. It has no gradient of its own."""
+    """Return act(norm(x) [+ residual]) with given statistics."""
     return load().paceline_batch_norm_inference(
         x, gamma, beta, mean, variance, residual, epsilon=epsilon, slope=slope
     )
@@ -116,6 +115,24 @@ def conv_norm_inference(
     return load().paceline_conv_norm_inference(
         x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
     )
+
+
+def max_pool(x: tf.Tensor) -> tf.Tensor:
+    """Return the maximum of 2x2 windows at distance 2; channels are a multiple of 8."""
+    return load().paceline_max_pool(x)
+
+
+def swish(x: tf.Tensor, factor: tf.Tensor, offset: tf.Tensor, alpha: float) -> tf.Tensor:
+    """Return z sigmoid(alpha z) of z = factor x + offset, with one of each for each channel."""
+    return load().paceline_swish(x, factor, offset, alpha=alpha)
+
+
+def norm_swish(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return z sigmoid(alpha z) of z = norm(x), and the mean and unbiased variance of the batch."""
+    y, mean, variance, _ = load().paceline_norm_swish(x, gamma, beta, epsilon=epsilon, alpha=alpha)
+    return y, mean, variance
 
 
 # The gradient of a norm contains what x does through its moments: they need none of their own.
@@ -155,8 +172,7 @@ def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list
 
 @tf.RegisterGradient("PacelineBatchNormInference")
 def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """For frozen layers and saliency maps; in TensorFlow's operations, because speed does not
-    matter there."""
+    """Use TensorFlow's operations: frozen layers and saliency maps need no speed."""
     x, gamma, _, mean, variance, *residual = op.inputs
     slope, scale = op.get_attr("slope"), tf.math.rsqrt(variance + op.get_attr("epsilon"))
     dz = tf.where(op.outputs[0] > 0, dy, slope * dy)
@@ -170,7 +186,7 @@ def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
 
 @tf.RegisterGradient("PacelineConvNormInference")
 def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """For saliency maps: computes the convolution again."""
+    """Compute the convolution again: only saliency maps need this."""
     x, kernel, gamma, beta, mean, variance, *residual = op.inputs
     with tf.GradientTape() as tape:
         tape.watch(list(op.inputs))
@@ -185,3 +201,20 @@ def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
             op.get_attr("slope"),
         )
     return tape.gradient(y, list(op.inputs), dy)
+
+
+@tf.RegisterGradient("PacelineMaxPool")
+def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+    return load().paceline_max_pool_gradient(op.inputs[0], dy)
+
+
+@tf.RegisterGradient("PacelineSwish")
+def _swish_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+    return list(load().paceline_swish_gradient(dy, *op.inputs, alpha=op.get_attr("alpha")))
+
+
+@tf.RegisterGradient("PacelineNormSwish")
+def _norm_swish_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+    _, mean, _, scale = op.outputs
+    alpha = op.get_attr("alpha")
+    return list(load().paceline_norm_swish_gradient(dy, *op.inputs, mean, scale, alpha=alpha))

@@ -1,5 +1,7 @@
-"""A Keras model -> the same model on own kernels, with the same weights. What the kernels cannot do
-stays as it is."""
+"""Rewrites a Keras model to use Paceline's kernels, with the same weights.
+
+What the kernels cannot compute stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,29 @@ from typing import Any
 import keras
 from keras import layers
 
-from paceline.experiment.experiment import Experiment
 from paceline.kernels import ops
-from paceline.kernels.choice import choose_kernels
-from paceline.kernels.layers import FastBatchNorm, FastConv2D, FastConvNorm, is_fast_conv
-from paceline.kernels.swish_layers import (
+from paceline.kernels.layers import (
+    FastBatchNorm,
+    FastConv2D,
+    FastConvNorm,
     FastConvSwish,
     FastMaxPool2D,
     FastNormSwish,
     is_biased_conv,
+    is_fast_conv,
     is_fast_pool,
     swish_alpha,
 )
 from paceline.models.batch_norm import FusedBatchNormalization
+from paceline.models.keras_graph import calls_of, is_graph, producer_of
 
 
 def accelerate(model: keras.Model) -> keras.Model:
-    """Return a model that computes the same on own kernels and shares the weights of `model`.
+    """Return a model that computes the same with Paceline's kernels and shares its weights.
 
     Functional and Sequential models of float32 are rewritten layer by layer: convolutions, batch
-    normalisation together with a sum and a (leaky) ReLU that follow it, SiLU and the
-    sigmoid form of GELU after a norm or a bias, and 2x2 max-pooling. Any other model is returned
-    unchanged.
+    normalization together with a sum and a (leaky) ReLU that follow it, SiLU and the sigmoid form
+    of GELU after a norm or a bias, and 2x2 max-pooling. Any other model is returned unchanged.
 
     Example:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
@@ -38,17 +41,12 @@ def accelerate(model: keras.Model) -> keras.Model:
     ops.load()  # an error comes now, not when the model is first used
     if isinstance(model, keras.Sequential):
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    if not hasattr(model, "_nodes_by_depth"):  # a subclass with a `call` of its own
+    if not is_graph(model):
         return model
     rewrite = _Rewrite(model)
     return keras.models.clone_model(
         model, clone_function=lambda layer: layer, call_function=rewrite.call
     )
-
-
-def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
-    """Return the model on own kernels if the experiment uses them, else None."""
-    return accelerate(model) if choose_kernels(experiment, uses_gpus) == "own" else None
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,13 @@ class _Rewrite:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        nodes = [node for depth in model._nodes_by_depth.values() for node in depth]
         self._calls: dict[int, int] = {}
         self._users: dict[int, list[Any]] = {}
         """By layer: the layers that use it, None for the model's outputs."""
-        for node in nodes:
-            self._calls[id(node.operation)] = self._calls.get(id(node.operation), 0) + 1
-            for tensor in node.input_tensors:
-                self._add_user(tensor, node.operation)
+        for call in calls_of(model):
+            self._calls[id(call.operation)] = self._calls.get(id(call.operation), 0) + 1
+            for tensor in call.input_tensors:
+                self._add_user(tensor, call.operation)
         for tensor in model.outputs:
             self._add_user(tensor, None)
         self._convs: dict[int, tuple[Any, Any]] = {}
@@ -90,10 +87,10 @@ class _Rewrite:
         """By tensor: the same, as an output of the convolution that shares it with a sum."""
 
     def _add_user(self, tensor: Any, user: Any) -> None:
-        self._users.setdefault(id(tensor._keras_history.operation), []).append(user)
+        self._users.setdefault(id(producer_of(tensor)), []).append(user)
 
     def call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        if hasattr(operation, "_nodes_by_depth"):  # a model within the model
+        if is_graph(operation):  # a model within the model
             return accelerate(operation)(*args, **kwargs)
         once = self._calls.get(id(operation)) == 1
         if once and is_fast_conv(operation):
@@ -175,7 +172,7 @@ class _Rewrite:
 
         The sum must follow the convolution: it is then called after all that `conv` is part of.
         """
-        users = self._users[id(conv.input._keras_history.operation)]
+        users = self._users[id(producer_of(conv.input))]
         others = [user for user in users if user is not conv]
         if len(users) != 2 or not isinstance(others[0], layers.Add):
             return False
@@ -197,7 +194,7 @@ def _is_fast_norm(layer: Any) -> bool:
 
 
 def _slope(layer: Any) -> float | None:
-    """Return the slope of a (leaky) ReLU below zero; None of anything else."""
+    """Return the slope of a (leaky) ReLU below zero; None for any other layer."""
     if isinstance(layer, layers.LeakyReLU):
         return float(layer.negative_slope)
     if isinstance(layer, layers.ReLU) and layer.max_value is None and not layer.threshold:

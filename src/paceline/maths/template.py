@@ -19,12 +19,13 @@ import tensorflow as tf
 
 from paceline.errors import UserError
 from paceline.maths.state import Part
+from paceline.models.keras_graph import all_layers
 
 
 def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
     """Return a name for each variable: its Keras path, with automatic layer names (dense_7)
     numbered from 0 within the model."""
-    automatic = {layer.name for layer in model._flatten_layers() if _is_automatic(layer)}
+    automatic = {layer.name for layer in all_layers(model) if _is_automatic(layer)}
     renamed: dict[str, dict[str, str]] = {}  # parent path -> {component: new name}
     counts: dict[tuple[str, str], int] = {}
 
@@ -218,7 +219,7 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
 def _fixed_variables(model: keras.Model) -> set[int]:
     """Return the ids of the variables that no step changes, though they are not trainable."""
     fixed: list[Any] = []
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(layer, keras.layers.Normalization):
             fixed += layer.variables
         elif not layer.trainable:
@@ -235,7 +236,7 @@ def _is_counter(variable: Any) -> bool:
 def _seed_generators(model: keras.Model) -> list[Any]:
     return [
         generator
-        for layer in model._flatten_layers()
+        for layer in all_layers(model)
         for generator in getattr(layer, "_seed_generators", [])
     ]
 

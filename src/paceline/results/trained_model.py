@@ -81,7 +81,7 @@ def load_trained_model(
     devices.configure_inference(experiment)
     from paceline.data.batches import model_shape
     from paceline.data.statistics import with_stored_means
-    from paceline.kernels.rewrite import accelerated
+    from paceline.kernels.choice import accelerated
     from paceline.maths.replica import build_layout
     from paceline.maths.template import build_template
     from paceline.models.build import build_model

@@ -225,8 +225,9 @@ def _histogram(values: npt.NDArray[np.float32]) -> dict[str, Any]:
 
 def _graph_nodes(model: Any) -> list[dict[str, Any]]:
     """Return one node for each call of a layer. The names of our models make groups of stages."""
-    by_depth = getattr(getattr(model, "_functional", model), "_nodes_by_depth", None) or {}
-    calls = [call for depth in sorted(by_depth, reverse=True) for call in by_depth[depth]]
+    from paceline.models.keras_graph import calls_of
+
+    calls = calls_of(model)
     names: dict[int, str] = {}
     for call in calls:
         own = call.operation.name

@@ -1,0 +1,39 @@
+"""The private attributes of Keras that Paceline uses still mean what it assumes."""
+
+from __future__ import annotations
+
+import keras
+
+from paceline.models.keras_graph import all_layers, calls_of, is_graph, producer_of
+
+
+class Own(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.layers.Dense(2)
+
+    def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        return self.inner(x)
+
+
+def test_keras_still_has_the_graph_of_a_model() -> None:
+    inputs = keras.Input((4,), name="in")
+    shared = keras.layers.Dense(4, name="shared")
+    added = keras.layers.Add(name="sum")([shared(inputs), shared(shared(inputs))])
+    model = keras.Model(inputs, added)
+    names = [call.operation.name for call in calls_of(model)]
+    assert (names[0], names[-1], names.count("shared")) == ("in", "sum", 3)
+    (last,) = [call for call in calls_of(model) if call.operation.name == "sum"]
+    assert len(last.input_tensors) == len(last.parent_nodes) == 2
+    assert tuple(last.outputs[0].shape) == (None, 4)
+    assert producer_of(added).name == "sum"
+    assert [layer.name for layer in all_layers(model)[1:]] == ["in", "shared", "sum"]
+
+
+def test_a_subclass_with_its_own_call_is_not_a_graph() -> None:
+    own = Own()
+    assert not is_graph(own)
+    assert calls_of(own) == []
+    assert own.inner in all_layers(own)
+    sequential = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="dense")])
+    assert calls_of(sequential)[-1].operation.name == "dense"
