@@ -33,7 +33,7 @@ def whole() -> list[Path]:
 
 
 def main_path(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Run the command in this folder; return the files in which something runs, and all imported."""
+    """Run the command here; return the files in which something runs, and all imported."""
     traces = folder / "traces"
     traces.mkdir()
     environment = os.environ | {
