@@ -23,10 +23,12 @@ from paceline.job import Job
 from paceline.kernels.choice import accelerated
 from paceline.maths.replica import Core
 from paceline.maths.replica import build_core as build_functions
+from paceline.maths.state import State
 from paceline.maths.template import build_template
+from paceline.messages import Send, Warn
 from paceline.models.applications import with_own_scaling
 from paceline.models.build import build_model
-from paceline.runs.code_copies import here_or_copied, specs_of
+from paceline.runs.code_copies import here_or_copied, keep_copies, specs_of
 from paceline.runs.folder import RunFolder
 
 
@@ -98,3 +100,30 @@ def locate(job: Job, name: str, spec: str) -> str:
     if not job.run.run_dir:
         return spec
     return here_or_copied(RunFolder(job.run.run_dir).path, name, spec, job.run.trust_code)
+
+
+def keep_code(job: Job) -> None:
+    """Copy the user's own functions into the run folder."""
+    specs = specs_of(job.experiment, job.run.actions)
+    run = RunFolder(job.run.run_dir)
+    keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
+
+
+def initial_state(core: Core, send: Send) -> State:
+    """Return the state of step 0, with weights from the data or from an earlier training."""
+    state, experiment = core.initial_state(), core.experiment
+    if experiment.model.whitening:
+        from paceline.models.whitening import whiten
+
+        state = whiten(
+            state, core.template, core.train, experiment.scaling, experiment.model.whitening
+        )
+    if experiment.model.init_from:
+        from paceline.models.warm_start import scaled_otherwise, start_from
+
+        if note := scaled_otherwise(experiment):
+            send(Warn(note))
+        state, new = start_from(experiment.model.init_from, core.template, state)
+        source = experiment.model.init_from
+        send(Warn(f"started from {source}; new are {', '.join(new) or 'none'}"))
+    return state

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.build import build_core
 from paceline.engines import devices
 from paceline.job import Job
+from paceline.messages import Start
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
@@ -28,6 +29,12 @@ def summary_line(job: Job, core: Core) -> str:
         f"side · kernels {core.template.kernels} · {core.plan.steps_per_epoch:,} steps per epoch, "
         f"{core.plan.total_steps:,} in all"
     )
+
+
+def start_message(job: Job, core: Core, first_step: int, who: str = "", run_dir: str = "") -> Start:
+    """Return the message that training begins or continues."""
+    plan, line = core.plan, who + summary_line(job, core)
+    return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
 
 
 def numbers(job: Job, core: Core) -> dict[str, Any]:

@@ -31,6 +31,11 @@ class Outcome:
     evaluation: EvalResult | None = None
 
     @property
+    def stop_requested(self) -> bool:
+        """Return whether any worker was asked to stop."""
+        return self.block is not None and self.block.stop_requested
+
+    @property
     def ended_early(self) -> bool:
         """Return whether early stopping ended training."""
         return self.evaluation is not None and self.evaluation.ended_early

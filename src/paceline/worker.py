@@ -1,8 +1,95 @@
-"""One worker of a training, as a process: `python -m paceline.worker`."""
+"""The story of a worker: one process that trains its share of a job, from start to result.
 
-import sys
+Read `run_worker` first. The chief and the other workers do the same; they differ only in their run:
+the chief's reads and writes the run folder, the others' writes nothing. `worker_process` is the
+process around it, and `loop` the training loop.
+"""
 
-from paceline.worker_process import main
+from __future__ import annotations
 
-if __name__ == "__main__":
-    sys.exit(main())
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING
+
+from paceline import loop
+from paceline.engines import devices
+from paceline.engines.table import connect
+from paceline.job import Job
+from paceline.loop import Action, Outcome
+from paceline.maths.metrics import recovered_block
+from paceline.messages import Send, Working
+from paceline.runs.actions import StopAt, StopOnRequest
+from paceline.runs.chief import ChiefRun
+from paceline.runs.follower import FollowerRun
+from paceline.runs.survivor import Survivor
+from paceline.storage.data_cache import bring_data
+
+if TYPE_CHECKING:
+    from paceline.engines.base import Engine
+    from paceline.maths.replica import Core
+    from paceline.maths.state import State
+
+Run = ChiefRun | FollowerRun
+
+
+def run_worker(
+    job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack
+) -> Outcome | None:
+    """Train this worker's share of a job; return None if the run was finished before.
+
+    `send` takes messages to the parent, `stop` is set by a SIGTERM. `survivor` answers the parent
+    when another worker is lost. What is in `at_end` runs after an error has been reported.
+    """
+    run: Run = (ChiefRun if job.cluster.is_chief else FollowerRun)(job, send)
+    run.lock(at_end)
+    if run.was_finished():
+        return None
+    bring_data(job.experiment.data.dir, send)
+    devices.import_tensorflow(job)  # with its settings, before any other module imports it
+    from paceline.build import build_core
+    from paceline.fingerprint import fingerprint
+
+    connection = connect(job, partial(_wants_stop, send, stop))  # before the first tensor
+    core = build_core(job)  # data, model and the pure functions of a step
+    engine = connection.open(core)
+    engine.check(fingerprint(job, core))  # all workers compute the same bits, or none trains
+
+    survivor.offer(job, core, engine, run.folder)
+    with run.begin(core, engine):
+        state = engine.load(run.first_state())  # all workers continue from the chief's
+        actions = run.actions(state)
+        outcome = train_from(state, core, engine, run, [*actions, *_stops(job, core, stop)])
+        run.finish(engine.state(), outcome)
+    survivor.withdraw()
+    engine.close()
+    return outcome
+
+
+def train_from(
+    state: State, core: Core, engine: Engine, run: Run, actions: list[Action]
+) -> Outcome:
+    """Train from a state to the end of the plan, or until an action or early stopping ends it."""
+    plan, ends_early = core.plan, run.ends_early(state)
+    if state.reported_step == plan.total_steps:  # stopped between the last step and the result
+        return Outcome(evaluation=engine.evaluate(final=True))
+    if ends_early.has_ended():
+        return Outcome(evaluation=replace(engine.evaluate(final=True), ended_early=True))
+    if plan.stops_at(state.reported_step):
+        return Outcome()  # an earlier command stopped here
+    return loop.train(
+        engine, plan, actions, state.reported_step, ends_early, recovered_block(core, state)
+    )
+
+
+def _wants_stop(send: Send, stop: Event) -> bool:
+    """Return whether someone asked this worker to stop, and show the parent that it is active."""
+    send(Working())
+    return stop.is_set()
+
+
+def _stops(job: Job, core: Core, stop: Event) -> list[Action]:
+    """Return the actions that end the loop. Several workers agree on a stop in `Engine.advance`."""
+    alone = job.cluster.num_workers == 1
+    return [StopOnRequest(lambda: alone and stop.is_set()), StopAt(core.plan.stops_at)]

@@ -21,9 +21,9 @@ from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
 from paceline.places.supervise.descendants import MARK, end_families
 from paceline.results.in_worker import KINDS
+from paceline.runs.survivor import Survivor
 from paceline.storage.files import to_log
 from paceline.worker_compose import run_job
-from paceline.worker_memory import Survivor
 
 ALIVE_EVERY_S = 1.0
 READ_BYTES_PER_S = 20e6
@@ -144,3 +144,7 @@ def _lost_another_worker(error: Exception) -> bool:
         | errors.CancelledError
         | errors.DeadlineExceededError,
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -220,7 +220,7 @@ def test_a_state_that_is_not_finite_is_not_kept_from_memory(
     from paceline.job import Job
     from paceline.messages import Kept, Message
     from paceline.runs.folder import RunFolder
-    from paceline.worker_memory import Survivor
+    from paceline.runs.survivor import Survivor
 
     run, sent = RunFolder(tmp_path / "run"), list[Message]()
     run.lock()
@@ -242,7 +242,7 @@ def test_a_full_disk_is_reported_though_the_log_is_on_it(
     from paceline.experiment.experiment import Experiment
     from paceline.job import Job
     from paceline.messages import Error, Message
-    from paceline.worker_memory import Survivor
+    from paceline.runs.survivor import Survivor
 
     monkeypatch.setattr("sys.stderr", FullDisk())
     sent, error = list[Message](), UserError("the disk is full")

@@ -501,7 +501,7 @@ def test_workers_on_ray_get_the_url_of_a_remote_run_folder() -> None:
 
 def test_only_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from paceline import worker_compose as compose
-    from paceline.worker_memory import Survivor
+    from paceline.runs.survivor import Survivor
 
     fetched: list[str] = []
     monkeypatch.setattr(compose, "bring_data", lambda folder, send: fetched.append(folder))

@@ -24,9 +24,9 @@ from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Result, Send
 from paceline.places.supervise.group import Group
+from paceline.runs.finished import find_finished
 from paceline.runs.folder import RunFolder
 from paceline.storage.files import unsealed
-from paceline.worker_training import find_finished
 from report_runs import make_run
 
 Attempt = Callable[[random.Random], bytes]

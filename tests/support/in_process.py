@@ -29,7 +29,7 @@ from paceline.engines import devices
 from paceline.job import Job
 from paceline.messages import Message, to_line
 from paceline.places.supervise import group as process_group
-from paceline.worker_memory import Survivor
+from paceline.runs.survivor import Survivor
 
 
 def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None = None) -> Ended:

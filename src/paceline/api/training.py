@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from paceline.extras.keras_callbacks import KerasCallbacks
-    from paceline.runs.actions import UserFunction
+    from paceline.runs.user_actions import UserFunction
 
     Arrays = tuple[np.ndarray, np.ndarray]
     """Images and labels."""

@@ -111,8 +111,10 @@ def block_result(core: Core, step: int, tails: np.ndarray, seconds: float) -> Bl
     )
 
 
-def recovered_block(core: Core, state: State) -> BlockResult:
+def recovered_block(core: Core, state: State) -> BlockResult | None:
     """Return the result of the block that led to a state which survived the loss of a worker."""
+    if not len(state.tails):
+        return None
     return block_result(core, state.step, state.tails, float(state.tails[-1, Tail.SECONDS]))
 
 

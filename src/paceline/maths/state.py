@@ -29,6 +29,11 @@ class State:
     """Of a state that survived the loss of a worker: what the last steps before `step` reported, a
     row each, because nobody may have written it down (`maths.metrics.TAIL`)."""
 
+    @property
+    def reported_step(self) -> int:
+        """Return the step up to which the metrics that led to this state are written down."""
+        return self.step - len(self.tails)
+
     def sha256(self) -> str:
         """Return the digest of all vectors, not of the step: equal vectors have equal digests."""
         digest = hashlib.sha256()

@@ -7,7 +7,6 @@ The builder of the list decides whether a worker writes at all, and the order of
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable
 
 import numpy as np
@@ -22,8 +21,6 @@ from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
 from paceline.runs.thumbnails import thumbnails
 
-UserFunction = Callable[[int, dict[str, float]], None]
-"""(steps done, numbers of the block and of the evaluation after it, by name) -> None"""
 ReadImages = Callable[[str, np.ndarray], np.ndarray]
 """Split and indices of examples -> their images."""
 
@@ -126,37 +123,6 @@ def check_finite(state: State) -> None:
             )
 
 
-class UserAction:
-    """A user's own action. It may raise `StopRequested`; an error names the action and its line."""
-
-    def __init__(self, spec: str, function: UserFunction) -> None:
-        self._spec, self._function = spec, function
-
-    def close(self) -> None:
-        """Call the action's own `close`, if it has one."""
-        if close := getattr(self._function, "close", None):
-            close()
-
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        step = block.step
-        try:
-            self._function(step, scalars(block, evaluation))
-        except StopRequested:
-            raise
-        except StopIteration as error:  # alone, it would leave the other workers waiting
-            raise TrainingFailed(
-                f"the action {self._spec} wants to stop at step {step}; an action of --actions "
-                "cannot: use --early-stopping.patience, or actions= or callbacks= of paceline.train"
-            ) from error
-        except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            reason = (str(error).splitlines() or [""])[0]
-            raise TrainingFailed(
-                f"the action {self._spec} failed at step {step}: "
-                f"{type(error).__name__}: {reason} ({frame.filename}:{frame.lineno})"
-            ) from error
-
-
 class StopAt:
     """Stops where `stops_at` (of the plan) says so, as an interruption would."""
 
@@ -191,3 +157,21 @@ class SendMetrics:
         self._send(Block(block.step, block.scalars(), evaluation is not None))
         if evaluation:
             self._send(Evaluation(block.step, evaluation.scalars()))
+
+
+class Speed:
+    """An action that measures training alone, without the first block, which compiles."""
+
+    def __init__(self, global_batch_size: int) -> None:
+        self._global_batch_size = global_batch_size
+        self._blocks: list[tuple[int, float]] = []
+        """Of each block: images and seconds."""
+
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        images = block.num_steps * self._global_batch_size
+        self._blocks.append((images, images / block.images_per_second))
+
+    def images_per_second(self) -> float | None:
+        blocks = self._blocks[1:] or self._blocks
+        seconds = sum(seconds for _, seconds in blocks)
+        return round(sum(images for images, _ in blocks) / seconds, 1) if seconds else None

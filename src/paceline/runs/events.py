@@ -9,19 +9,24 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
+from paceline.job import Job
 from paceline.maths.evaluation import EvalResult, Examples
 from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State, StateLayout
 from paceline.runs.drawing import Image, draw_confusion, draw_grid, png
 from paceline.storage.files import explained
 from paceline.storage.layout import last_event_number
+
+if TYPE_CHECKING:
+    from paceline.loop import Action
+    from paceline.runs.chief import ChiefRun
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes are too large to read; the report has the top mistakes."""
@@ -198,6 +203,21 @@ class Profile:
             self._on = False
             with explained("write", self._folder):
                 tf.profiler.experimental.stop()
+
+
+def load_histograms(job: Job) -> Callable[[ChiefRun], list[Action]]:
+    """Return the function that builds the action of `--histograms`."""
+    return lambda chief: [
+        HistogramsAtSaves(
+            chief.board, chief.engine.state, chief.core.layout, chief.core.plan.saves_at
+        )
+    ]
+
+
+def load_profile(job: Job) -> Callable[[ChiefRun], list[Action]]:
+    """Return the function that builds the action of `--profile`."""
+    first, last = job.run.profiled or (0, 0)
+    return lambda chief: [Profile(chief.folder.events, first, last, chief.first_step)]
 
 
 def _event(step: int, *values: dict[str, Any]) -> dict[str, Any]:

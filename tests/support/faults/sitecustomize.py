@@ -288,5 +288,5 @@ def divide_the_cpu(count: int) -> None:
 
 
 own_index = -1
-if "paceline.worker" in sys.orig_argv:
+if "paceline.worker_process" in sys.orig_argv:
     on_start()

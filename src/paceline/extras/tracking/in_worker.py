@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.experiment.diff import flatten
 from paceline.extras.tracking.table import load_client
 from paceline.extras.tracking.tracker import Notes, Tracking
+from paceline.job import Job
 from paceline.messages import Send
 from paceline.runs.folder import RunFolder
 from paceline.storage.files import write_json
 from paceline.versions import library_versions
+
+if TYPE_CHECKING:
+    from paceline.loop import Action
+    from paceline.runs.chief import ChiefRun
 
 FILES = ("config.json", "metrics.jsonl", "result.json", "evaluation.npz", "starts.jsonl")
 """Files of the run that trackers get at the end."""
@@ -32,7 +37,8 @@ def open_tracker(name: str, client: Any, run: RunFolder, send: Send) -> Tracking
         write_json(path, asdict(notes))
 
     own = client(Path(run.where).name, params)
-    return Tracking(name, own, _notes(path), run.metrics.read(), save, send)
+    files = [run.path / each for each in FILES]
+    return Tracking(name, own, _notes(path), run.metrics.read(), files, save, send)
 
 
 def _path(run: RunFolder, name: str) -> Path:
@@ -48,16 +54,19 @@ def _notes(path: Path) -> Notes:
         return Notes()
 
 
-def finish_trackers(trackers: Sequence[Tracking], run: RunFolder, result: dict[str, Any]) -> None:
-    """Give trackers the result and the files of a run."""
+def send_late(names: Sequence[str], run: RunFolder, send: Send) -> None:
+    """Give a finished run to trackers that could not be reached while it was trained."""
+    late = [name for name in names if not _notes(_path(run, name)).done]
+    trackers = [open_tracker(name, load_client(name), run, send) for name in late]
     for tracker in trackers:
-        tracker.finish(result, [run.path / name for name in FILES])
+        tracker.finish(run.read_result() or {})
     if trackers:
         run.publish()
 
 
-def send_late(names: Sequence[str], run: RunFolder, result: dict[str, Any], send: Send) -> None:
-    """Give a finished run to trackers that could not be reached while it was trained."""
-    late = [name for name in names if not _notes(_path(run, name)).done]
-    trackers = [open_tracker(name, load_client(name), run, send) for name in late]
-    finish_trackers(trackers, run, result)
+def load_trackers(job: Job) -> Callable[[ChiefRun], list[Action]]:
+    """Import the clients of `--track`; return the function that builds their actions."""
+    clients = {name: load_client(name) for name in job.run.track}
+    return lambda chief: [
+        open_tracker(name, client, chief.folder, chief.send) for name, client in clients.items()
+    ]

@@ -64,12 +64,16 @@ class Tracking:
         client: Client,
         notes: Notes,
         earlier: Sequence[dict[str, Any]],
+        files: Sequence[Path],
         save_notes: Callable[[Notes], None],
         send: Send,
         retry_s: float = RETRY_S,
     ) -> None:
-        """`earlier` are the records of metrics.jsonl before this start; some may be unsent."""
-        self._name, self._client, self._notes = name, client, notes
+        """`earlier` are the records of metrics.jsonl before this start; some may be unsent.
+
+        `files` are sent at the end.
+        """
+        self._name, self._client, self._notes, self._files = name, client, notes, list(files)
         self._save_notes, self._send, self._retry_s = save_notes, send, retry_s
         self._queue: queue.SimpleQueue[tuple[int, dict[str, float]] | _End] = queue.SimpleQueue()
         self._unsent: list[tuple[int, dict[str, float]]] = []
@@ -84,9 +88,9 @@ class Tracking:
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
         self._queue.put((block.step, _numbers(scalars(block, evaluation))))
 
-    def finish(self, result: dict[str, Any], files: Sequence[Path] = ()) -> None:
+    def finish(self, result: dict[str, Any]) -> None:
         """Send the result of this training, and wait a while for the tracker."""
-        self._queue.put(_End(result, list(files)))
+        self._queue.put(_End(result, self._files))
         self._thread.join(FINISH_DOWN_S if self._down else FINISH_S)
         if self._thread.is_alive():
             self._send(

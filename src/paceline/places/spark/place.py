@@ -21,9 +21,9 @@ from paceline.places.supervise.failures import RoomForFewer
 from paceline.places.supervise.group import Group
 from paceline.places.supervise.restarts import run_with_restarts
 from paceline.places.supervise.signals import forwarded_signals
+from paceline.runs.finished import find_finished
 from paceline.runs.folder import RunFolder
 from paceline.storage.backends import is_remote
-from paceline.worker_training import find_finished
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -70,7 +70,7 @@ def start_worker(
     mark = new_mark(environment)
     with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
         process = WorkerProcess(
-            [sys.executable, "-m", "paceline.worker"],
+            [sys.executable, "-m", "paceline.worker_process"],
             stdin=subprocess.PIPE,
             stdout=log_file,
             stderr=log_file,

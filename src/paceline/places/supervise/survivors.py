@@ -1,6 +1,6 @@
 """The state in the memory of the workers that survive when one is lost.
 
-The workers answer the requests (`worker_memory`). The one with the newest whole state saves it as a
+The workers answer the requests (`runs.survivor`). The one with the newest whole state saves it as a
 checkpoint, so the next attempt does not compute those steps again. If none has one, or no answer
 comes, the last checkpoint remains.
 """

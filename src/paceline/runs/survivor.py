@@ -10,9 +10,10 @@ import base64
 import threading
 import traceback
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.engines.base import HoldsState
+from paceline.engines.base import Engine, HoldsState
+from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Held, Kept, Piece, Send
 from paceline.runs.actions import check_finite
@@ -20,7 +21,9 @@ from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
 from paceline.storage.backends import is_remote
 from paceline.storage.files import to_log
-from paceline.worker_training import Training
+
+if TYPE_CHECKING:
+    from paceline.maths.replica import Core
 
 LINGER_S = 60.0
 """The time in which the parent asks a worker that lost another one; then it ends the worker."""
@@ -32,26 +35,25 @@ class Survivor:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._training: Training | None = None
-        self._run: RunFolder | None = None
+        self._offer: tuple[Job, Core, HoldsState, RunFolder] | None = None
         self._state: State | None = None
 
-    def offer(self, training: Training, run: RunFolder) -> None:
+    def offer(self, job: Job, core: Core, engine: Engine, run: RunFolder) -> None:
         """From now on, the state of this training can be kept, if this worker can save it.
 
         Only the chief can write a run folder on remote storage: it holds the lock.
         """
-        can_save = training.job.cluster.is_chief or not is_remote(run.where)
-        if can_save and isinstance(training.engine, HoldsState):
-            self._training, self._run = training, run
+        can_save = job.cluster.is_chief or not is_remote(run.where)
+        if can_save and isinstance(engine, HoldsState):
+            self._offer = job, core, engine, run
 
     def withdraw(self) -> None:
         """The training has ended: its state is in a checkpoint."""
-        self._training = None
+        self._offer = None
 
     def linger(self) -> None:
         """Keep the process alive for the parent's requests, if there is something to keep."""
-        if self._training:
+        if self._offer:
             threading.Event().wait(LINGER_S)
 
     def answer(self, request: dict[str, Any]) -> None:
@@ -65,8 +67,7 @@ class Survivor:
 
     def _held(self) -> Held:
         """Read the state; without a step done there is nothing to keep."""
-        engine = self._training.engine if self._training else None
-        self._state = engine.held() if isinstance(engine, HoldsState) else None
+        self._state = self._offer[2].held() if self._offer else None
         return Held(self._state.step if self._state and self._state.step else -1)
 
     def _keep(self, lease: int) -> Kept:
@@ -74,13 +75,13 @@ class Survivor:
 
         A worker that is not the chief writes only while the chief's `lease` is the last one.
         """
-        training, run, state = self._training, self._run, self._state
-        if not (training and run and state):
+        state = self._state
+        if not (self._offer and state):
             return Kept(-1)
-        job = training.job
+        job, core, _, run = self._offer
         checkpoints = Checkpoints(
             run.checkpoints,
-            training.core.layout,
+            core.layout,
             keep=job.run.keep,
             experiment_digest=job.experiment.digest(),
             guard=run.check_lease if job.cluster.is_chief else partial(run.check_number, lease),

@@ -1,0 +1,220 @@
+"""The chief's run: what one worker of a training reads from the run folder and writes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import UserError
+from paceline.job import Job
+from paceline.loop import Action, Outcome
+from paceline.maths.state import State
+from paceline.messages import Result, Send, Warn
+from paceline.runs import thumbnails
+from paceline.runs.actions import (
+    SaveCheckpoint,
+    SendMetrics,
+    Speed,
+    StopOnNonFiniteLoss,
+    WriteEvaluation,
+    WriteMetrics,
+)
+from paceline.runs.checkpoints import Checkpoints
+from paceline.runs.events import TensorBoard
+from paceline.runs.finished import find_finished, result_of
+from paceline.runs.folder import RunFolder
+from paceline.runs.stop_early import StopEarly, read_values
+
+if TYPE_CHECKING:
+    from paceline.engines.base import Engine
+    from paceline.maths.replica import Core
+
+OPTIONAL_ACTIONS = {
+    "profile": "paceline.runs.events:load_profile",
+    "histograms": "paceline.runs.events:load_histograms",
+    "track": "paceline.extras.tracking.in_worker:load_trackers",
+    "actions": "paceline.runs.user_actions:load_user_actions",
+}
+"""Setting of `Run` -> the function that loads its actions; it is imported only if it is set.
+
+It takes the job, so that a mistake is found before anything is written, and returns a function
+`(chief) -> actions`. At the end, `finish(result)` and `close()` of each action are called, if
+it has them.
+"""
+
+
+class ChiefRun:
+    """Reads and writes the run folder for all workers."""
+
+    core: Core
+    engine: Engine
+    board: TensorBoard
+    checkpoints: Checkpoints
+    first_step: int
+    """The step after which nothing is reported yet."""
+
+    def __init__(self, job: Job, send: Send) -> None:
+        self.job = job
+        self.send = send
+        self.folder = RunFolder(job.run.run_dir)
+        self._speed = Speed(job.experiment.global_batch_size)
+        self._actions: list[Action] = []
+        self._at_end = ExitStack()
+
+    def lock(self, at_end: ExitStack) -> None:
+        """Keep other commands out of the run folder until `at_end`."""
+        at_end.callback(self.folder.unlock)
+        self.folder.lock(send=self.send)
+
+    def was_finished(self) -> bool:
+        """Report the result of a run that has nothing left to do."""
+        # a platform restarts all tasks, and the others wait for their chief
+        awaited = self.job.place.kind.platform_restarts and len(self.job.cluster.everyone) > 1
+        result = None if awaited else find_finished(self.folder, self.job.experiment, self.send)
+        if result is None:
+            return False
+        if self.job.run.track:
+            late = import_module("paceline.extras.tracking.in_worker")
+            late.send_late(self.job.run.track, self.folder, self.send)
+        self.folder.unlock()  # the parent may end this process as soon as it gets the message
+        self.send(result)
+        return True
+
+    @contextmanager
+    def begin(self, core: Core, engine: Engine) -> Iterator[None]:
+        """Make the folder that of this job, or check that it is; report an error in result.json."""
+        self.core, self.engine = core, engine
+        optional = [_load(self.job, name) for name in OPTIONAL_ACTIONS]
+        self._open_folder()
+        self._optional = [build for build in optional if build]
+        with self._at_end:
+            try:
+                yield
+            except Exception as error:
+                if self._actions:  # training began
+                    self._write_error(error)
+                raise
+
+    def _open_folder(self) -> None:
+        from paceline.fingerprint import code_digests, data_facts, why_slower
+
+        job, core, send, folder = self.job, self.core, self.send, self.folder
+        if reason := why_slower(job, core):
+            send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
+        facts, code = data_facts(job, core), code_digests(job)
+        for line in folder.open(job.experiment, facts, core.template.kernels, code):
+            send(Warn(f"a library changed since this run began, bits may differ: {line}"))
+        if code or job.run.actions:
+            from paceline.build import keep_code
+
+            keep_code(job)
+        self.checkpoints = Checkpoints(
+            folder.checkpoints,
+            core.layout,
+            keep=job.run.keep,
+            experiment_digest=job.experiment.digest(),
+            warn=lambda text: send(Warn(text.replace(str(folder.path), folder.where))),
+            guard=folder.check_lease,
+        )
+
+    def first_state(self) -> State:
+        """Return the newest checkpoint, or the state from which the experiment starts."""
+        if state := self.checkpoints.latest():
+            return self._without_reported_tails(state)
+        if self.checkpoints.steps():
+            raise UserError(
+                f"every checkpoint of {self.folder.where} is damaged; remove them to start over, "
+                "or use another --run-dir"
+            )
+        from paceline.build import initial_state
+
+        return initial_state(self.core, self.send)
+
+    def _without_reported_tails(self, state: State) -> State:
+        """Keep only those tails that metrics.jsonl lacks."""
+        records = self.folder.metrics.read()
+        written = [record["step"] for record in records if record["step"] < state.step]
+        lacking = min(len(state.tails), state.step - max(written, default=0))
+        return replace(state, tails=state.tails[len(state.tails) - lacking :])
+
+    def actions(self, state: State) -> list[Action]:
+        """Report that training begins; return what the chief does after each block, in order."""
+        from paceline.describe import start_message
+
+        job, core, folder, send = self.job, self.core, self.folder, self.send
+        self.first_step = state.reported_step
+        if damaged := folder.metrics.truncate(self.first_step):
+            send(Warn(f"{damaged} damaged lines of {folder.metrics.path} were left out"))
+        start = start_message(job, core, state.step, run_dir=folder.where)
+        send(replace(start, lease=folder.epoch))
+        folder.append_start(state.step, job.place.on, job.cluster.num_workers)
+        self.board = self._open_board()
+        self._save = SaveCheckpoint(
+            self.engine.state, self.checkpoints, core.plan.saves_at, send, folder.publish
+        )
+        self._actions = [
+            StopOnNonFiniteLoss(),
+            self._speed,
+            WriteMetrics(folder),
+            self.board,
+            SendMetrics(send),
+            self._save,
+            WriteEvaluation(folder, partial(thumbnails.evaluated_images, core)),
+        ]
+        for build in self._optional:
+            self._actions += build(self)
+        for action in self._actions:
+            if close := getattr(action, "close", None):
+                self._at_end.callback(close)
+        return self._actions
+
+    def _open_board(self) -> TensorBoard:
+        board = TensorBoard(
+            self.folder.events, self.first_step, self.core.source.classes, self.folder.epoch
+        )
+        board.hyper_parameters(self.job.experiment)
+        if not self.first_step:
+            board.image_grid("input", thumbnails.example_images(self.core))
+            board.graph(self.core.template.model)
+        return board
+
+    def ends_early(self, state: State) -> StopEarly:
+        """Return what decides whether training ends early."""
+        settings = self.job.experiment.early_stopping
+        values = read_values(self.folder, settings, self.core.plan, state.reported_step)
+        return StopEarly(settings, self.engine.agree, values)
+
+    def finish(self, state: State, outcome: Outcome) -> None:
+        """Save the last state; write and report the result."""
+        if state.step > self.first_step:
+            self._save.save(state.step, outcome.evaluation)
+        self._at_end.close()
+        result = result_of(state, outcome, self.core.plan, self._speed)
+        self._write_result(result)
+        self.send(Result(result | {"run_dir": self.folder.where}))
+
+    def _write_error(self, error: Exception) -> None:
+        with suppress(Exception):  # if even this fails, the error itself says why
+            step = self.engine.state().step
+            self._write_result({"step": step, "finished": False, "error": str(error)})
+
+    def _write_result(self, result: dict[str, Any]) -> None:
+        self.folder.write_result(result)
+        for action in self._actions:
+            if finish := getattr(action, "finish", None):
+                finish(result)
+                self.folder.publish()  # what the action wrote about it
+
+
+def _load(job: Job, name: str) -> Callable[[ChiefRun], list[Action]] | None:
+    """Return the function that builds the actions of a setting of `Run`; None if it is not set."""
+    if not getattr(job.run, name):
+        return None
+    module, _, function = OPTIONAL_ACTIONS[name].partition(":")
+    load: Callable[[Job], Callable[[ChiefRun], list[Action]]]
+    load = getattr(import_module(module), function)
+    return load(job)

@@ -1,0 +1,73 @@
+"""The run of a worker that is not the chief: it trains the same steps and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from paceline.job import Job
+from paceline.loop import Action, Outcome
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult
+from paceline.maths.state import State
+from paceline.messages import Advanced, Result, Send
+from paceline.runs.actions import Speed, StopOnNonFiniteLoss
+from paceline.runs.finished import result_of
+from paceline.runs.folder import RunFolder
+from paceline.runs.stop_early import StopEarly
+
+if TYPE_CHECKING:
+    from paceline.engines.base import Engine
+    from paceline.maths.replica import Core
+
+
+class FollowerRun:
+    """Has the methods of `ChiefRun`. The engine brings it the chief's state and decisions."""
+
+    core: Core
+    engine: Engine
+
+    def __init__(self, job: Job, send: Send) -> None:
+        self.job = job
+        self.send = send
+        self.folder = RunFolder(job.run.run_dir)
+        self._speed = Speed(job.experiment.global_batch_size)
+
+    def lock(self, at_end: ExitStack) -> None:
+        """The chief locks the run folder."""
+
+    def was_finished(self) -> bool:
+        """The chief finds out."""
+        return False
+
+    @contextmanager
+    def begin(self, core: Core, engine: Engine) -> Iterator[None]:
+        """Nothing is opened."""
+        self.core, self.engine = core, engine
+        yield
+
+    def first_state(self) -> State:
+        """Return a state that `Engine.load` replaces with the chief's."""
+        return self.core.initial_state()
+
+    def actions(self, state: State) -> list[Action]:
+        """Report that training begins; return what a follower does after each block."""
+        from paceline.describe import start_message
+
+        name = f"worker {self.job.cluster.index}: "
+        self.send(start_message(self.job, self.core, state.step, name))
+
+        def report(block: BlockResult, evaluation: EvalResult | None) -> None:
+            self.send(Advanced(block.step))
+
+        return [StopOnNonFiniteLoss(), self._speed, report]
+
+    def ends_early(self, state: State) -> StopEarly:
+        """Return what asks the chief whether training ends early."""
+        return StopEarly(self.job.experiment.early_stopping, self.engine.agree)
+
+    def finish(self, state: State, outcome: Outcome) -> None:
+        """Report the result, which is the chief's."""
+        result = result_of(state, outcome, self.core.plan, self._speed)
+        self.send(Result(result | {"run_dir": self.job.run.run_dir}))
