@@ -70,7 +70,7 @@ def track(
 
     records = [{"step": step, "loss": 1.0} for step in earlier]
     made = Tracking(
-        "mlflow", service, notes or Notes(), records, lambda notes: None, send, retry_s=0.02
+        "mlflow", service, notes or Notes(), records, [], lambda notes: None, send, retry_s=0.02
     )
     return made, warnings
 

@@ -18,11 +18,11 @@ from paceline.runs.actions import (
     StopOnNonFiniteLoss,
     StopOnRequest,
     TrainingFailed,
-    UserAction,
     WriteMetrics,
 )
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
+from paceline.runs.user_actions import UserAction
 
 EVALUATED = evaluation_of(test=0.75, validation=0.625)
 
