@@ -7,11 +7,11 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import count
 from typing import Any
 
 from benchmarks.protocol import serve_processes
-from paceline.places.supervise.neighbors import Neighbors
+from paceline.messages import NEIGHBORS
+from paceline.places.supervise.neighbors import connect_neighbors
 
 
 def free_addresses(count: int) -> list[str]:
@@ -26,15 +26,14 @@ def serve_neighbors(
     commands: Sequence[Sequence[str]], images: Callable[[list[float]], float]
 ) -> None:
     """Do what `serve_processes` does; each process has its connections to the others."""
-    numbers = count()
-    with Neighbors(len(commands)) as neighbors:
+    connections = iter(connect_neighbors(len(commands)))
 
-        def start(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-            index = next(numbers)
-            passed, variable = neighbors.of(index)
-            environment = {**os.environ, **variable}
-            process = subprocess.Popen(command, pass_fds=passed, env=environment, **options)
-            neighbors.close(index)
-            return process
+    def start(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        passed = next(connections)
+        environment = {**os.environ, NEIGHBORS: ",".join(map(str, passed))}
+        process = subprocess.Popen(command, pass_fds=passed, env=environment, **options)
+        for handle in passed:
+            os.close(handle)
+        return process
 
-        serve_processes(commands, images, start)
+    serve_processes(commands, images, start)

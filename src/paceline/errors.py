@@ -6,6 +6,8 @@ class UserError(Exception):
 
     started = False
     """Whether training had begun when it was raised."""
+    saved = False
+    """Whether a checkpoint was saved before."""
 
 
 class PassingFault(UserError):
@@ -14,9 +16,6 @@ class PassingFault(UserError):
     Who reads tries again for a few seconds, then the workers are started again. Only if that does
     not help, it is shown as a UserError.
     """
-
-    saved = False
-    """Whether a checkpoint was saved before."""
 
 
 class AddressTaken(UserError):

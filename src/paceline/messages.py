@@ -6,7 +6,6 @@ business of `places` (restarts, limits) and of the listener (`cli.progress`, `ap
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -213,14 +212,10 @@ def to_line(message: Message) -> str:
     return json.dumps({"kind": type(message).__name__} | vars(message)) + "\n"
 
 
-def from_line(line: str | bytes) -> Message | None:
-    """Return the message of a line, or None if a newer worker sent a kind that is unknown here.
+def from_line(line: str | bytes) -> Message:
+    """Return the message of a line.
 
     Raises ValueError for an incomplete line, such as the last one of a killed process.
     """
     values = json.loads(line)
-    kind = KINDS.get(values.get("kind", ""))
-    if kind is None:
-        return None
-    names = {each.name for each in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in names})
+    return KINDS[values.pop("kind")](**values)

@@ -1,6 +1,7 @@
 """The places where workers can run: one line each, with what the rest of the program must know.
 
-To add a place: write a module with `launch(job, listen)`, add its line here and a row to the tests.
+To add a place: write a module with `open_place(job, listen)` (see
+`places.supervise.open_place`), add its line here and a row to the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class PlaceKind:
     """What is special about a place."""
 
     module: str
-    """Its `launch(job, listen)` starts the workers. It is imported only when it is used."""
+    """Its `open_place(job, listen)` finds or starts workers. It is imported only when used."""
     one_machine: bool = False
     """All processes share this machine's cores, and the parent ends all of them."""
     platform_restarts: bool = False

@@ -16,10 +16,10 @@ import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from paceline.descendants import MARK, end_descendants
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
-from paceline.places.supervise.descendants import MARK, end_families
 from paceline.results.in_worker import KINDS
 from paceline.runs.survivor import Survivor
 from paceline.storage.files import to_log
@@ -78,7 +78,7 @@ def _listen_to_parent(survivor: Survivor) -> None:
         for line in sys.stdin:
             survivor.answer(json.loads(line))
     finally:
-        end_families({os.getpid(): os.environ[MARK]})
+        end_descendants(os.getpid(), os.environ[MARK])
         os._exit(1)
 
 

@@ -10,20 +10,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from helpers import free_addresses
 from paceline.cluster import Cluster
 from paceline.engines.shared_memory import Neighbors, WorkerGone, find_neighbors
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import NEIGHBORS
-from paceline.places.supervise import neighbors as places_neighbors
+from paceline.places.supervise import process
+from paceline.places.supervise.neighbors import connect_neighbors
 from paceline.worker_process import _lost_another_worker
 
 
@@ -109,7 +107,7 @@ if sys.argv[1] == "0":
 
 
 def test_workers_that_are_started_are_connected_and_only_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def start(job: Job, log: object, environment: dict[str, str], passed: list[int]):
         command = [sys.executable, "-c", LOOKS, str(job.cluster.index)]
@@ -118,18 +116,19 @@ def test_workers_that_are_started_are_connected_and_only_they_are(
             command, env=environment, pass_fds=passed, stdin=pipe, stdout=pipe, text=True
         ), -1
 
-    monkeypatch.setattr(places_neighbors, "start_worker", start)
-    addresses = tuple(free_addresses(3))
-    with places_neighbors.Neighbors(3) as neighbors:
-        jobs = [Job(Experiment(), cluster=Cluster(addresses, index)) for index in range(3)]
-        started = [neighbors.start(job, None)[0] for job in jobs]
-        assert [process.stdout.readline() for process in started] == ["2\n"] * 3
-        started[0].stdin.write("wait\n")
-        started[0].stdin.flush()
-        began = time.monotonic()
-        started[1].kill()  # this process holds no copy of its end
-        assert started[0].stdout.readline() == "gone\n"
-        assert time.monotonic() - began < 5.0
-        started[2].kill()
-    for process in started:
-        process.communicate()
+    monkeypatch.setattr(process, "start_process", start)
+    jobs = [Job(Experiment(), cluster=Cluster(("a:1",) * 3, index)) for index in range(3)]
+    workers = [
+        process.LocalWorker(job, None, files)
+        for job, files in zip(jobs, connect_neighbors(3), strict=True)
+    ]
+    for worker in workers:
+        worker.start()
+    first, second, third = (worker._process for worker in workers)
+    assert [each.stdout.readline() for each in (first, second, third)] == ["2\n"] * 3
+    first.stdin.write("wait\n")
+    first.stdin.flush()
+    second.kill()  # this process holds no copy of its end
+    assert first.stdout.readline() == "gone\n"
+    for worker in workers:
+        worker.end()

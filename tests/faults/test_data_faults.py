@@ -23,6 +23,7 @@ from test_data_sources import write_binary, write_pickles
 from test_passing_faults import write_data
 
 from in_process import paceline_here
+from paceline import launch
 from paceline.data.build import build_source
 from paceline.errors import PassingFault
 from paceline.experiment.experiment import Data
@@ -30,7 +31,6 @@ from paceline.formats.arrays import save_arrays
 from paceline.formats.check import check
 from paceline.formats.convert import convert
 from paceline.formats.reading import explain
-from paceline.places.supervise import restarts
 from paceline.runs.folder import RunFolder
 from paceline.storage import files, retry
 
@@ -242,7 +242,7 @@ def test_workers_start_again_while_data_cannot_be_read_and_a_lasting_fault_is_on
         if not lasting:
             mend()
 
-    monkeypatch.setattr(restarts, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=sleep))
     flags = ("--data.source", "arrays", "--data.dir", "data", "--augment.padding", "0")
     sizes = ("--steps", "2", "--global-batch-size", "4", "--evaluate-every", "0")
     ended = paceline_here(

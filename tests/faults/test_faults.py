@@ -35,6 +35,7 @@ from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
+from paceline.launch import launch
 from paceline.messages import Message, Warn
 from paceline.places import local
 from paceline.places.supervise import restarts
@@ -174,7 +175,7 @@ def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
             local, "_free_addresses", lambda count: (*choose(count - 1), next(tries, choose(1)[0]))
         )
         place = Place(workers=2, max_restarts=0)
-        result = local.launch(
+        result = launch(
             Job(get_recipe("smoke"), place, Run(str(tmp_path / "run"), stop_at=1)), messages.append
         )
     assert result["step"] == 1
@@ -200,7 +201,7 @@ def test_ports_are_not_chosen_anew_for_ever(
         monkeypatch.setattr(restarts, "ADDRESS_TRIES", 0)
         monkeypatch.setattr(local, "_free_addresses", lambda count: (taken, *free_addresses(1)))
         with pytest.raises(UserError, match=f"cannot listen at {taken}"):
-            local.launch(
+            launch(
                 Job(get_recipe("smoke"), Place(workers=2), Run(str(tmp_path / "run"))),
                 lambda message: None,
             )

@@ -190,28 +190,6 @@ def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
     kept.stop()
 
 
-def test_a_passing_fault_of_a_platforms_task_is_left_to_the_platform(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Exit code 2 means that only a person can correct it: platforms do not restart it."""
-    from paceline.cluster import Cluster
-    from paceline.errors import Ended
-    from paceline.experiment.experiment import Experiment
-    from paceline.job import Job
-    from paceline.places.platform_task import run_task
-    from paceline.places.supervise.group import Group
-
-    def fail(*_: object) -> None:
-        raise PassingFault("cannot read shard-3")
-
-    monkeypatch.setattr(Group, "run", fail)
-    monkeypatch.setattr(Group, "__enter__", lambda group: group)
-    monkeypatch.setattr(Group, "__exit__", lambda *_: None)
-    with pytest.raises(Ended, match="cannot read shard-3") as ended:
-        run_task(Job(Experiment()), Cluster(), "tf_config", "TF_CONFIG", lambda message: None)
-    assert ended.value.exit_code == 1
-
-
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 3), (np.nan, -1), (np.inf, -1)])
 def test_a_state_that_is_not_finite_is_not_kept_from_memory(
     tmp_path: Path, value: float, kept: int

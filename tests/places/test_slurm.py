@@ -10,6 +10,7 @@ from helpers import paceline
 from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.places import kubernetes, slurm
+from paceline.places.platform_task import build_cluster
 
 
 def step(**changes: str) -> dict[str, str]:
@@ -45,16 +46,17 @@ def test_the_short_form_of_tasks_per_node(text: str, counts: list[int]) -> None:
 
 @pytest.mark.usefixtures("scontrol")
 def test_every_task_has_the_address_of_its_node_and_a_port_of_its_own() -> None:
-    cluster = slurm.find_cluster(step(), 0)
     first = 10_000 + 42 * 7 * 22
-    addresses = f"10.0.0.1:{first}", f"10.0.0.1:{first + 1}", f"10.0.0.2:{first}"
-    assert (cluster.addresses, cluster.index, cluster.is_chief) == (addresses, 1, False)
+    addresses = [f"10.0.0.1:{first}", f"10.0.0.1:{first + 1}", f"10.0.0.2:{first}"]
+    assert slurm.task_addresses(step()) == addresses
+    cluster = build_cluster(addresses, 1, 0)
+    assert (cluster.addresses, cluster.index, cluster.is_chief) == (tuple(addresses), 1, False)
 
 
 @pytest.mark.usefixtures("scontrol")
 def test_tasks_may_be_distributed_in_turn() -> None:
-    cluster = slurm.find_cluster(step(SLURM_DISTRIBUTION="cyclic"), 0)
-    assert [each.split(":")[0][-1] for each in cluster.addresses] == ["1", "2", "1"]
+    addresses = slurm.task_addresses(step(SLURM_DISTRIBUTION="cyclic"))
+    assert [each.split(":")[0][-1] for each in addresses] == ["1", "2", "1"]
 
 
 @pytest.mark.parametrize(
@@ -79,16 +81,16 @@ def test_steps_of_a_job_and_neighboring_jobs_have_other_ports() -> None:
         for job in ("42", "43")
         for number in ("0", "1", "6")
     ]
-    ports = [slurm.find_cluster(each, 0).addresses[0].split(":")[1] for each in environments]
+    ports = [slurm.task_addresses(each)[0].split(":")[1] for each in environments]
     assert len(set(ports)) == len(ports)
 
 
-@pytest.mark.usefixtures("scontrol")
 def test_with_parameter_servers_the_first_task_leads_and_the_last_serve() -> None:
-    roles = [slurm.find_cluster(step(SLURM_PROCID=str(task)), 1).name for task in range(3)]
+    tasks = ["a:1", "b:1", "c:1"]
+    roles = [build_cluster(tasks, task, 1).name for task in range(3)]
     assert roles == ["chief", "worker 0", "ps 0"]
     with pytest.raises(UserError, match="start 4 tasks or more"):
-        slurm.find_cluster(step(), 2)
+        build_cluster(tasks, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,6 @@ def test_tasks_of_a_node_share_its_gpus(visible: str, more: dict[str, str], expe
     environment = step(CUDA_VISIBLE_DEVICES=visible, **more)
     slurm._share_gpus(environment)
     assert environment["CUDA_VISIBLE_DEVICES"] == expected
-
-
-def test_only_several_tasks_of_a_step_are_the_place_slurm() -> None:
-    assert slurm.in_a_step(step())
-    assert not slurm.in_a_step(step(SLURM_STEP_NUM_TASKS="1")), "an interactive shell"
-    assert not slurm.in_a_step({"SLURM_JOB_ID": "42", "SLURM_PROCID": "0"}), "a batch script"
 
 
 def test_outside_an_allocation_is_one_line(tmp_path: Path) -> None:

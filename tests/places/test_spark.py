@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +36,7 @@ from helpers import (
     write_own_code,
 )
 from paceline.errors import UserError
-from paceline.messages import Log
+from paceline.messages import from_line
 from paceline.places.spark import slots
 from paceline.places.spark.session import check_java
 from paceline.runs.folder import RunFolder
@@ -432,24 +431,22 @@ def test_a_host_that_does_not_share_the_run_folder_is_named(tmp_path: Path) -> N
     assert not proof_problem(str(tmp_path / ".proof"), "h7")
 
 
-class Listener:
+class ToDriver:
     """Notes what a task sends to its driver."""
 
     def __init__(self) -> None:
         self.heard = list[str]()
 
-    def send(self, message: Log) -> None:
-        self.heard.append(message.text)
-
-    def send_line(self, line: bytes) -> None:
-        self.heard.append(line.decode())
+    def write(self, line: bytes) -> None:
+        text = line.decode()
+        self.heard.append(from_line(line).text if "Log" in text else text)
 
 
 def test_what_a_worker_logs_before_a_message_is_sent_before_it() -> None:
     from paceline.places.spark.task import _pass_on
 
     for _ in range(50):
-        (messages, message), (log, text), driver = os.pipe(), os.pipe(), Listener()
+        (messages, message), (log, text), driver = os.pipe(), os.pipe(), ToDriver()
         passing = threading.Thread(target=_pass_on, args=(messages, log, driver))
         passing.start()
         os.write(message, b"one\ntw")
@@ -465,14 +462,6 @@ def test_what_a_worker_logs_before_a_message_is_sent_before_it() -> None:
         assert logged == "Tracebackthe end"
         before = "".join(driver.heard[: driver.heard.index("two\n")])
         assert "Traceback" in before
-
-
-def test_a_finished_run_says_so_without_starting_spark(uninterrupted: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
-    ended = train(tmp_path, "run", "--workers", "2", *on_spark("spark://127.0.0.1:1"))
-    assert ended.code == 0
-    assert "this run is finished" in ended.out
-    assert not (run / "spark.log").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,15 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from mutations import json_input, mutate, mutate_json
 from paceline.cli.commands import main
 from paceline.errors import UserError
 from paceline.job import Job
-from paceline.messages import Result, Send
+from paceline.messages import Message, Result, Send
 from paceline.places.supervise.group import Group
 from paceline.runs.finished import find_finished
 from paceline.runs.folder import RunFolder
@@ -35,9 +34,9 @@ RESULT = {"step": 4, "finished": True, "test_accuracy": 0.5, "state_sha256": "00
 NO_WORKER = "there are no workers here"
 
 
-def first_acts(group: Group, listen: Send, *_: Any) -> dict[str, Any]:
-    """Do what a chief does before it imports TensorFlow; return a result."""
-    job = Job.from_json(json.loads(json.dumps(group._jobs[0].to_json())))
+def first_acts(group: Group, listen: Send) -> Iterator[Message]:
+    """Do what a chief does before it imports TensorFlow."""
+    job = Job.from_json(json.loads(json.dumps(group.workers[0].job.to_json())))
     if job.kind != "train" or job.dry_run:
         raise UserError(NO_WORKER)
     run, here = RunFolder(job.run.run_dir), Path.cwd().parents[1]
@@ -52,7 +51,8 @@ def first_acts(group: Group, listen: Send, *_: Any) -> dict[str, Any]:
     finally:
         run.unlock()
     listen(found)
-    return found.values
+    group._result = found
+    yield found
 
 
 def run_command(words: list[str], here: Path, **environment: str) -> tuple[int, str]:
@@ -61,7 +61,7 @@ def run_command(words: list[str], here: Path, **environment: str) -> tuple[int, 
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
         mock.patch.multiple(Group, __enter__=lambda group: group, __exit__=lambda *_: None),
-        mock.patch.object(Group, "run", first_acts),
+        mock.patch.object(Group, "relay", first_acts),
         mock.patch.dict(os.environ, environment),
         contextlib.chdir(here),
         contextlib.redirect_stdout(out),

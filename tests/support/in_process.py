@@ -28,7 +28,7 @@ from paceline.cli import commands
 from paceline.engines import devices
 from paceline.job import Job
 from paceline.messages import Message, to_line
-from paceline.places.supervise import group as process_group
+from paceline.places.supervise import process
 from paceline.runs.survivor import Survivor
 
 
@@ -54,7 +54,7 @@ def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None
 def workers_here() -> Iterator[None]:
     """Within it, a worker is a thread of this process, also for `paceline.train`."""
     with (
-        mock.patch.object(process_group, "start_worker", _start),
+        mock.patch.object(process, "start_process", _start),
         mock.patch.object(devices, "_set_threads_and_memory", _check_threads),
         _new_imports_forgotten(),
     ):
@@ -80,13 +80,15 @@ def _new_imports_forgotten() -> Iterator[None]:
                 del sys.modules[name]
 
 
-def _start(job: Job, log: Path | None) -> tuple[ThreadAsProcess, int]:
+def _start(job: Job, log: Path | None, *_: object, **__: object) -> tuple[ThreadAsProcess, int]:
     reader, writer = os.pipe()
     return ThreadAsProcess(job, log, writer), reader
 
 
 class ThreadAsProcess:
-    """Stands for a worker process (`places.supervise.process.Process`)."""
+    """Stands for the `subprocess.Popen` of a worker."""
+
+    pid = -1
 
     def __init__(self, job: Job, log: Path | None, writer: int) -> None:
         alone = job.cluster.num_workers == 1 and not job.cluster.ps

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from paceline.cluster import Cluster
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Send
-from paceline.places.platform_task import build_cluster, number, run_task
+from paceline.places.platform_task import PlatformTask, build_cluster, number
 
 INDEX = "JOB_COMPLETION_INDEX"
 SERVICE = "PACELINE_SERVICE"
@@ -27,13 +27,9 @@ PORT = "PACELINE_PORT"
 DEFAULT_PORT = 2222
 
 
-def in_an_indexed_job(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process is in one of several pods that can find each other."""
-    return INDEX in environment and SERVICE in environment
-
-
-def launch(job: Job, listen: Send) -> dict[str, Any]:
-    """Run this pod's worker to its end."""
+@contextmanager
+def open_place(job: Job, listen: Send) -> Iterator[PlatformTask]:
+    """Find this pod's task in the environment variables of the manifest."""
     environment = os.environ
     if missing := [name for name in (INDEX, SERVICE, COUNT) if name not in environment]:
         raise UserError(
@@ -41,7 +37,7 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
             "deploy/indexed-job has a manifest that sets it"
         )
     cluster = find_cluster(environment, socket.gethostname(), job.place.ps)
-    return run_task(job, cluster, "kubernetes", COUNT, listen)
+    yield PlatformTask(job, cluster, COUNT, listen)
 
 
 def find_cluster(environment: Mapping[str, str], hostname: str, num_servers: int) -> Cluster:

@@ -3,51 +3,41 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
 
 from paceline.cluster import Cluster
 from paceline.job import Job
 from paceline.messages import Send
-from paceline.places.supervise.group import Group
-from paceline.places.supervise.neighbors import MOST_WORKERS, Neighbors
-from paceline.places.supervise.restarts import run_with_restarts
-from paceline.places.supervise.signals import forwarded_signals
+from paceline.places.supervise.neighbors import MOST_WORKERS, connect_neighbors
+from paceline.places.supervise.open_place import OpenPlace
+from paceline.places.supervise.process import LocalWorker
 from paceline.runs.folder import RunFolder
 
 
-def launch(job: Job, listen: Send) -> dict[str, Any]:
-    """Run the workers to their end. Raises UserError, WorkerFailed or Interrupted."""
-    return run_processes(job, listen, _jobs)
+@contextmanager
+def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
+    """Make the run folder, and remove it if the command fails before it is used."""
+    with RunFolder(job.run.run_dir).begun():
+        yield LocalPlace(job)
 
 
-def run_processes(
-    job: Job, listen: Send, build_jobs: Callable[[Job, int], list[Job]]
-) -> dict[str, Any]:
-    """Run a process for each job of `build_jobs(job, workers)`, with restarts."""
-    run = RunFolder(job.run.run_dir)
+class LocalPlace(OpenPlace):
+    """Starts processes that share the cores of this machine."""
 
-    def attempt(workers: int, listen: Send) -> dict[str, Any]:
-        jobs = build_jobs(job, workers)
-        logs = [run.log(each.cluster.name) for each in jobs]
-        with ExitStack() as stack:
-            start = stack.enter_context(Neighbors(workers)).start if _shares_memory(jobs) else None
-            group = Group(jobs, logs, start)
-            stack.enter_context(forwarded_signals(group))
-            return stack.enter_context(group).run(listen)
-
-    with run.begun():
-        return run_with_restarts(job.place, attempt, listen)
+    @contextmanager
+    def workers(self, count: int) -> Iterator[list[LocalWorker]]:
+        run, jobs = RunFolder(self.job.run.run_dir), _build_jobs(self.job, count)
+        shares_memory = 1 < len(jobs) <= MOST_WORKERS and not jobs[0].cluster.ps
+        connections = connect_neighbors(count) if shares_memory else [[] for _ in jobs]
+        yield [
+            LocalWorker(job, run.log(job.cluster.name), own)
+            for job, own in zip(jobs, connections, strict=True)
+        ]
 
 
-def _shares_memory(jobs: list[Job]) -> bool:
-    """Return whether these workers exchange vectors through memory, not over the network."""
-    return 1 < len(jobs) <= MOST_WORKERS and not jobs[0].cluster.ps
-
-
-def _jobs(job: Job, workers: int) -> list[Job]:
+def _build_jobs(job: Job, workers: int) -> list[Job]:
     """Return a job for each process, the chief's first.
 
     With parameter servers, one extra process, the chief, coordinates the workers.
@@ -57,7 +47,7 @@ def _jobs(job: Job, workers: int) -> list[Job]:
     addresses, ps = found[:num_members], found[num_members:]
     clusters = [Cluster(addresses, index, ps=ps) for index in range(num_members)]
     clusters += [Cluster(addresses, index, "ps", ps) for index in range(num_servers)]
-    place = replace(job.place.with_workers(workers), on="local")
+    place = job.place.with_workers(workers)
     return [
         replace(job, place=place, cluster=cluster)
         for cluster in (clusters[:1] if job.dry_run else clusters)
@@ -67,7 +57,7 @@ def _jobs(job: Job, workers: int) -> list[Job]:
 def _free_addresses(count: int) -> tuple[str, ...]:
     """Return addresses of this machine alone with free ports.
 
-    Another program may take one before TensorFlow does: then `restarts` starts all again.
+    Another program may take one before TensorFlow does: then all workers are started again.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

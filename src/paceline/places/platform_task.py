@@ -1,60 +1,62 @@
-"""One task of a cluster that a platform started, whatever tells it of the others.
+"""Runs one task of a cluster that TF_CONFIG, Slurm or Kubernetes describes.
 
-`tf_config`, `slurm` and `kubernetes` find the cluster; this runs the task's worker. The platform
-restarts tasks.
+`tf_config`, `slurm` and `kubernetes` find the cluster. The platform restarts tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from paceline.cluster import Cluster
 from paceline.engines.probe import find_silent
 from paceline.errors import Ended, PassingFault, UserError
 from paceline.job import Job, Place
 from paceline.messages import Send, Warn
-from paceline.place_kinds import PlaceName
 from paceline.places.supervise.failures import WorkerFailed
-from paceline.places.supervise.group import Group
-from paceline.places.supervise.signals import forwarded_signals
+from paceline.places.supervise.open_place import OpenPlace
+from paceline.places.supervise.process import LocalWorker
+
+WAITING_EVERY_S = 10.0
 
 
-def run_task(
-    job: Job, cluster: Cluster, on: PlaceName, given_by: str, listen: Send
-) -> dict[str, Any]:
-    """Run this task's worker to its end; a failure names the tasks that do not answer.
+class PlatformTask(OpenPlace):
+    """A task, whose worker is a process here; a failure names the tasks that do not answer."""
 
-    `given_by` names what told the platform's task of its cluster, for errors.
-    """
-    group = Group([build_task(job, cluster, on, given_by)], [None])
-    others, names = [each for each in cluster.everyone if each != cluster.address], _names(cluster)
+    def __init__(self, job: Job, cluster: Cluster, given_by: str, listen: Send) -> None:
+        """Raise UserError if the job does not fit the cluster; all tasks find the same error.
 
-    def while_waiting() -> None:
-        if absent := find_silent(others):
-            tasks = (f"{names[address]} at {address}" for address in absent)
-            listen(Warn(f"waiting for {', '.join(tasks)}"))
+        `given_by` names where the cluster description came from, for error messages.
+        """
+        _check_given(job.place, cluster, given_by)
+        place = replace(job.place, workers=cluster.num_workers, ps=len(cluster.ps))
+        super().__init__(replace(job, place=place, cluster=cluster))
+        self._names = _names(cluster)
+        self._listen = listen
 
-    try:
-        with forwarded_signals(group), group:
-            return group.run(listen, while_waiting)
-    except PassingFault as fault:  # not for a person to correct: the platform tries again
-        raise Ended(str(fault)) from fault
-    except WorkerFailed as failure:
-        gone = find_silent(others)
-        reason = failure.reason + (f"; no answer from {', '.join(gone)}" if gone else "")
-        raise WorkerFailed(cluster.name, reason, None) from failure
+    @contextmanager
+    def workers(self, count: int) -> Iterator[list[LocalWorker]]:
+        cluster, ended = self.job.cluster, threading.Event()
+        threading.Thread(target=self._warn_while_waiting, args=(ended,), daemon=True).start()
+        try:
+            yield [LocalWorker(self.job, log=None)]
+        except PassingFault as fault:  # not for a person to correct: the platform tries again
+            raise Ended(str(fault)) from fault
+        except WorkerFailed as failure:
+            gone = find_silent(list(self._names))
+            reason = failure.reason + (f"; no answer from {', '.join(gone)}" if gone else "")
+            raise WorkerFailed(cluster.name, reason, None) from failure
+        finally:
+            ended.set()
 
-
-def build_task(job: Job, cluster: Cluster, on: PlaceName, given_by: str) -> Job:
-    """Return the job of this task; raise UserError if it does not fit the cluster.
-
-    All tasks of a cluster find the same error.
-    """
-    _check_given(job.place, cluster, given_by)
-    place = replace(job.place, on=on, workers=cluster.num_workers, ps=len(cluster.ps))
-    return replace(job, place=place, cluster=cluster)
+    def _warn_while_waiting(self, ended: threading.Event) -> None:
+        """Name the other tasks that have not answered, until all of them have."""
+        while not ended.wait(WAITING_EVERY_S) and (absent := find_silent(list(self._names))):
+            tasks = (f"{self._names[address]} at {address}" for address in absent)
+            if not ended.is_set():
+                self._listen(Warn(f"waiting for {', '.join(tasks)}"))
 
 
 def build_cluster(addresses: Sequence[str], index: int, num_servers: int) -> Cluster:
@@ -75,6 +77,14 @@ def build_cluster(addresses: Sequence[str], index: int, num_servers: int) -> Clu
     return Cluster(members if len(addresses) > 1 else (), index, ps=servers)
 
 
+def number(environment: Mapping[str, str], name: str) -> int:
+    """Return the value of an environment variable that a platform sets to a number."""
+    text = environment.get(name, "")
+    if not text.isascii() or not text.isdigit():
+        raise UserError(f"{name} is {text!r}; it must be a whole number from 0 on")
+    return int(text)
+
+
 def _check_given(place: Place, cluster: Cluster, given_by: str) -> None:
     """Raise UserError for numbers of processes that the platform contradicts."""
     for name, given, there in (
@@ -88,16 +98,8 @@ def _check_given(place: Place, cluster: Cluster, given_by: str) -> None:
             )
 
 
-def number(environment: Mapping[str, str], name: str) -> int:
-    """Return the value of an environment variable that a platform sets to a number."""
-    text = environment.get(name, "")
-    if not text.isascii() or not text.isdigit():
-        raise UserError(f"{name} is {text!r}; it must be a whole number from 0 on")
-    return int(text)
-
-
 def _names(cluster: Cluster) -> dict[str, str]:
-    """Return the name of the task at each address."""
+    """Return the name of each other task by its address."""
     tasks = [Cluster(cluster.addresses, i, ps=cluster.ps) for i in range(len(cluster.addresses))]
     tasks += [Cluster(cluster.addresses, i, "ps", cluster.ps) for i in range(len(cluster.ps))]
-    return {task.address: task.name for task in tasks}
+    return {task.address: task.name for task in tasks if task.address != cluster.address}

@@ -7,32 +7,36 @@ from the last checkpoint if it fails.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paceline.cluster import Cluster
 from paceline.errors import PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import Crash, Error, Message, Result, Send, Warn
-from paceline.places.local import run_processes
+from paceline.places.supervise.failures import Interrupted, WorkerFailed
+from paceline.places.supervise.group import Group
+from paceline.places.supervise.open_place import OpenPlace
+from paceline.places.supervise.process import LocalWorker
 from paceline.runs.folder import DRIVER_FILE, RunFolder
 from paceline.storage.backends import is_remote
 
 METHODS = ("gradients", "weights")
 
 
-def launch(job: Job, listen: Send) -> dict[str, Any]:
-    """Run the driver to its end. Raises UserError, WorkerFailed or Interrupted."""
+@contextmanager
+def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
+    """Check what Ray needs, and make the run folder."""
     method, cpus = job.experiment.sync.method, job.place.ray.cpus_per_worker
     if not find_spec("ray"):
         raise UserError(
@@ -42,15 +46,21 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
         raise UserError(f"sync.method is {method!r}; on Ray it is one of {', '.join(METHODS)}")
     if cpus < 0:
         raise UserError(f"ray.cpus-per-worker is {cpus:g}; it must be 0 or more")
-    return run_processes(job, listen, _build_driver)
+    with RunFolder(job.run.run_dir).begun():
+        yield RayPlace(job)
 
 
-def _build_driver(job: Job, workers: int) -> list[Job]:
-    """Return the job of the driver: with the exchange `collective` it only relays messages."""
-    cores = job.place.cores or int(job.place.ray.cpus_per_worker)
-    place = replace(job.place.with_workers(workers), on="ray", cores=cores)
-    relays = job.place.ray.exchange == "collective"
-    return [replace(job, place=place, kind="relay" if relays else "train")]
+class RayPlace(OpenPlace):
+    """Starts one process here, the driver; it finds the workers in the cluster."""
+
+    @contextmanager
+    def workers(self, count: int) -> Iterator[list[LocalWorker]]:
+        ray = self.job.place.ray
+        cores = self.job.place.cores or int(ray.cpus_per_worker)
+        place = replace(self.job.place.with_workers(count), cores=cores)
+        kind: Literal["train", "relay"] = "relay" if ray.exchange == "collective" else "train"
+        log = RunFolder(self.job.run.run_dir).log(self.job.cluster.name)
+        yield [LocalWorker(replace(self.job, place=place, kind=kind), log)]
 
 
 def relay(job: Job, send: Send, stop: threading.Event) -> bool:
@@ -179,7 +189,7 @@ class Host:
 
     def __init__(self, folder: str) -> None:
         # relative paths mean the same as for the driver, if its folder can be seen
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.chdir(folder)
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._interrupt: Callable[[int], None] | None = None
@@ -196,13 +206,10 @@ class Host:
 
     def run(self, values: dict[str, Any]) -> Error | Crash | None:
         """Run the worker to its end; return its failure."""
-        from paceline.places.supervise.failures import Interrupted, WorkerFailed
-        from paceline.places.supervise.group import Group
-
-        group = Group([Job.from_json(values)], [None])
+        group = Group([LocalWorker(Job.from_json(values), log=None)])
         self._interrupt = group.interrupt
         try:
-            with group, contextlib.suppress(Interrupted):
+            with group, suppress(Interrupted):
                 group.run(self._messages.put)
         except UserError as error:
             return Error(str(error), passing=isinstance(error, PassingFault))

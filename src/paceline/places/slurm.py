@@ -1,7 +1,7 @@
 """One task of a Slurm job step: `srun -n 4 paceline train RECIPE`.
 
-Slurm's variables tell every task the nodes of the step and its own number. No other code knows
-them. Slurm starts and ends the tasks; a batch script requeues the job (examples/slurm.sbatch).
+Slurm's variables give every task the nodes of the step and its own number. Slurm starts and ends
+the tasks; a batch script requeues the job (examples/slurm.sbatch).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from paceline.cluster import Cluster
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Message, Send, Start, Warn
-from paceline.places.platform_task import build_cluster, build_task, number, run_task
+from paceline.places.platform_task import PlatformTask, build_cluster, number
 from paceline.runs.folder import RunFolder
 from paceline.storage.backends import is_remote
 
@@ -27,22 +27,14 @@ FIRST_PORT = 10_000
 """Below the ports that Linux gives to outgoing connections (from 32,768)."""
 PORTS_PER_STEP = 22
 NUM_STEPS = 1_000
-"""So many steps have ports of their own."""
+"""Number of job steps with distinct port ranges."""
 STEPS_PER_JOB = 7
-"""Steps of a job that run at the same time; jobs are so far apart."""
-STEP = "this job step"
+"""Concurrent steps of a job; the port ranges of consecutive jobs are this many steps apart."""
 
 
-def in_a_step(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process is one of several tasks of a job step.
-
-    A batch script, and a step of one task, are ordinary shells.
-    """
-    return "SLURM_STEP_ID" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
-
-
-def launch(job: Job, listen: Send) -> dict[str, Any]:
-    """Run this task's worker to its end. Only the chief's task shows progress."""
+@contextmanager
+def open_place(job: Job, listen: Send) -> Iterator[PlatformTask]:
+    """Find this task in Slurm's environment variables."""
     environment = os.environ
     if "SLURM_STEP_ID" not in environment:
         raise UserError(
@@ -50,38 +42,45 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
             "start the tasks with srun -n N paceline train ..., or use --workers N on one machine"
         )
     check_identity(environment)
-    addresses = _addresses(environment)
+    addresses = task_addresses(environment)
     cores = job.place.cores or int(environment.get("SLURM_CPUS_PER_TASK", "1"))
     _share_gpus(environment)
-    own = replace(job, place=replace(job.place, cores=cores))
-    with _reported_by_the_first_task(environment):
-        cluster = _build_cluster(environment, addresses, job.place.ps)
-        build_task(own, cluster, "slurm", STEP)
-    heard = listen if cluster.is_chief else _quiet(job, listen)
-    return run_task(own, cluster, "slurm", STEP, heard)
-
-
-def find_cluster(environment: Mapping[str, str], num_servers: int) -> Cluster:
-    """Return the cluster of a step, and which of its processes this task is."""
-    return _build_cluster(environment, _addresses(environment), num_servers)
-
-
-def _build_cluster(environment: Mapping[str, str], addresses: list[str], servers: int) -> Cluster:
-    return build_cluster(addresses, number(environment, "SLURM_PROCID"), servers)
-
-
-@contextmanager
-def _reported_by_the_first_task(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let the other tasks end in silence after an error that all tasks of the step find."""
+    index, own = number(environment, "SLURM_PROCID"), replace(job.place, cores=cores)
     try:
-        yield
+        cluster = build_cluster(addresses, index, job.place.ps)
+        task = SlurmTask(replace(job, place=own), cluster, "this job step", listen)
     except UserError:
-        if environment.get("SLURM_PROCID") == "0":
-            raise
-        raise SystemExit(2) from None
+        if index:  # all tasks find this error, and the first one reports it
+            raise SystemExit(2) from None
+        raise
+    yield task
 
 
-def _addresses(environment: Mapping[str, str]) -> list[str]:
+class SlurmTask(PlatformTask):
+    """A task of a step. All tasks write to one terminal, so only the chief's shows progress."""
+
+    def listener(self, listen: Send) -> Send:
+        return listen if self.job.cluster.is_chief else partial(self._pass_warnings, listen)
+
+    def _pass_warnings(self, listen: Send, message: Message) -> None:
+        """Pass warnings on, and check when training starts that this node sees the run folder.
+
+        A requeued job may have its chief on this node.
+        """
+        if isinstance(message, Warn):
+            listen(message)
+        run_dir = self.job.run.run_dir
+        if not isinstance(message, Start) or is_remote(run_dir):
+            return
+        if not RunFolder(run_dir).exists():
+            raise UserError(
+                f"this node does not see the run folder {run_dir}, so a requeued job would start "
+                "again from the beginning here; give a --run-dir on a file system that all nodes "
+                "share"
+            )
+
+
+def task_addresses(environment: Mapping[str, str]) -> list[str]:
     """Return the address of each task, in the order of their numbers."""
     hosts = _hosts_of_tasks(environment)
     first = _first_port(environment)
@@ -176,23 +175,3 @@ def _share_gpus(environment: Any) -> None:
         return
     share, local = len(visible) // here, number(environment, "SLURM_LOCALID")
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible[local * share : (local + 1) * share])
-
-
-def _quiet(job: Job, listen: Send) -> Send:
-    """Pass on warnings only, and check that this node sees the run folder.
-
-    A requeued job may have its chief on this node. When training starts, the chief has written the
-    folder.
-    """
-
-    def listen_quietly(message: Message) -> None:
-        if isinstance(message, Warn):
-            listen(message)
-        local = not is_remote(job.run.run_dir)
-        if isinstance(message, Start) and local and not RunFolder(job.run.run_dir).exists():
-            raise UserError(
-                f"this node does not see the run folder {job.run.run_dir}, so a requeued job would "
-                "start anew here; give a --run-dir on a file system that all nodes share"
-            )
-
-    return listen_quietly

@@ -60,6 +60,7 @@ def in_a_worker(
     """
     from paceline.places.supervise.failures import WorkerFailed
     from paceline.places.supervise.group import Group
+    from paceline.places.supervise.process import LocalWorker
     from paceline.places.supervise.signals import forwarded_signals
 
     check_trust(run, kind, trust_code)
@@ -67,7 +68,7 @@ def in_a_worker(
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
     os.close(handle)
-    group = Group([job], [Path(log)])
+    group = Group([LocalWorker(job, Path(log))])
     errors: list[Exception] = []
 
     def listen_and_note_errors(message: Message) -> None:

@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
-from paceline.messages import Message, to_line
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+"""Options with which a host notices within half a minute that the other one has vanished."""
 
 
-class DriverConnection:
-    """The task's side. If the connection is broken, lines are dropped, and `commands` ends."""
+class Connection:
+    """One side. If the other side is gone, lines are dropped, and reading ends."""
 
     def __init__(self, connection: socket.socket) -> None:
-        keep_alive(connection)
-        self._lines = connection.makefile("rwb")
+        self._socket = connection
+        self._file = connection.makefile("rwb")
         self._lock = threading.Lock()
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE.items():
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
-    def send(self, message: Message) -> None:
-        self.send_line(to_line(message).encode())
-
-    def send_line(self, line: bytes) -> None:
+    def write(self, line: bytes) -> None:
         with self._lock, suppress(OSError, ValueError):
-            self._lines.write(line)
-            self._lines.flush()
+            self._file.write(line)
+            self._file.flush()
 
-    def commands(self) -> Iterator[dict[str, Any]]:
-        """Yield the driver's commands until it is gone."""
+    def read_first(self, timeout_s: float) -> bytes:
+        """Return the first line, of a limited length; raise OSError after the timeout."""
+        self._socket.settimeout(timeout_s)
+        line = self._file.readline(4096)
+        self._socket.settimeout(None)
+        return line
+
+    def lines(self) -> Iterator[bytes]:
         with suppress(OSError, ValueError):
-            for line in self._lines:
-                yield json.loads(line)
+            yield from self._file
 
-
-def keep_alive(connection: socket.socket) -> None:
-    """Notice within half a minute if the other host has vanished."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def shut_down(connection: socket.socket) -> None:
-    """End a connection for both sides and for every thread that waits for it; close would not."""
-    with suppress(OSError):  # it is gone already
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def read_first_line(connection: socket.socket) -> bytes:
-    """Read byte by byte, so that nothing of what follows is taken."""
-    line = b""
-    while not line.endswith(b"\n") and len(line) < 4096:
-        byte = connection.recv(1)
-        if not byte:
-            break
-        line += byte
-    return line
+    def shut_down(self) -> None:
+        """End the connection for both sides and for every thread that waits; close would not."""
+        with suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)

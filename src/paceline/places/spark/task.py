@@ -25,12 +25,13 @@ from typing import Any
 from pyspark import BarrierTaskContext
 
 from paceline.cluster import Cluster
+from paceline.descendants import MARK, new_mark
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.job import Job
-from paceline.messages import Error, Exit, Log
-from paceline.places.spark.connection import DriverConnection, shut_down
-from paceline.places.supervise.process import start_worker
+from paceline.messages import Error, Exit, Log, Message, to_line
+from paceline.places.spark.connection import Connection
+from paceline.places.supervise.process import start_process
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_MESSAGES_S = 10.0
@@ -62,14 +63,18 @@ def run_task(assignment: Assignment, _: Iterator[int]) -> Iterator[int]:
             f"host {host} cannot reach the driver at {address} ({error}); see spark.driver.host"
         ) from None
     with connection:
-        driver = DriverConnection(connection)
+        driver = Connection(connection)
         hello = {"secret": assignment.secret, "worker": index, "host": host}
-        driver.send_line(json.dumps(hello).encode() + b"\n")
+        driver.write(json.dumps(hello).encode() + b"\n")
         folder = assignment.folder if os.path.isdir(assignment.folder) else os.getcwd()
         job = _exchange_addresses(assignment, context, index, host, folder, driver)
-        driver.send(Exit(_run_worker(job, driver, folder, context) if job else 0))
-        shut_down(connection)  # the thread that reads commands holds it, too
+        _send(driver, Exit(_run_worker(job, driver, folder, context) if job else 0))
+        driver.shut_down()  # the thread that reads commands holds it, too
     return iter(())
+
+
+def _send(driver: Connection, message: Message) -> None:
+    driver.write(to_line(message).encode())
 
 
 def _exchange_addresses(
@@ -78,7 +83,7 @@ def _exchange_addresses(
     index: int,
     host: str,
     folder: str,
-    driver: DriverConnection,
+    driver: Connection,
 ) -> Job | None:
     """Return the job of this worker, or None if a host lacks something; all report the same."""
     job = Job.from_json(assignment.job)
@@ -93,7 +98,7 @@ def _exchange_addresses(
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
     problems = [other["problem"] for other in everyone if other["problem"]]
     if problems:
-        driver.send(Error(problems[0]))
+        _send(driver, Error(problems[0]))
         return None
     addresses = tuple(other["address"] for other in everyone) if len(everyone) > 1 else ()
     return replace(
@@ -123,12 +128,10 @@ def proof_problem(proof: str, host: str) -> str:
     )
 
 
-def _run_worker(
-    job: Job, driver: DriverConnection, folder: str, context: BarrierTaskContext
-) -> int:
+def _run_worker(job: Job, driver: Connection, folder: str, context: BarrierTaskContext) -> int:
     """Start the worker and pass everything on until it has ended; return its exit code."""
     log, log_writer = os.pipe()
-    process, messages = start_worker(job, log_writer, folder, _environment(context))
+    process, messages = start_process(job, log_writer, _environment(context), folder)
     assert process.stdin
     threading.Thread(target=_forward_commands, args=(driver, process), daemon=True).start()
     passing = threading.Thread(target=_pass_on, args=(messages, log, driver), daemon=True)
@@ -139,20 +142,21 @@ def _run_worker(
     return code
 
 
-def _forward_commands(driver: DriverConnection, process: subprocess.Popen[bytes]) -> None:
-    """Pass the driver's signals and requests on; end the worker when the driver is gone."""
+def _forward_commands(driver: Connection, process: subprocess.Popen[bytes]) -> None:
+    """Pass the driver's signals and requests on; kill the worker when the driver is gone."""
     assert process.stdin
-    for command in driver.commands():
+    for line in driver.lines():
+        command = json.loads(line)
         if "signal" in command:
             process.send_signal(command["signal"])
         else:
             with suppress(OSError, ValueError):  # the worker has ended meanwhile
-                process.stdin.write(json.dumps(command).encode() + b"\n")
+                process.stdin.write(line)
                 process.stdin.flush()
     process.send_signal(signal.SIGKILL)
 
 
-def _pass_on(messages: int, log: int, driver: DriverConnection) -> None:
+def _pass_on(messages: int, log: int, driver: Connection) -> None:
     """Pass messages and log on until both have ended, the log before messages that came after it.
 
     A driver that gets an error ends its tasks; the traceback in the log must be there by then.
@@ -166,18 +170,18 @@ def _pass_on(messages: int, log: int, driver: DriverConnection) -> None:
             opened.discard(log)
         *lines, begun = (begun + content).split(b"\n")
         for line in lines:
-            driver.send_line(line + b"\n")
+            driver.write(line + b"\n")
         if messages in ready and not content:
             opened.discard(messages)
     os.close(messages)
     os.close(log)
 
 
-def _pass_log(log: int, driver: DriverConnection) -> bool:
+def _pass_log(log: int, driver: Connection) -> bool:
     """Pass on what the log has now; return whether more may come."""
     try:
         while text := os.read(log, 65536):
-            driver.send(Log(text.decode(errors="replace")))
+            _send(driver, Log(text.decode(errors="replace")))
     except BlockingIOError:
         return True
     return False
@@ -186,7 +190,8 @@ def _pass_log(log: int, driver: DriverConnection) -> bool:
 def _environment(context: BarrierTaskContext) -> dict[str, str]:
     """Return the environment of a worker: what Spark shipped, with absolute paths, and its GPUs."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
+        MARK: new_mark(os.environ),
     }
     if gpus := context.resources().get("gpu"):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.addresses)

@@ -1,5 +1,4 @@
-"""How a group of workers ends other than well: a worker failed, a signal ended all of them, or the
-place has no room for them."""
+"""How an attempt with a group of workers ends, if not with a result."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from paceline.errors import Ended
 
 
 class WorkerFailed(Ended):
-    """A worker ended unexpectedly or stopped; the text has its name, its error and its log."""
+    """A worker ended unexpectedly or hangs; the text has its name, its error and its log."""
 
     saved = False
     """Whether its group saved a checkpoint before."""
@@ -30,10 +29,14 @@ class RoomForFewer(Exception):
         self.workers = workers
 
 
+class RoomForAll(Exception):
+    """Fewer workers than wanted ended after a checkpoint, so that all of them can continue."""
+
+
 class Interrupted(Ended):
     """A signal ended the run.
 
-    After the first signal, workers save a checkpoint and end. A second one, or one before training
+    After the first signal, workers save a checkpoint and exit. A second one, or one before training
     began, ends them at once.
     """
 

@@ -1,23 +1,18 @@
-"""A group of worker processes: starts them, reads their messages, ends them.
+"""A group of workers: starts them, reads and passes on their messages, ends them.
 
-`watchdog` decides who is lost, `restarts` whether all are started again. Imports no TensorFlow.
+`watchdog` finds who is lost, `diagnosis` the first cause, and `recovery` saves the state of those
+that survive. Imports no TensorFlow.
 """
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
-import subprocess
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.errors import AddressTaken, PassingFault, UserError
-from paceline.job import Job
+from paceline.errors import PassingFault, UserError
 from paceline.messages import (
     Advanced,
     Alive,
@@ -31,265 +26,230 @@ from paceline.messages import (
     Start,
     Warn,
     Working,
-    from_line,
 )
-from paceline.places.supervise.descendants import end_families
+from paceline.places.supervise.diagnosis import EXPLAIN_S, first_cause, worker_failed
 from paceline.places.supervise.failures import Interrupted, WorkerFailed
-from paceline.places.supervise.process import (
-    Process,
-    StartProcess,
-    WorkerProcess,
-    close_stdin,
-    exit_reason,
-    start_worker,
-)
-from paceline.places.supervise.restarts import RestartBudget
-from paceline.places.supervise.survivors import keep_newest
-from paceline.places.supervise.watchdog import Watchdog, stopped
+from paceline.places.supervise.process import Inbox, Worker
+from paceline.places.supervise.recovery import keep_newest
+from paceline.places.supervise.replacement import Replacements
+from paceline.places.supervise.watchdog import Watchdog
 
-WAITING_EVERY_S = 10.0
-EXIT_S = 30.0
-EXPLAIN_S = 3.0
-"""Time to find the first cause: a worker that lost another one often reports first."""
 ASKED = 128 + signal.SIGTERM
-"""The exit code of workers that saved and ended because one of them got a SIGTERM."""
+"""The exit code of workers that saved and exited because one of them got a SIGTERM."""
+
+
+FOR_THE_GROUP = (Advanced, Working, Crash)
+"""Messages that no listener needs."""
+FROM_THE_CHIEF = (Start, Result)
+"""Messages that a listener needs only from the chief."""
 
 
 class Group:
-    """The workers of one attempt. Leaving the `with` block leaves no process behind.
+    """The workers of one attempt. Leaving the `with` block leaves no process behind."""
 
-    A worker without a log file writes to the standard error of this process. Workers of parameter
-    servers hold no state: if one is lost, it is started again at its address, and the others
-    continue.
-    """
-
-    def __init__(
-        self, jobs: Sequence[Job], logs: Sequence[Path | None], start: StartProcess | None = None
-    ) -> None:
-        self._jobs = jobs
-        self._logs = logs
-        self._start: StartProcess = start or start_worker
-        self._processes: list[Process] = []
-        self._inbox: queue.Queue[tuple[int, Message | None]] = queue.Queue()
-        self._watchdog = Watchdog(jobs[0].place, len(jobs))
-        self._budgets = [RestartBudget(job.place.max_restarts) for job in jobs]
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = workers
+        self.leaving = False
+        self.total_steps = 0
+        self._inbox: Inbox = queue.Queue()
+        self._watchdog = Watchdog(workers[0].job.place, len(workers))
+        self._replacements = Replacements(workers)
         self._signals: list[int] = []
         self._started = False
         self._saved = False
         self._lease = 0
         self._result: Result | None = None
-        self._listener_error: Exception | None = None
 
     def __enter__(self) -> Group:
-        for index in range(len(self._jobs)):
-            self._processes.append(self._launch(index))
+        try:
+            for index in range(len(self.workers)):
+                self._start(index)
+        except BaseException:
+            self.__exit__()
+            raise
         self._watchdog.reset()
         if self._signals:
-            self._signal(signal.SIGKILL)
+            self._send_all(signal.SIGKILL)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._signal(signal.SIGKILL)
-        for process in self._processes:
-            process.wait()
-            close_stdin(process)
-        here = [each for each in self._processes if isinstance(each, WorkerProcess)]
-        end_families({each.pid: each.mark for each in here})
+        self._send_all(signal.SIGKILL)
+        for worker in self.workers:
+            worker.end()
 
     def interrupt(self, number: int) -> None:
-        """Let the workers save and end; the second time, or before training began, end them.
+        """Let the workers save and exit; the second time, or before training began, kill them.
 
-        A SIGUSR1 announces a SIGTERM, so that this is the first.
+        A SIGUSR1 announces a SIGTERM, which is then the first.
         """
         self._signals.append(number)
         insists = len([each for each in self._signals if each != signal.SIGUSR1]) > 1
-        self._signal(signal.SIGTERM if self._started and not insists else signal.SIGKILL)
+        self._send_all(signal.SIGTERM if self._started and not insists else signal.SIGKILL)
 
-    def run(self, listen: Send, while_waiting: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Pass messages to `listen` until every worker has ended well; return the chief's result.
+    def leave(self) -> None:
+        """Let the workers save and exit without a result: another attempt continues from there."""
+        self.leaving = True
+        self._send_all(signal.SIGTERM)
 
-        Raises what went wrong first. Calls `while_waiting` every few seconds before training
-        begins. If `listen` raises, the workers save and end before its error is raised; after
-        StopIteration, the result is returned.
+    def run(self, listen: Send) -> dict[str, Any]:
+        """Pass all messages to `listen`; return the chief's result. Raises as `relay` does."""
+        for _ in self.relay(listen):
+            pass
+        return self.result()
+
+    def relay(self, listen: Send) -> Iterator[Message]:
+        """Pass messages to `listen` and yield them until every worker has ended well.
+
+        Raises the first cause of a failure. If `listen` raises, the workers save and exit before
+        its error is raised; after StopIteration, `result` returns the result so far.
         """
+        error: Exception | None = None
         try:
-            self._listen_to_all(listen, while_waiting)
-        except (WorkerFailed, PassingFault) as failure:
+            for message in self._messages():
+                if self.leaving and isinstance(message, Result):
+                    continue
+                try:
+                    listen(message)
+                except Exception as raised:
+                    error = error or raised
+                    self._send_all(signal.SIGTERM)
+                yield message
+        except (UserError, WorkerFailed) as failure:
+            self._after(failure)
+            raise
+        if error and not isinstance(error, StopIteration):
+            raise error
+        is_stopped = self._signals or (not self.leaving and self._was_asked())
+        if is_stopped and not (error or self.result().get("finished")):
+            raise Interrupted(next(iter(self._signals), signal.SIGTERM))
+
+    def result(self) -> dict[str, Any]:
+        """Return the chief's result, or nothing if it has not sent one."""
+        return self._result.values if self._result else {}
+
+    def _was_asked(self) -> bool:
+        return any(worker.poll() == ASKED for worker in self.workers)
+
+    def _after(self, failure: UserError | WorkerFailed) -> None:
+        """Note how far the group came, and save the state of the workers that are left."""
+        failure.started, failure.saved = self._started, self._saved
+        if isinstance(failure, WorkerFailed | PassingFault):
             if self._signals:
                 raise Interrupted(self._signals[0]) from None
-            failure.saved, failure.started = self._saved, self._started
             self._keep_memory()
-            raise
-        except UserError as error:
-            error.started = self._started
-            raise
-        values = self._result.values if self._result else {}
-        if isinstance(self._listener_error, StopIteration):
-            return values
-        if self._listener_error:
-            raise self._listener_error
-        asked = self._signals or any(process.poll() == ASKED for process in self._processes)
-        if asked and not values.get("finished"):
-            raise Interrupted(next(iter(self._signals), signal.SIGTERM))
-        return values
 
     def _keep_memory(self) -> None:
-        """Let a worker that survived, and is not silent, save its state."""
-        silent = self._watchdog.silent(self._running(), EXPLAIN_S)
-        workers = {i: self._processes[i] for i in self._running() if i not in silent}
-        keep_newest(self._jobs, workers, self._inbox, self._lease)
+        """Let a surviving worker that is not silent save its state.
 
-    def _launch(self, index: int) -> Process:
-        process, reader = self._start(self._jobs[index], self._logs[index])
-        threading.Thread(target=self._read, args=(index, reader), daemon=True).start()
-        return process
+        A task that is alone in its group sees the run folder only if it is the chief.
+        """
+        job = self.workers[0].job
+        if job.cluster.ps or not (job.cluster.is_chief or len(self.workers) > 1):
+            return
+        silent = self._watchdog.silent(EXPLAIN_S)
+        running = {i: each for i, each in enumerate(self.workers) if each.poll() is None}
+        survivors = {i: each for i, each in running.items() if i not in silent}
+        keep_newest(survivors, self._inbox, job.run.run_dir, self._lease)
 
-    def _read(self, index: int, reader: int) -> None:
+    def _start(self, index: int) -> None:
+        self.workers[index].start()
+        threading.Thread(target=self._read, args=(index,), daemon=True).start()
+
+    def _read(self, index: int) -> None:
         """Put each message into the inbox, and None after the last one."""
-        with os.fdopen(reader) as lines:
-            for line in lines:
-                with suppress(ValueError):  # the last line of a killed process may be incomplete
-                    if message := from_line(line):
-                        self._inbox.put((index, message))
+        for message in self.workers[index].messages():
+            self._inbox.put((index, message))
         self._inbox.put((index, None))
 
-    def _listen_to_all(self, listen: Send, while_waiting: Callable[[], None]) -> None:
-        num_running, asked = len(self._processes), time.monotonic()
+    def _messages(self) -> Iterator[Message]:
+        """Yield the messages for a listener until every worker has ended well."""
+        num_running = len(self.workers)
         while num_running and not (self._result and self._result.already):
-            if not self._started and time.monotonic() - asked > WAITING_EVERY_S:
-                while_waiting()
-                asked = time.monotonic()
-            try:
-                index, message = self._inbox.get(timeout=1.0)
-            except queue.Empty:
-                self._watchdog.look()
-                self._check_progress()
+            received = self._receive()
+            if not received:
                 continue
-            self._watchdog.look()
-            self._watchdog.heard(index)
+            index, message = received
             if message is None:
-                num_running -= not self._replaced(index, listen)
-                if index == 0 and self._jobs[0].cluster.ps:
+                if warning := self._on_end(index):
+                    yield warning
+                else:
+                    num_running -= 1
+                if index == 0 and self.workers[0].job.cluster.ps:
                     return  # the chief is done, and its servers are not needed any more
-            elif isinstance(message, Alive):
-                self._on_alive(index, message)
-            else:
-                self._on_message(index, message)
-                self._pass_on(index, message, listen)
+            elif self._note(index, message):
+                yield message
 
-    def _on_alive(self, index: int, message: Alive) -> None:
-        self._watchdog.worked(index, message.work)
-        if self._jobs[0].cluster.serves:  # alone in its group, it sends nothing else
-            self._watchdog.progressed(index)
-            self._watchdog.training_began()
-        self._check_progress()
+    def _receive(self) -> tuple[int, Message | None] | None:
+        """Return the next message, or None if there is none for a second."""
+        try:
+            index, message = self._inbox.get(timeout=1.0)
+        except queue.Empty:
+            self._watchdog.look()
+            self._check_progress()
+            return None
+        self._watchdog.look()
+        self._watchdog.heard(index)
+        return index, message
 
-    def _on_message(self, index: int, message: Message) -> None:
+    def _note(self, index: int, message: Message) -> bool:
+        """Note what a message means for the group; return whether it is for a listener."""
+        if isinstance(message, Alive):
+            self._on_alive(index, message)
+            return False
         self._watchdog.progressed(index)
         match message:
             case Start():
                 self._started = True
+                self.total_steps = message.total_steps
                 self._lease = max(self._lease, message.lease)
             case Block() | Advanced():
                 self._watchdog.training_began()
             case Saved():
                 self._saved = True
-                for budget in self._budgets:
-                    budget.refill()
+                self._replacements.refill()
             case Result() if index == 0:
                 self._result = message
-            case Error():
-                raise self._failure(index, message)
-            case Crash() if not self._is_replaceable(index):
-                raise self._failure(index, message)
+            case Crash() if self._replacements.can_replace(index):
+                pass
+            case Error() | Crash():
+                raise first_cause(self.workers, self._inbox, self._watchdog, index, message)
+        is_doubled = index > 0 and isinstance(message, FROM_THE_CHIEF)
+        return not isinstance(message, FOR_THE_GROUP) and not is_doubled
 
-    def _pass_on(self, index: int, message: Message, listen: Send) -> None:
-        """Call the listener, except for what only this group needs."""
-        if isinstance(message, Advanced | Working | Crash) or (
-            index > 0 and isinstance(message, Start | Result)
-        ):
-            return
-        try:
-            listen(message)
-        except Exception as error:  # raised by `run`, after the workers have saved
-            self._listener_error = self._listener_error or error
-            self._signal(signal.SIGTERM)
+    def _on_alive(self, index: int, message: Alive) -> None:
+        self._watchdog.worked(index, message.work)
+        if self.workers[0].job.cluster.serves:  # alone in its group, it sends nothing else
+            self._watchdog.progressed(index)
+            self._watchdog.training_began()
+        self._check_progress()
 
-    def _is_replaceable(self, index: int) -> bool:
-        cluster = self._jobs[index].cluster
-        return len(self._jobs) > 1 and cluster.serves and cluster.role == "worker"
+    def _on_end(self, index: int) -> Warn | None:
+        """Start a worker that ended again if it can be replaced, and return a warning.
 
-    def _replaced(self, index: int, listen: Send) -> bool:
-        """Start a process that ended again where that is possible; return whether it was."""
-        replaceable = self._is_replaceable(index) and not self._result
-        if not replaceable or not self._budgets[index].spend():
-            served = self._result and self._jobs[index].cluster.serves
-            if self._exit_code(index) not in (0, ASKED) and not served:
-                raise self._failure(index, None)
-            return False
-        failure = self._worker_failed(index, exit_reason(self._processes[index]))
-        close_stdin(self._processes[index])
-        self._processes[index] = self._launch(index)
-        self._watchdog.heard(index)
-        listen(Warn(f"{failure}; starting it again, the others continue"))
-        return True
-
-    def _failure(self, index: int, report: Message | None) -> Exception:
-        """Return what to raise: the first failure that is not only the loss of another worker.
-
-        `report` is the worker's last message, or None if it ended without one.
+        Raises the first cause of its end if it did not end well.
         """
-        alone = len(self._jobs) == 1  # then nobody else here can explain it
-        reports, deadline = {index: report}, time.monotonic() + EXPLAIN_S * (not alone)
-        while True:
-            for worker, each in reports.items():
-                if not (isinstance(each, Crash) and each.lost):
-                    return self._to_exception(worker, each)
-            if time.monotonic() > deadline:
-                if silent := self._watchdog.silent(self._running(), EXPLAIN_S):
-                    return self._worker_failed(silent[0], stopped(EXPLAIN_S))
-                return self._to_exception(index, report)
-            with suppress(queue.Empty):
-                worker, message = self._inbox.get(timeout=0.1)
-                self._watchdog.heard(worker)
-                if isinstance(message, Error | Crash) or (
-                    message is None and self._exit_code(worker)
-                ):
-                    reports.setdefault(worker, message)
-
-    def _to_exception(self, index: int, report: Message | None) -> Exception:
-        match report:
-            case Error():
-                if report.passing:
-                    return PassingFault(report.text)
-                return (AddressTaken if report.address_taken else UserError)(report.text)
-            case Crash():
-                return self._worker_failed(index, report.text)
-        return self._worker_failed(index, exit_reason(self._processes[index]))
-
-    def _worker_failed(self, index: int, reason: str) -> WorkerFailed:
-        return WorkerFailed(self._jobs[index].cluster.name, reason, self._logs[index])
+        worker = self.workers[index]
+        self._watchdog.ended(index)
+        is_needed = self._replacements.can_replace(index) and not self._result
+        if is_needed and self._replacements.spend(index):
+            failure = worker_failed(worker)
+            self._start(index)
+            self._watchdog.heard(index)
+            return Warn(f"{failure}; starting it again, the others continue")
+        has_served = self._result and worker.job.cluster.serves
+        if worker.wait() not in (0, ASKED) and not has_served:
+            raise first_cause(self.workers, self._inbox, self._watchdog, index, None)
+        return None
 
     def _check_progress(self) -> None:
         """Raise WorkerFailed for a lost worker; kill a silent one that can be replaced."""
-        for index in self._watchdog.nearly_lost(self._running()):
-            if self._is_replaceable(index):
-                self._processes[index].kill()
-        trainers = [i for i, job in enumerate(self._jobs) if not job.cluster.serves]
-        if lost := self._watchdog.find_lost(self._running(), trainers):
-            raise self._worker_failed(*lost)
+        self._replacements.kill(self._watchdog.nearly_lost())
+        trainers = [i for i, each in enumerate(self.workers) if not each.job.cluster.serves]
+        if lost := self._watchdog.find_lost(trainers):
+            index, reason = lost
+            raise worker_failed(self.workers[index], reason)
 
-    def _running(self) -> list[int]:
-        return [i for i, process in enumerate(self._processes) if process.poll() is None]
-
-    def _exit_code(self, index: int) -> int:
-        """Return the exit code of a worker that sends nothing more; kill it if it does not end."""
-        try:
-            return self._processes[index].wait(EXIT_S)
-        except subprocess.TimeoutExpired:
-            self._processes[index].kill()
-            return self._processes[index].wait()
-
-    def _signal(self, number: int) -> None:
-        for index in self._running():
-            self._processes[index].send_signal(number)
+    def _send_all(self, number: int) -> None:
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(number)

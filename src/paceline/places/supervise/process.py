@@ -1,87 +1,161 @@
-"""One worker process under this one: how it is started, and what a group needs of it."""
+"""One worker as its group sees it, and a worker process of this machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
+from paceline.descendants import MARK, end_descendants, new_mark
 from paceline.job import Job
-from paceline.messages import MESSAGES
-from paceline.places.supervise.descendants import MARK, new_mark
+from paceline.messages import MESSAGES, NEIGHBORS, Message, from_line
+
+EXIT_S = 30.0
+
+Inbox = queue.Queue[tuple[int, Message | None]]
+"""Messages with the number of their worker; None after a worker's last one."""
 
 
-class Process(Protocol):
-    """What a group needs of a worker: `subprocess.Popen`, or what behaves like it."""
+class Worker(Protocol):
+    """A worker of a group: a process of this machine, or a process behind a Spark task."""
 
-    stdin: IO[bytes] | None
+    @property
+    def job(self) -> Job: ...
 
-    def poll(self) -> int | None: ...
+    @property
+    def log(self) -> Path | None: ...
 
-    def wait(self, timeout: float | None = None) -> int: ...
+    def start(self) -> None: ...
 
-    def kill(self) -> None: ...
+    def messages(self) -> Iterator[Message]:
+        """Yield its messages until it has ended."""
 
-    def send_signal(self, sig: int) -> None: ...
+    def poll(self) -> int | None:
+        """Return the exit code of a worker that has ended, or None."""
 
+    def wait(self) -> int:
+        """Return the exit code of a worker that sends nothing more; kill it if it does not exit."""
 
-StartProcess = Callable[[Job, Path | None], tuple[Process, int]]
-"""Starts a worker; returns it and the file descriptor from which its messages are read."""
+    def send_signal(self, number: int) -> None: ...
 
+    def ask(self, request: str, **facts: int) -> None:
+        """Send a request of `recovery`; a worker that has ended gets none."""
 
-def exit_reason(process: Process) -> str:
-    """Return why a process ended that did not end well."""
-    code = process.wait()
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}" if code else ""
-
-
-class WorkerProcess(subprocess.Popen[bytes]):
-    """A worker on this machine."""
-
-    mark = ""
-    """That of its family, by which its descendants are found."""
+    def end(self) -> None:
+        """Kill the worker and everything that it started."""
 
 
-def close_stdin(process: Process) -> None:
-    assert process.stdin
-    process.stdin.close()
+class LocalWorker:
+    """A worker process of this machine. It ends when this process does.
+
+    Without a log file it writes to the standard error of this process.
+    """
+
+    def __init__(self, job: Job, log: Path | None, connections: Sequence[int] = ()) -> None:
+        self.job = job
+        self.log = log
+        self._connections = connections
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader = -1
+        self._mark = ""
+
+    def start(self) -> None:
+        """Start the process; a worker that has ended is started again."""
+        if self._process:
+            self.end()
+        environment = {**os.environ, MARK: new_mark(os.environ)}
+        if self._connections:
+            environment[NEIGHBORS] = ",".join(map(str, self._connections))
+        self._mark = environment[MARK]
+        self._process, self._reader = start_process(
+            self.job, self.log, environment, passed=self._connections
+        )
+        self._close_connections()
+
+    def messages(self) -> Iterator[Message]:
+        with os.fdopen(self._reader) as lines:
+            for line in lines:
+                with suppress(ValueError):  # the last line of a killed process may be incomplete
+                    yield from_line(line)
+
+    def poll(self) -> int | None:
+        return self._process.poll() if self._process else 0
+
+    def wait(self) -> int:
+        assert self._process
+        try:
+            return self._process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def send_signal(self, number: int) -> None:
+        assert self._process
+        self._process.send_signal(number)
+
+    def ask(self, request: str, **facts: int) -> None:
+        assert self._process
+        assert self._process.stdin
+        with suppress(OSError, ValueError):  # it has ended meanwhile
+            self._process.stdin.write(json.dumps({"request": request} | facts).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        self._close_connections()
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin
+            self._process.stdin.close()
+            end_descendants(self._process.pid, self._mark)
+
+    def _close_connections(self) -> None:
+        for handle in self._connections:
+            os.close(handle)
+        self._connections = ()
 
 
-def start_worker(
+def start_process(
     job: Job,
     log: Path | int | None,
+    environment: Mapping[str, str],
     folder: str | None = None,
-    environment: Mapping[str, str] = os.environ,
     passed: Sequence[int] = (),
-) -> tuple[WorkerProcess, int]:
+) -> tuple[subprocess.Popen[bytes], int]:
     """Start a worker in its own session, so that a Ctrl-C reaches only this process.
 
-    A file descriptor that is given as log is closed here. Those of `passed` stay open in both.
+    Return the process and the file descriptor of its messages. If `log` is a file descriptor, it is
+    closed here.
     """
     reader, writer = os.pipe()
-    mark = new_mark(environment)
     with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
-        process = WorkerProcess(
+        process = subprocess.Popen(
             [sys.executable, "-m", "paceline.worker_process"],
             stdin=subprocess.PIPE,
             stdout=log_file,
             stderr=log_file,
             pass_fds=[writer, *passed],
             cwd=folder,
-            env={**environment, MARK: mark, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
+            env={**environment, MESSAGES: str(writer), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
-    process.mark = mark
     os.close(writer)
     assert process.stdin
     process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")
     process.stdin.flush()
     return process, reader
+
+
+def exit_reason(worker: Worker) -> str:
+    """Return why a worker ended that did not end well."""
+    code = worker.wait()
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}" if code else ""

@@ -1,4 +1,4 @@
-"""The signals of a command, which its group of workers gets."""
+"""Forwards the signals of a command to its group of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def forwarded_signals(group: Group) -> Iterator[None]:
     """Forward Ctrl-C, SIGTERM and SIGUSR1 to the group. Enter it before the group starts.
 
-    Slurm sends SIGUSR1 some time before a job's time limit, if it is asked to.
+    Slurm can send SIGUSR1 some time before a job's time limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # a notebook or a service handles its own signals

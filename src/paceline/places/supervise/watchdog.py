@@ -14,12 +14,10 @@ from paceline.job import Place
 
 SILENT_S = 10.0
 """A worker that is silent for longer is stopped, or gets no processor time."""
-
-
 WORKING_SHARE = 0.05
 """A worker works if it uses more of a core than this. One that waits for others uses 0.5 %."""
 WORKING_LIMITS = 20
-"""So many times the limit, work alone counts as progress."""
+"""Work alone is progress for at most this many timeouts."""
 
 
 class Watchdog:
@@ -32,6 +30,7 @@ class Watchdog:
         self._stall_timeout = place.stall_timeout
         self._limit = place.start_timeout
         self._num_workers = num_workers
+        self._ended: set[int] = set()
         self.reset()
 
     def reset(self) -> None:
@@ -43,13 +42,18 @@ class Watchdog:
         self._work: list[tuple[float, float]] = [(self._looked, 0.0)] * self._num_workers
 
     def look(self) -> None:
-        """Forgive every worker if this process itself was stopped, or its listener was slow."""
+        """Blame no worker if this process itself was stopped, or its listener was slow."""
         if self._clock() - self._looked > SILENT_S:
             self.reset()
         self._looked = self._clock()
 
     def heard(self, worker: int) -> None:
         self._heard[worker] = self._clock()
+        self._ended.discard(worker)
+
+    def ended(self, worker: int) -> None:
+        """Expect nothing more from a worker, unless it is started again."""
+        self._ended.add(worker)
 
     def progressed(self, worker: int) -> None:
         self._progress[worker] = self._messages[worker] = self._clock()
@@ -57,40 +61,40 @@ class Watchdog:
     def worked(self, worker: int, work: float) -> None:
         """Note the work of a worker so far, in seconds."""
         now, (then, before) = self._clock(), self._work[worker]
-        busy = before > 0 and work - before > WORKING_SHARE * (now - then)
-        if busy and now - self._messages[worker] < WORKING_LIMITS * self._limit:
+        is_busy = before > 0 and work - before > WORKING_SHARE * (now - then)
+        if is_busy and now - self._messages[worker] < WORKING_LIMITS * self._limit:
             self._progress[worker] = now
         self._work[worker] = now, work
 
     def training_began(self) -> None:
-        """From now on the stall timeout counts, not the start timeout."""
+        """From now on, apply the stall timeout instead of the start timeout."""
         self._limit = self._stall_timeout
 
-    def silent(self, running: Sequence[int], seconds: float) -> list[int]:
-        """Return the running workers that were not heard for so long."""
-        now = self._clock()
-        return [worker for worker in running if now - self._heard[worker] > seconds]
+    def silent(self, seconds: float) -> list[int]:
+        """Return the running workers that were not heard for this long."""
+        now, running = self._clock(), set(range(self._num_workers)) - self._ended
+        return [worker for worker in sorted(running) if now - self._heard[worker] > seconds]
 
-    def nearly_lost(self, running: Sequence[int]) -> list[int]:
+    def nearly_lost(self) -> list[int]:
         """Return the workers that were silent for half the time that makes them lost."""
-        return self.silent(running, self._stall_timeout / 2)
+        return self.silent(self._stall_timeout / 2)
 
-    def find_lost(self, running: Sequence[int], trainers: Sequence[int]) -> tuple[int, str] | None:
-        """Return a worker that counts as lost, and why.
+    def find_lost(self, trainers: Sequence[int]) -> tuple[int, str] | None:
+        """Return a lost worker and the reason.
 
         A silent worker is lost in every phase. If no worker makes progress, a silent one is to
         blame, or else the one of `trainers` that made progress longest ago: the others wait for it.
         """
-        if silent := self.silent(running, self._stall_timeout):
+        if silent := self.silent(self._stall_timeout):
             return silent[0], stopped(self._stall_timeout)
         if self._clock() - max(self._progress) < self._limit:
             return None
-        if silent := self.silent(running, min(SILENT_S, self._limit / 2)):
+        if silent := self.silent(min(SILENT_S, self._limit / 2)):
             return silent[0], stopped(self._limit)
         last = min(trainers, key=self._progress.__getitem__, default=0)
         return last, f"it makes no progress: nothing for {self._limit:.0f} s"
 
 
 def stopped(seconds: float) -> str:
-    """Return the reason for a worker that was silent for so long."""
+    """Return the reason for a worker that was silent for this long."""
     return f"it is stopped or starved: nothing for {seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""The family of a worker: what it started ends with it, however it ends."""
+"""What a worker started ends with it, however it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import program, wait_until
-from paceline.places.supervise.descendants import MARK, end_families, new_mark
+from paceline.descendants import MARK, end_descendants, new_mark
 
 ACTIONS = """
 import subprocess
@@ -24,7 +24,7 @@ def start_a_child(step, metrics):
 """
 
 
-def test_a_family_ends_with_those_that_lost_their_parent_their_mark_or_their_session() -> None:
+def test_descendants_are_found_without_their_parent_their_mark_or_their_session() -> None:
     mark = new_mark({})
     child = new_mark({MARK: mark})
     other = subprocess.Popen(["sleep", "600"], env=os.environ | {MARK: new_mark({})})
@@ -37,7 +37,7 @@ def test_a_family_ends_with_those_that_lost_their_parent_their_mark_or_their_ses
     )
     pids = [int(line) for line in leader.communicate()[0].split()]
     wait_until(lambda: all(_sleeps(pid) for pid in pids), 10.0, "it did not start")
-    end_families({leader.pid: mark})
+    end_descendants(leader.pid, mark)
     wait_until(lambda: not any(_sleeps(pid) for pid in pids), 10.0, "it lives")
     assert other.poll() is None
     other.kill()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import queue
 import socket
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,36 +17,31 @@ from paceline.cluster import Cluster
 from paceline.engines import probe
 from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import AddressTaken
-from paceline.experiment.experiment import Experiment
-from paceline.job import Job, Place, Run
 from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Advanced, Held, Kept, Message, Piece
-from paceline.places.supervise import survivors
+from paceline.places.supervise import recovery
+from paceline.places.supervise.process import Inbox
+from paceline.places.supervise.recovery import keep_newest
 from paceline.runs.checkpoints import Checkpoints
 from paceline.storage.lock import FileLock
 
 LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})
 
 
-class Worker:
-    """Answers requests like a worker process; with step None it never answers, -1: it is torn."""
+class Survivor:
+    """Answers requests like a worker; with step None it never answers, -1: it is torn."""
 
-    def __init__(self, index: int, step: int | None, inbox: survivors.Inbox, ends: bool) -> None:
-        self.stdin = self
+    def __init__(self, index: int, step: int | None, inbox: Inbox, ends: bool = False) -> None:
         self.asked = list[str]()
         self._index, self._step, self._inbox, self._ends = index, step, inbox, ends
 
-    def write(self, line: bytes) -> None:
-        request = json.loads(line)["request"]
+    def ask(self, request: str, **facts: int) -> None:
         self.asked.append(request)
         if self._step is None:
             return
         for message in self._answers(request):
             self._inbox.put((self._index, message))
-
-    def flush(self) -> None:
-        pass
 
     def _answers(self, request: str) -> list[Message | None]:
         if self._ends:
@@ -59,10 +52,18 @@ class Worker:
         return [*pieces, Kept(self._step, "step-00000009.safetensors")]
 
 
-def jobs_of(run: Path) -> list[Job]:
-    (run / "checkpoints").mkdir()
-    job = Job(Experiment(), Place(workers=2), Run(str(run)))
-    return [replace(job, cluster=Cluster(("a:1", "b:1"), index)) for index in (0, 1)]
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder whose chief had the lease 1."""
+    (tmp_path / "checkpoints").mkdir()
+    lock(tmp_path)
+    return tmp_path
+
+
+def lock(run: Path) -> None:
+    holder = FileLock(run / "lock", "training")
+    holder.acquire()
+    holder.release()
 
 
 @pytest.mark.parametrize(
@@ -81,41 +82,36 @@ def test_the_newest_whole_state_is_saved_once(
     steps: tuple[int | None, ...],
     kept: int,
     saver: int | None,
-    tmp_path: Path,
+    run: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(survivors, "ANSWER_S", 0.3)
-    inbox: survivors.Inbox = queue.Queue()
-    workers = {index: Worker(index, step, inbox, False) for index, step in enumerate(steps)}
-    assert survivors.keep_newest(jobs_of(tmp_path), workers, inbox) == kept
+    monkeypatch.setattr(recovery, "ANSWER_S", 0.3)
+    inbox: Inbox = queue.Queue()
+    workers = {index: Survivor(index, step, inbox) for index, step in enumerate(steps)}
+    assert keep_newest(workers, inbox, str(run), 1) == kept
     asked = [index for index, worker in workers.items() if "keep" in worker.asked]
     assert asked == ([] if saver is None else [saver])
-    written = {path.name: path.read_bytes() for path in (tmp_path / "checkpoints").iterdir()}
+    written = {path.name: path.read_bytes() for path in (run / "checkpoints").iterdir()}
     assert written == ({} if saver is None else {"step-00000009.safetensors": b"whole file"})
 
 
 def test_the_state_of_a_survivor_is_not_written_into_a_folder_that_was_taken_over(
-    tmp_path: Path,
+    run: Path,
 ) -> None:
-    jobs = jobs_of(tmp_path)
-    for epoch in (1, 2):  # the lost chief, and another command after it
-        holder = FileLock(tmp_path / "lock", "training")
-        holder.acquire()
-        assert holder.epoch == epoch
-        holder.release()
+    lock(run)  # by another command
     for lease, kept in ((1, -1), (2, 9)):
-        inbox: survivors.Inbox = queue.Queue()
-        workers = {1: Worker(1, 9, inbox, False)}
-        assert survivors.keep_newest(jobs, workers, inbox, lease) == kept
-        assert len(list((tmp_path / "checkpoints").iterdir())) == (kept > 0)
+        inbox: Inbox = queue.Queue()
+        workers = {1: Survivor(1, 9, inbox)}
+        assert keep_newest(workers, inbox, str(run), lease) == kept
+        assert len(list((run / "checkpoints").iterdir())) == (kept > 0)
 
 
-def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    inbox: survivors.Inbox = queue.Queue()
-    worker = Worker(0, 9, inbox, ends=True)
+def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(run: Path) -> None:
+    inbox: Inbox = queue.Queue()
+    worker = Survivor(0, 9, inbox, ends=True)
     inbox.put((0, Held(9)))
-    assert survivors.keep_newest(jobs_of(tmp_path), {0: worker}, inbox) == -1
-    assert not list((tmp_path / "checkpoints").iterdir())
+    assert keep_newest({0: worker}, inbox, str(run)) == -1
+    assert not list((run / "checkpoints").iterdir())
 
 
 def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -> None:

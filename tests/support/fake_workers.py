@@ -1,0 +1,86 @@
+"""Workers without processes, for tests of a group and of a command. Not a test itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from paceline.job import Job
+from paceline.messages import Message, Result
+from paceline.places.supervise.open_place import OpenPlace
+
+UNTIL_SIGNAL = "until a signal"
+"""A step of a script: the worker runs until it gets a signal, then saves and exits."""
+Script = Sequence[Message | int | str]
+
+
+class FakeWorker:
+    """Sends the messages of a script, which ends with an exit code or UNTIL_SIGNAL."""
+
+    log = None
+
+    def __init__(self, job: Job, script: Script) -> None:
+        self.job = job
+        self.signals = list[int]()
+        self.starts = 0
+        self._script = script
+        self._signaled = threading.Event()
+        self._code: int | None = None
+
+    def start(self) -> None:
+        self.starts += 1
+        self._code = None
+
+    def messages(self) -> Iterator[Message]:
+        for each in self._script:
+            if isinstance(each, int):
+                self._code = each
+            elif isinstance(each, str):
+                self._signaled.wait(10.0)
+                yield Result({"finished": False})
+                self._code = 128 + signal.SIGTERM
+            else:
+                yield each
+
+    def poll(self) -> int | None:
+        return self._code
+
+    def wait(self) -> int:
+        return -signal.SIGKILL if self._code is None else self._code
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        self._signaled.set()
+
+    def ask(self, request: str, **facts: int) -> None:
+        """Never answer."""
+
+    def end(self) -> None:
+        """Do nothing: there is no process."""
+
+
+class FakePlace(OpenPlace):
+    """A place whose attempts go as listed: a script for the chief, or an error of the place."""
+
+    def __init__(self, job: Job, *attempts: Script | Exception) -> None:
+        super().__init__(job)
+        self.counts = list[int]()
+        self.room = 100
+        self._attempts = iter(attempts)
+
+    @contextmanager
+    def workers(self, count: int) -> Iterator[list[FakeWorker]]:
+        self.counts.append(count)
+        attempt = next(self._attempts)
+        if isinstance(attempt, Exception):
+            raise attempt
+        yield [FakeWorker(self.job, attempt)]
+
+    def has_room(self, count: int) -> bool:
+        return count <= self.room
+
+    @contextmanager
+    def open_place(self, job: Job, listen: object) -> Iterator[FakePlace]:
+        yield self
