@@ -123,5 +123,5 @@ class SparkScript:
 
             print(write_package(Path(self.zip)))
         else:
-            print(Path(__file__).parents[1] / "places" / "spark" / "script.py")
+            print(Path(__file__).with_name("spark_script.py"))
         return 0
