@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kernel_checks import needs_kernels
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.kernels import accelerate, build, choice, library, ops
-
-needs_kernels = pytest.mark.skipif(
-    bool(library.why_unavailable()), reason=f"own kernels: {library.why_unavailable()}"
-)
 
 COMPILER = """#!/bin/sh
 echo "$@" >> "$0.calls"

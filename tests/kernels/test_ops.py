@@ -1,60 +1,21 @@
-"""Own kernels: exact, the same bits from any thread, clear errors, and models that use them."""
+"""The kernels as operations: exact, the same bits from any thread, and clear errors."""
 
 import threading
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.experiment.experiment import Model
-from paceline.kernels import accelerate, library, ops
-from paceline.models.resnet import build_resnet
+from kernel_checks import compare, needs_kernels, random, with_gradients
+from paceline.kernels import ops
 
-pytestmark = pytest.mark.skipif(
-    bool(library.why_unavailable()), reason=f"own kernels: {library.why_unavailable()}"
-)
+pytestmark = needs_kernels
 
 CHANNELS = st.integers(1, 64).map(lambda n: 8 * n)
 SIDES = st.integers(1, 13)
 LARGE_SIDES = st.integers(1, 40)
-
-
-def random(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def with_gradients(function, arguments, dy):
-    """The output and the gradients of all arguments, in their own precision."""
-    tensors = [tf.constant(each) for each in arguments]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        y = function(*tensors)
-        loss = tf.reduce_sum(y * tf.cast(dy, y.dtype))
-    return [each.numpy() for each in (y, *tape.gradient(loss, tensors))]
-
-
-def error(found, exact):
-    return np.linalg.norm((found - exact).ravel()) / (np.linalg.norm(exact.ravel()) + 1e-30)
-
-
-def assert_close(own, stock, exact, times):
-    """Assert that no error is more than `times` that of TensorFlow, or 1e-6."""
-    for mine, theirs, right in zip(own, stock, exact, strict=True):
-        assert mine.shape == right.shape
-        assert error(mine, right) <= times * max(error(theirs, right), 1e-6)
-
-
-def compare(function, stock, arguments, dy, times=12.0):
-    double = [np.float64(each) for each in arguments]
-    assert_close(
-        with_gradients(function, arguments, dy),
-        with_gradients(stock, arguments, dy),
-        with_gradients(stock, double, dy),
-        times,
-    )
 
 
 def stock_conv(stride, padding="SAME"):
@@ -62,12 +23,8 @@ def stock_conv(stride, padding="SAME"):
 
 
 def compare_3x3(n, h, w, c, k, seed):
-    images, kernel, dy = (
-        random(seed, n, h, w, c),
-        random(seed + 1, 3, 3, c, k),
-        random(seed + 2, n, h, w, k),
-    )
-    compare(ops.conv3x3, stock_conv(1), [images, kernel], dy)
+    images, kernel = random(seed, n, h, w, c), random(seed + 1, 3, 3, c, k)
+    compare(ops.conv3x3, stock_conv(1), [images, kernel], random(seed + 2, n, h, w, k))
 
 
 @settings(max_examples=40, deadline=None)
@@ -283,10 +240,6 @@ def test_six_threads_at_once_get_the_same_bits():
 IMAGES, FILTER = (2, 4, 4, 8), (3, 3, 8, 8)
 
 
-def zeros(*shapes):
-    return [tf.zeros(shape) for shape in shapes]
-
-
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(
     ("function", "shapes"),
@@ -329,12 +282,32 @@ def zeros(*shapes):
             lambda x, f: ops.load().paceline_conv3x3_input_gradient(x, f, []),
             (IMAGES, (3, 3, 8, 16)),
         ),
+        (
+            lambda x, f: ops.load().paceline_conv_input_gradient(x, f, x, [], stride=2),
+            (IMAGES, FILTER),
+        ),
+        (
+            lambda x, dy: ops.load().paceline_conv_filter_gradient(
+                x, dy, tf.zeros(FILTER), stride=2
+            ),
+            (IMAGES, (2, 3, 2, 8)),
+        ),
+        (
+            lambda x, dy: ops.load().paceline_batch_norm_gradient(
+                dy, x, *[tf.zeros(8)] * 4, [], slope=0.0
+            ),
+            (IMAGES, (2, 4, 3, 8)),
+        ),
+        (ops.max_pool, ((1, 2, 2, 4),)),
+        (ops.max_pool, ((1, 1, 2, 8),)),
+        (lambda x, f: ops.swish(x, f, tf.zeros(16), 1.0), ((2, 8), (8,))),
+        (lambda x, f: ops.norm_swish(x, f, f, 1e-5, 1.0), ((2, 12), (12,))),
     ],
 )
 def test_shapes_that_do_not_fit_are_errors_in_graphs_and_at_run_time(function, shapes, traced):
     call = tf.function(function, autograph=False) if traced else function
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-        call(*zeros(*shapes))
+        call(*(tf.zeros(shape) for shape in shapes))
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 4, 8), (2, 0, 4, 8), (2, 4, 0, 8)])
@@ -347,23 +320,6 @@ def test_empty_images_are_errors(shape):
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="not empty"):
             call(tf.zeros(shape))
-
-
-def test_gradients_of_wrong_shape_are_errors():
-    x, kernel = zeros(IMAGES, FILTER)
-    for call in (
-        lambda: ops.load().paceline_conv_input_gradient(
-            tf.zeros((2, 4, 4, 8)), kernel, x, [], stride=2
-        ),
-        lambda: ops.load().paceline_conv_filter_gradient(
-            x, tf.zeros((2, 3, 2, 8)), kernel, stride=2
-        ),
-        lambda: ops.load().paceline_batch_norm_gradient(
-            tf.zeros((2, 4, 3, 8)), x, *zeros(*[(8,)] * 4), [], slope=0.0
-        ),
-    ):
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            call()
 
 
 @pytest.mark.parametrize("kind", [tf.float64, tf.float16, tf.int32])
@@ -379,164 +335,56 @@ def test_other_types_are_errors(kind):
             call()
 
 
-# --- models
+# --- max-pooling and z sigmoid(alpha z)
+
+ALPHAS = (1.0, 1.702)
 
 
-def values(model, variables, x, training):
-    """Outputs, gradients and new statistics of a model with these variables."""
-    tensors = [tf.convert_to_tensor(v) for v in variables]
-    trained = [tensor for v, tensor in zip(variables, tensors, strict=True) if v.trainable]
-    with tf.GradientTape() as tape:
-        tape.watch(trained)
-        with keras.StatelessScope(
-            state_mapping=list(zip(variables, tensors, strict=True))
-        ) as scope:
-            outputs = model(x, training=training)
-        loss = tf.reduce_sum(outputs * outputs)
-    gradients = tape.gradient(loss, trained)
-    return [outputs, *gradients, *(scope.get_current_value(v) for v in variables)]
+def act(z, alpha):
+    return z * tf.sigmoid(tf.cast(alpha, z.dtype) * z)
 
 
-def kinds(model):
-    return [type(layer).__name__ for layer in model.layers]
-
-
-MODELS = {
-    "v1": (Model(depth=8), 16, 7, 0, 0),
-    "v2": (Model(depth=8, version="v2"), 16, 4, 3, 3),
-    "leaky": (Model(depth=8, leakiness=0.1), 16, 7, 0, 0),
-    "projections": (Model(depth=8, shortcut="B-norm"), 16, 9, 0, 0),
-    # Leaky by 0.99: with a ReLU, activations on the other side of 0 change gradients. On four
-    # seeds, own kernels differed from double precision by up to 1.4 %, TensorFlow's by 4.3 %.
-    "bottleneck": (
-        Model(depth=11, block="bottleneck", shortcut="B-norm", leakiness=0.99),
-        16,
-        13,
-        0,
-        0,
-    ),
-    "imagenet": (Model(layout="imagenet", depth=18), 32, 20, 0, 0),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_an_accelerated_resnet_computes_the_same_with_the_same_weights(name):
-    settings, side, joined, norms, convolutions = MODELS[name]
-    keras.utils.set_random_seed(0)
-    model = build_resnet(settings, (side, side, 3), 10)
-    fast = accelerate(model)
-    found = [kinds(fast).count(kind) for kind in ("FastConvNorm", "FastBatchNorm", "FastConv2D")]
-    assert found == [joined, norms, convolutions]
-    assert not {"BatchNormalization", "FusedBatchNormalization", "ReLU", "LeakyReLU"} & set(
-        kinds(fast)
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("shape", [(3, 5, 7, 24), (600, 8), (2, 17, 17, 64)])
+def test_swish_after_a_bias_or_a_norm_is_as_exact_as_tensorflows(alpha, shape):
+    x, dy = 2 + 3 * random(0, *shape), random(3, *shape)
+    arguments = x, random(1, shape[-1]), random(2, shape[-1])
+    compare(
+        lambda x, factor, offset: ops.swish(x, factor, offset, alpha),
+        lambda x, factor, offset: act(x * factor + offset, alpha),
+        arguments,
+        dy,
     )
-    assert {id(v) for v in fast.variables} == {id(v) for v in model.variables}
-    x = random(0, 64, side, side, 3)
-    for training in (False, True):
-        pairs = zip(
-            values(fast, model.variables, x, training),
-            values(model, model.variables, x, training),
-            strict=True,
-        )
-        # An activation that is nearly 0 may fall on the other side of it, in a few of many.
-        assert max(error(a.numpy(), b.numpy()) for a, b in pairs) < 0.02
-
-
-def test_a_model_of_ones_own_keeps_what_the_kernels_cannot_do():
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-        [
-            keras.Input((16, 16, 3)),
-            keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Activation("relu"),
-            keras.layers.Conv2D(16, 3, padding="same", use_bias=True),
-            keras.layers.BatchNormalization(scale=False),
-            keras.layers.Conv2D(12, 3, padding="same"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Conv2D(16, 3, padding="valid"),
-            keras.layers.DepthwiseConv2D(3, padding="same"),
-            keras.layers.Conv2D(16, 3, padding="same", dilation_rate=2),
-            keras.layers.Conv2D(16, 3, padding="same", groups=2),
-            keras.layers.Dropout(0.0),
-            keras.layers.Flatten(),
-            keras.layers.Dense(5),
-        ]
+    compare(
+        lambda x, gamma, beta: ops.norm_swish(x, gamma, beta, 1e-5, alpha)[0],
+        lambda x, gamma, beta: act(stock_norm(1.0)(x, gamma, beta), alpha),
+        arguments,
+        dy,
     )
-    fast = accelerate(model)
-    assert kinds(fast).count("FastConv2D") == 3  # with bias or activation: apart from their norms
-    assert kinds(fast).count("FastBatchNorm") == 2
-    assert kinds(fast).count("BatchNormalization") == 1
-    x = random(0, 8, 16, 16, 3)
-    for training in (False, True):
-        pairs = zip(
-            values(fast, model.variables, x, training),
-            values(model, model.variables, x, training),
-            strict=True,
-        )
-        for (
-            found,
-            expected,
-        ) in pairs:  # the gradient of a bias before a norm is 0, give or take rounding
-            np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
 
 
-def test_the_shortcut_of_a_block_goes_through_its_first_convolution():
-    inputs = keras.Input((8, 8, 8))
-    x = inputs
-    for convolutions in (1, 2):  # around one convolution there is no other one to go through
-        y = x
-        for _ in range(convolutions):
-            y = keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(y)
-            y = keras.layers.BatchNormalization()(y)
-        x = keras.layers.ReLU()(keras.layers.Add()([x, y]))
-    model = keras.Model(inputs, keras.layers.Add()([x, keras.layers.ReLU()(x)]))
-    fast = accelerate(model)
-    assert kinds(fast).count("FastConvNorm") == 3
-    assert [len(layer.outputs) for layer in norms_of(fast)] == [1, 2, 1]
-    x = random(0, 4, 8, 8, 8)
-    pairs = zip(
-        values(fast, model.variables, x, True), values(model, model.variables, x, True), strict=True
+def test_extreme_inputs_have_finite_outputs_and_gradients():
+    x = np.float32([-1e30, -1e4, -90, -50, 0, 50, 90, 1e4])[None].repeat(2, 0)
+    ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
+    y, dx, *_ = with_gradients(
+        lambda *inputs: ops.swish(*inputs, 1.702), (x, ones, zeros), np.ones_like(x)
     )
-    assert max(error(a.numpy(), b.numpy()) for a, b in pairs) < 1e-5
+    np.testing.assert_allclose(y[0], [0, 0, 0, 0, 0, 50, 90, 1e4], atol=1e-6)
+    np.testing.assert_allclose(dx[0], [0, 0, 0, 0, 0.5, 1, 1, 1], atol=1e-6)
 
 
-def norms_of(model):
-    return [
-        node
-        for layer in model.layers
-        if type(layer).__name__ == "FastConvNorm"
-        for node in layer._inbound_nodes
-    ]
+@pytest.mark.parametrize("side", [2, 6, 7, 11])
+def test_max_pooling_equals_tensorflows_bit_for_bit(side):
+    """Also where several numbers of a window are the maximum, as after ReLU."""
+    x = np.maximum(random(0, 3, side, side + 1, 16), 0)
+    dy = random(1, 3, side // 2, (side + 1) // 2, 16)
+    own = with_gradients(ops.max_pool, (x,), dy)
+    stock = with_gradients(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), (x,), dy)
+    for mine, theirs in zip(own, stock, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_norm_that_two_layers_use_is_computed_once():
-    inputs = keras.Input((8, 8, 8))
-    norm = keras.layers.BatchNormalization()(inputs)
-    model = keras.Model(inputs, keras.layers.Add()([keras.layers.ReLU()(norm), norm]))
-    fast = accelerate(model)
-    assert kinds(fast).count("FastBatchNorm") == 1
-    assert kinds(fast).count("ReLU") == 1
-    x = random(0, 4, 8, 8, 8)
-    pairs = zip(
-        values(fast, model.variables, x, True), values(model, model.variables, x, True), strict=True
-    )
-    assert max(error(a.numpy(), b.numpy()) for a, b in pairs) < 1e-5
-
-
-def test_models_of_other_precision_and_subclasses_stay_as_they_are():
-    class Own(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(2)
-
-        def call(self, x):
-            return self.dense(x)
-
-    own = Own()
-    assert accelerate(own) is own
-    inputs = keras.Input((8, 8, 8))
-    half = keras.Model(
-        inputs, keras.layers.Conv2D(8, 3, padding="same", dtype="mixed_bfloat16")(inputs)
-    )
-    assert kinds(accelerate(half)).count("FastConv2D") == 0
+def test_the_first_of_equal_maxima_takes_the_gradient():
+    x = np.zeros((1, 2, 2, 8), np.float32)
+    _, dx = with_gradients(ops.max_pool, (x,), np.ones((1, 1, 1, 8), np.float32))
+    np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 0], [0, 0]])

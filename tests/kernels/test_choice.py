@@ -10,6 +10,7 @@ import pytest
 
 from helpers import SUPPORT, once_per_session, paceline, result_of
 from in_process import paceline_here
+from kernel_checks import needs_kernels
 from paceline.kernels import library
 
 NO_KERNELS = {library.DISABLE: "1"}
@@ -22,10 +23,6 @@ PLACES = {
     "spark": ("--on", "spark", "--workers", "2", "--spark.master", "local-cluster[2,1,1024]"),
     "two devices in each of two workers": ("--workers", "2"),
 }
-
-needs_kernels = pytest.mark.skipif(
-    bool(library.why_unavailable()), reason=f"own kernels: {library.why_unavailable()}"
-)
 
 
 @needs_kernels
