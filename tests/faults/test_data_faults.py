@@ -22,6 +22,7 @@ import tensorflow as tf
 from test_data_sources import write_binary, write_pickles
 from test_passing_faults import write_data
 
+from image_folders import convert_here
 from in_process import paceline_here
 from paceline import launch
 from paceline.data.build import build_source
@@ -29,7 +30,6 @@ from paceline.errors import PassingFault
 from paceline.experiment.experiment import Data
 from paceline.formats.arrays import save_arrays
 from paceline.formats.check import check
-from paceline.formats.convert import convert
 from paceline.formats.reading import explain
 from paceline.runs.folder import RunFolder
 from paceline.storage import files, retry
@@ -209,11 +209,11 @@ def test_a_conversion_leaves_out_no_image_because_the_disk_fails(tmp_path: Path)
     write_data(tmp_path / "data", "pictures")
     mend = break_file(tmp_path / "data" / "train" / "class0" / "2.png")
     with pytest.raises(PassingFault, match=r"2\.png: Input/output error"):
-        convert(tmp_path / "data", tmp_path / "records", processes=1)
+        convert_here(tmp_path / "data", tmp_path / "records")
     with pytest.raises(PassingFault, match=r"2\.png: Input/output error"):
         check(tmp_path / "data", processes=1)
     mend()
-    convert(tmp_path / "data", tmp_path / "records again", processes=1)
+    convert_here(tmp_path / "data", tmp_path / "records again")
     assert check(tmp_path / "records again", processes=1).problems == ()
 
 

@@ -39,7 +39,7 @@ from paceline.experiment.fields import from_json, to_json
 from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar
-from paceline.formats.conversion_inputs import read_label_file
+from paceline.formats.conversion_plan import read_label_file
 from paceline.formats.fetch import unpack_archive
 from paceline.formats.image_file import inspect_image
 from paceline.formats.tfrecord import example

@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from paceline.cli.parse import DataFolder
+from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.experiment.limits import check_records
 from paceline.job import Spark
+
+if TYPE_CHECKING:
+    from paceline.formats.pool import RunJobs
 
 
 @dataclass(frozen=True)
@@ -111,25 +117,38 @@ class Convert:
     spark: Spark = field(default_factory=Spark)
 
     def __call__(self) -> int:
-        from paceline.formats.convert import convert, convert_remote
-        from paceline.storage.backends import is_remote
+        from paceline.formats.conversion_plan import ConvertSettings
+        from paceline.formats.convert import convert
+        from paceline.formats.pool import run_jobs
         from paceline.storage.data_cache import local_folder
 
-        to = convert_remote if is_remote(self.out) else convert
-        to(
-            local_folder(self.src),
-            self.out,
-            split=self.split,
-            shards=self.shards,
-            validation_shards=self.validation_shards,
-            processes=self.processes,
-            labels_file=self.labels_file,
-            names_file=self.names_file,
-            first_label=self.first_label,
-            spark=self.spark if self.on == "spark" else None,
+        folder = local_folder(self.src)
+        settings = ConvertSettings(
+            self.split,
+            self.shards,
+            self.validation_shards,
+            self.labels_file,
+            self.names_file,
+            self.first_label,
         )
+        if self.on == "local":
+            convert(folder, self.out, settings, partial(run_jobs, processes=self.processes))
+        else:
+            convert(folder, self.out, settings, self._run_on_spark(folder))
         print(f"ready: --data.source tfrecord --data.dir {self.out}")
         return 0
+
+    def _run_on_spark(self, folder: str) -> RunJobs:
+        from paceline.formats.convert import work_folder
+        from paceline.places.spark.jobs import run_jobs_on_spark
+
+        if self.processes:
+            raise UserError(
+                "--processes is for --on local; on Spark, executors and their cores decide"
+            )
+        work = work_folder(self.out)
+        folders = [Path(folder).expanduser().resolve(), work]
+        return partial(run_jobs_on_spark, self.spark, work / "spark.log", folders)
 
 
 @dataclass(frozen=True)

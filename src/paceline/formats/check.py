@@ -92,7 +92,7 @@ def _check_pictures(
     ]
     total = sum(map(len, splits.values()))
     check_images = partial(_check_images, folder)
-    found = run_jobs(check_images, jobs, processes, "checking", total, console)
+    found = run_jobs(check_images, jobs, "checking", total, console, processes=processes)
     return _summarise(folder, "pictures", folders.classes, list(splits), found)
 
 
@@ -109,7 +109,7 @@ def _check_tfrecord(
     jobs = [(split, shard) for split, found in splits.items() for shard in found]
     total = sum(shard.size for shard in shards)
     check_shard = partial(_check_shard, keys, len(classes))
-    found = run_jobs(check_shard, jobs, processes, "checking", total, console)
+    found = run_jobs(check_shard, jobs, "checking", total, console, processes=processes)
     return _summarise(folder, "tfrecord", classes, list(splits), found, keys.first_label)
 
 

@@ -10,10 +10,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -23,18 +23,33 @@ from paceline.storage.progress_bar import late_bar
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 Tick = Callable[[int], None]
-"""To be called with the number of images or bytes that were done."""
+"""Reports progress: the number of images or bytes just completed."""
 
 POLL_S = 0.2
+
+
+class RunJobs(Protocol):
+    """Yields the results of a function that is importable by its name, as `run_jobs` does."""
+
+    def __call__(
+        self,
+        function: Callable[[Job, Tick], Result],
+        jobs: Sequence[Job],
+        what: str,
+        total: int,
+        console: Console | None,
+        /,
+    ) -> Iterable[Result]: ...
 
 
 def run_jobs(
     function: Callable[[Job, Tick], Result],
     jobs: Sequence[Job],
-    processes: int,
     what: str,
     total: int,
-    console: Console | None,
+    console: Console | None = None,
+    *,
+    processes: int = 0,
 ) -> Iterator[Result]:
     """Yield results as they come. `processes` 0 means one per core; 1 means this process. The
     `function` must be importable by its name."""
@@ -57,7 +72,9 @@ def run_jobs(
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _collect(waiting: set[Future], counter: Any, advance: Callable[[float], None]) -> Iterator[Any]:
+def _collect(
+    waiting: set[Future[Any]], counter: Any, advance: Callable[[float], None]
+) -> Iterator[Any]:
     seen = 0
     while waiting:
         done, waiting = wait(waiting, POLL_S, FIRST_COMPLETED)
@@ -68,6 +85,7 @@ def _collect(waiting: set[Future], counter: Any, advance: Callable[[float], None
 
 
 _counter: Any = None
+"""The progress of all processes, in the memory that they share; set in each process."""
 
 
 def _start(counter: Any) -> None:

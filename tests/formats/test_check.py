@@ -1,0 +1,65 @@
+"""`paceline data check` counts every good example and lists every bad one."""
+
+import numpy as np
+import pytest
+
+from image_folders import QUIET, convert_here, draw, write_images
+from paceline.data.build import build_source
+from paceline.experiment.experiment import Data
+from paceline.formats.arrays import save_arrays
+from paceline.formats.check import check
+from paceline.formats.detect import describe_source
+from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.frames import framed
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
+    folder = write_images(tmp_path / "data")
+    convert_here(folder, tmp_path / "out")
+    for place, splits in ((folder, ("train", "test")), (tmp_path / "out", ("train", "validation"))):
+        report = check(place, processes=1, console=QUIET)
+        assert report.per_class == {splits[0]: [6, 6, 6], splits[1]: [2, 2, 2]}
+        assert report.problems == ()
+        assert report.lines()[-1] == "no problems"
+    facts = describe_source(build_source(Data(source="tfrecord", dir=str(tmp_path / "out"))))
+    assert facts["splits"]["train"]["per_class"] == [6, 6, 6]
+
+
+def test_every_problem_is_listed_with_its_file_and_offset(tmp_path):
+    folder = write_images(tmp_path / "data")
+    convert_here(folder, tmp_path / "out", shards=2)
+    file = tmp_path / "out" / "train-00000-of-00002"
+    damaged = bytearray(file.read_bytes())
+    damaged[100] ^= 1
+    rows = [(draw(1)[:-300], 0), (draw(2), 3), (draw(3), -1)]
+    records = [
+        framed(example.encode({"image/encoded": image, "image/class/label": label}))
+        for image, label in rows
+    ]
+    file.write_bytes(b"".join([damaged, *records]))
+    report = check(tmp_path / "out", processes=2, console=QUIET)
+    assert len(report.problems) == 4
+    assert sum(report.per_class["train"]) == 17
+    for words, offset in (
+        ("CRC", "offset 0"),
+        ("cannot be decoded", f"offset {len(damaged)}"),
+        ("label 3", "offset"),
+        ("label -1", "offset"),
+    ):
+        (line,) = (problem for problem in report.problems if words in problem)
+        assert offset in line
+        assert str(file) in line
+    (folder / "val" / "bee" / "bee-val-0.jpg").write_bytes(b"x")
+    assert "bee-val-0.jpg" in check(folder, processes=1, console=QUIET).problems[0]
+
+
+def test_other_sources_are_checked_by_reading_them(tmp_path):
+    save_arrays(tmp_path / "arrays", (np.zeros((20, 4, 4, 3), np.uint8), np.arange(20) % 2))
+    assert sum(map(sum, check(tmp_path / "arrays").per_class.values())) == 20
+    (tmp_path / "arrays" / "train_labels.npy").write_bytes(b"damaged")
+    assert len(check(tmp_path / "arrays").problems) == 1

@@ -1,0 +1,69 @@
+"""Folders of small images, their conversion in this process, and what a split contains."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+from rich.console import Console
+
+from paceline.data.source import Split
+from paceline.formats.conversion_plan import ConvertSettings
+from paceline.formats.convert import convert
+from paceline.formats.pool import run_jobs
+
+QUIET = Console(quiet=True)
+
+
+def draw(
+    seed: int, mode: str = "RGB", kind: str = "JPEG", size: tuple[int, int] = (40, 30)
+) -> bytes:
+    """Return a small image of soft noise, encoded."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR).convert(mode).save(stream, kind)
+    return stream.getvalue()
+
+
+def write_images(
+    folder: Path,
+    per_class: int = 6,
+    test: str = "val",
+    classes: tuple[str, ...] = ("ant", "bee", "cat"),
+) -> Path:
+    """Write JPEG files into train/<class>/ and, two of each class, into `test`/<class>/."""
+    for part, count in (("train", per_class), (test, 2)):
+        for label, name in enumerate(classes):
+            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                content = draw(100 * label + number + (50 if part == test else 0))
+                (folder / part / name / f"{name}-{part}-{number}.jpg").write_bytes(content)
+    return folder
+
+
+def flatten(folder: Path) -> None:
+    """Move the images of class folders into the folder."""
+    for image in sorted(folder.glob("*/*")):
+        image.rename(folder / image.name)
+    for place in list(folder.iterdir()):
+        if place.is_dir():
+            place.rmdir()
+
+
+def convert_here(
+    src: Path, out: Path, processes: int = 1, console: Console = QUIET, **settings: Any
+) -> dict[str, Any]:
+    """Convert in this process, without a word."""
+    run = partial(run_jobs, processes=processes)
+    return convert(src, out, ConvertSettings(**settings), run, console)
+
+
+def content_of(split: Split) -> list[tuple[bytes, int]]:
+    """Return all examples of a split of encoded images, sorted."""
+    raw, labels = tf.function(split.read)(tf.range(split.size, dtype=tf.int64))
+    return sorted(zip(raw.numpy().tolist(), labels.numpy().tolist(), strict=True))
