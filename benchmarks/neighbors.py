@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.protocol import serve_processes
 from paceline.messages import NEIGHBORS
-from paceline.places.supervise.neighbors import connect_neighbors
+from paceline.places.local import connect_neighbors
 
 
 def free_addresses(count: int) -> list[str]:

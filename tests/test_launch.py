@@ -10,16 +10,14 @@ from typing import Any, get_args
 
 import pytest
 
-from fake_workers import UNTIL_SIGNAL, FakePlace, FakeWorker
+from fake_workers import UNTIL_SIGNAL, FakePlace
 from paceline import launch as launching
-from paceline.cluster import Cluster
-from paceline.errors import Ended, PassingFault, UserError
+from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job, Place, Ray
 from paceline.launch import find_place, launch
 from paceline.messages import Crash, Error, Message, Result, Saved, Start, Warn
 from paceline.place_kinds import PLACES, PlaceName
-from paceline.places.platform_task import PlatformTask
 from paceline.places.supervise.failures import RoomForFewer, WorkerFailed
 
 DONE = Result({"finished": True})
@@ -181,30 +179,3 @@ def test_a_listener_that_raises_stops_the_workers_after_a_checkpoint(
     else:
         with pytest.raises(ValueError, match="an action of the caller"):
             launch(command.place.job, listen)
-
-
-def test_a_passing_fault_of_a_platforms_task_is_left_to_the_platform() -> None:
-    """Exit code 2 means that only a person can correct it: platforms do not restart it."""
-    task = PlatformTask(Job(Experiment()), Cluster(), "TF_CONFIG", lambda message: None)
-    with pytest.raises(Ended, match="cannot read shard-3") as ended, task.workers(1):
-        raise PassingFault("cannot read shard-3")
-    assert ended.value.exit_code == 1
-    assert not isinstance(ended.value, UserError)
-
-
-def test_a_replaced_worker_of_parameter_servers_does_not_end_the_others() -> None:
-    from dataclasses import replace
-
-    from paceline.places.supervise.group import Group
-
-    job = Job(Experiment(), Place(ps=1, max_restarts=1))
-    addresses, ps = ("a:1", "b:1"), ("c:1",)
-    chief = FakeWorker(replace(job, cluster=Cluster(addresses, 0, ps=ps)), (STARTED, UNTIL_SIGNAL))
-    served = replace(job, cluster=Cluster(addresses, 1, ps=ps))
-    lost, heard = FakeWorker(served, (-signal.SIGKILL,)), list[Message]()
-    with Group([chief, lost]) as group, pytest.raises(WorkerFailed, match="worker 0 failed: kill"):
-        group.run(heard.append)
-    assert lost.starts == 2
-    assert [each.text for each in heard if isinstance(each, Warn)] == [
-        "worker 0 failed: killed by SIGKILL; starting it again, the others continue"
-    ]

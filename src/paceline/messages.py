@@ -1,7 +1,7 @@
 """The messages of a worker to its parent: a frozen dataclass per kind, a line of JSON each.
 
-Owns the kinds, their fields and their form on the pipe. What a parent does about a message is the
-business of `places` (restarts, limits) and of the listener (`cli.progress`, `api`).
+Owns the kinds, their fields and their form on the pipe. `places.supervise` and the listeners decide
+what a message means.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ from typing import Any
 MESSAGES = "PACELINE_MESSAGES"
 """Environment variable with the file descriptor to which a worker writes its messages."""
 NEIGHBORS = "PACELINE_NEIGHBORS"
-"""Environment variable with the file descriptors by which workers of one machine exchange vectors:
-the memory that they share, and a socket to each other worker, in their order."""
+"""Environment variable with the file descriptors through which workers of one machine exchange
+vectors: the shared memory, and a socket to each other worker, in their order."""
+
+
+class Message:
+    """One of the kinds below."""
 
 
 @dataclass(frozen=True)
-class Alive:
+class Alive(Message):
     """Sent every second by a thread of the worker. A stopped process sends none."""
 
     work: float = 0.0
-    """What the process has done so far, in seconds: processor time, and reading at 20 MB/s. It
-    grows while a worker computes or reads, and not while it hangs or waits."""
+    """Work of the process so far, in seconds: processor time, and reading at 20 MB/s. It grows
+    while a worker computes or reads, and not while it hangs or waits."""
 
 
 @dataclass(frozen=True)
-class Working:
-    """The engine begins another block or another batch of an evaluation."""
+class Working(Message):
+    """The engine begins a block or a batch of an evaluation."""
 
 
 @dataclass(frozen=True)
-class Start:
-    """The workers have met, and training begins or continues at `first_step`."""
+class Start(Message):
+    """All workers are connected, and training begins or continues at `first_step`."""
 
     total_steps: int
     steps_per_epoch: int
@@ -47,7 +51,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Message):
     """The chief has trained a block that ended at `step`; `metrics` are its scalars."""
 
     step: int
@@ -57,14 +61,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Advanced:
+class Advanced(Message):
     """A worker that is not the chief has trained a block that ended at `step`."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Message):
     """The measures of an evaluation after `step`, named test_* and validation_*."""
 
     step: int
@@ -72,7 +76,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Saved:
+class Saved(Message):
     """The checkpoint of `step` is complete."""
 
     step: int
@@ -80,21 +84,21 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Message):
     """A file was copied from or to remote storage."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Warn:
-    """Something a person should read; the work continues."""
+class Warn(Message):
+    """A warning. Work continues."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Message):
     """How much of an evaluation or a prediction is done."""
 
     done: int
@@ -102,15 +106,15 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(Message):
     """The next predictions, each as `results.predict_files.Prediction.to_json` returns it."""
 
     predictions: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Result:
-    """The work is done. After a training, `values` are those of result.json and `run_dir`."""
+class Result(Message):
+    """The work is done. After training, `values` are `run_dir` and the fields of result.json."""
 
     values: dict[str, Any]
 
@@ -121,8 +125,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Error:
-    """The worker ends because of something that a person can correct."""
+class Error(Message):
+    """The worker exits because of something that a person can correct."""
 
     text: str
     address_taken: bool = False
@@ -132,79 +136,60 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Crash:
-    """The worker ends because of an unexpected error."""
+class Crash(Message):
+    """The worker exits because of an unexpected error."""
 
     text: str
     lost: bool = False
-    """The error is only that another worker is gone; the cause is there."""
+    """Only another worker is gone; the cause is there."""
 
 
 @dataclass(frozen=True)
-class Held:
+class Held(Message):
     """The answer to the request `held`: the step of the state in this worker's memory."""
 
     step: int
-    """-1 if there is no whole state, or none that this worker can save."""
+    """-1 if there is no complete state that this worker can save."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of the file of that state, for a worker that does not see the run folder."""
+class Piece(Message):
+    """A part of the checkpoint file, from a worker that does not see the run folder."""
 
     content: str
     """In base64."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Message):
     """The answer to the request `keep`: the state is a checkpoint now."""
 
     step: int
     """-1 if it could not be saved."""
     name: str = ""
-    """Of the file whose pieces were sent before; empty if the worker wrote it itself."""
+    """Name of the file whose pieces were sent before; empty if the worker wrote it itself."""
 
 
 @dataclass(frozen=True)
-class Log:
-    """Lines of a worker's log, from another host."""
+class Log(Message):
+    """Lines of a worker's log, from a different host."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Exit:
-    """A worker on another host has ended."""
+class Exit(Message):
+    """A worker on a different host has ended."""
 
     code: int
 
 
-Message = (
-    Alive
-    | Working
-    | Start
-    | Block
-    | Advanced
-    | Evaluation
-    | Saved
-    | Transfer
-    | Warn
-    | Progress
-    | Predictions
-    | Result
-    | Error
-    | Crash
-    | Held
-    | Piece
-    | Kept
-    | Log
-    | Exit
-)
 Send = Callable[[Message], None]
 """Takes each message: in a worker to its parent, in the parent to a listener."""
 
-KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
+KINDS: dict[str, Callable[..., Message]] = {
+    kind.__name__: kind for kind in Message.__subclasses__()
+}
 
 
 def to_line(message: Message) -> str:

@@ -11,23 +11,12 @@ from typing import Any
 
 import pytest
 
-from helpers import (
-    SUPPORT,
-    WEIGHTS,
-    Ended,
-    free_addresses,
-    metrics_of,
-    paceline,
-    program,
-    result_of,
-    tf_config,
-)
+from fault_runs import evaluations, with_faults
+from helpers import WEIGHTS, Ended, free_addresses, paceline, program, result_of, tf_config
 from in_process import paceline_here
 from paceline.kernels.library import why_unavailable
 
 needs_kernels = pytest.mark.skipif(bool(why_unavailable()), reason="own kernels are not here")
-
-FAULTS = SUPPORT / "faults"
 
 
 def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:
@@ -36,21 +25,6 @@ def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:
     )
     assert ended.code == 0, ended
     return result_of(folder / name)["state_sha256"]
-
-
-def evaluations(run: Path) -> list[dict[str, Any]]:
-    return [
-        {name: r[name] for name in r if name.startswith("test_")}
-        for r in metrics_of(run)
-        if "test_loss" in r
-    ]
-
-
-def with_faults(**more: str) -> dict[str, str]:
-    """An environment in which Python imports tests/support/faults/sitecustomize.py."""
-    return more | {
-        "PYTHONPATH": os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    }
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from paceline.engines.shared_memory import Neighbors, WorkerGone, find_neighbors
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import NEIGHBORS
+from paceline.places.local import connect_neighbors
 from paceline.places.supervise import process
-from paceline.places.supervise.neighbors import connect_neighbors
 from paceline.worker_process import _lost_another_worker
 
 

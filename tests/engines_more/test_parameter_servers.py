@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_several_workers import needs_kernels, with_faults
+from test_several_workers import needs_kernels
 
+from fault_runs import with_faults
 from helpers import (
     SUPPORT,
     Ended,

@@ -13,35 +13,27 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fault_runs import STALL_S, Pair, fault, faults, resumed_at, saved_step
 from helpers import (
-    SUPPORT,
-    Ended,
     Program,
-    free_addresses,
     losses_of,
     metrics_of,
     paceline,
     program,
     result_of,
-    tf_config,
     wait_until,
     write_own_code,
 )
 from in_process import paceline_here
-from paceline.errors import UserError
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
 from paceline.messages import Message, Warn
 from paceline.places import local
-from paceline.places.supervise import restarts
 
-FAULTS = SUPPORT / "faults"
-STALL_S = 20.0
 QUICK = [(0, "save", "SIGKILL"), (1, "evaluation", "SIGSTOP")]
 PHASES, KINDS = ("start", "mid-epoch", "evaluation", "save"), ("exception", "SIGKILL", "SIGSTOP")
 # every phase with every kind, and each of these with either worker: every pair, not every triple
@@ -55,20 +47,6 @@ REASONS = {
     "SIGKILL": "killed by SIGKILL",
     "SIGSTOP": "it is stopped or starved",
 }
-
-
-def fault(folder: Path, worker: int, phase: str, kind: str, **more: str) -> dict[str, str]:
-    """The environment in which one worker fails once; see tests/support/faults/sitecustomize.py."""
-    return faults(folder, [(worker, phase, kind)], **more)
-
-
-def faults(folder: Path, cases: list[tuple[int, str, str]], **more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return more | {
-        "FAULT": ",".join(f"{worker} {phase} {kind}" for worker, phase, kind in cases),
-        "FAULT_FOLDER": str(folder),
-        "PYTHONPATH": path,
-    }
 
 
 def failed_at(folder: Path) -> float:
@@ -120,20 +98,6 @@ def assert_recovers(cases: list[tuple[int, str, str]], uninterrupted: Path, tmp_
     assert [each["step"] for each in evaluated] == [8, 16, 24]
 
 
-def saved_step(run: Path) -> int:
-    return max(
-        (
-            int(path.stem.removeprefix("step-"))
-            for path in run.glob("checkpoints/step-*.safetensors")
-        ),
-        default=0,
-    )
-
-
-def resumed_at(ended: Ended) -> int:
-    return int(found[1]) if (found := re.search(r"resuming at step (\d+)", ended.out)) else 0
-
-
 def test_a_worker_that_fails_always_is_named_after_so_many_restarts(tmp_path: Path) -> None:
     flags = ("--run-dir", "run", "--workers", "2", "--max-restarts", "1")
     environment = fault(tmp_path, 1, "start", "SIGKILL", FAULT_AGAIN="yes")
@@ -163,48 +127,25 @@ def test_min_workers_goes_on_with_one_fewer_each_time_and_the_same_bits(
 
 
 @pytest.mark.long
-def test_ports_that_were_taken_meanwhile_are_chosen_anew_and_are_no_restart(
+def test_ports_that_were_taken_meanwhile_are_chosen_again_and_are_no_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages, choose = list[Message](), local._free_addresses
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
-        tries = iter([f"127.0.0.1:{other.getsockname()[1]}"])
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        tries = iter([taken])
         monkeypatch.setattr(
             local, "_free_addresses", lambda count: (*choose(count - 1), next(tries, choose(1)[0]))
         )
-        place = Place(workers=2, max_restarts=0)
-        result = launch(
-            Job(get_recipe("smoke"), place, Run(str(tmp_path / "run"), stop_at=1)), messages.append
-        )
-    assert result["step"] == 1
+        run = Run(str(tmp_path / "run"), stop_at=1)
+        job = Job(get_recipe("smoke"), Place(workers=2, max_restarts=0), run)
+        assert launch(job, messages.append)["step"] == 1
     assert [message.text for message in messages if isinstance(message, Warn)] == [
-        f"cannot listen at 127.0.0.1:{other_port(messages)}: another program has its port; "
+        f"cannot listen at {taken}: another program has its port; "
         "end that, or give another; starting again with other ports"
     ]
-
-
-def other_port(messages: list[Message]) -> str:
-    (text,) = [message.text for message in messages if isinstance(message, Warn)]
-    return re.search(r"127\.0\.0\.1:(\d+)", text)[1]
-
-
-@pytest.mark.long
-def test_ports_are_not_chosen_anew_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as other:
-        other.bind(("0.0.0.0", 0))
-        other.listen()
-        taken = f"127.0.0.1:{other.getsockname()[1]}"
-        monkeypatch.setattr(restarts, "ADDRESS_TRIES", 0)
-        monkeypatch.setattr(local, "_free_addresses", lambda count: (taken, *free_addresses(1)))
-        with pytest.raises(UserError, match=f"cannot listen at {taken}"):
-            launch(
-                Job(get_recipe("smoke"), Place(workers=2), Run(str(tmp_path / "run"))),
-                lambda message: None,
-            )
 
 
 @pytest.mark.parametrize(
@@ -242,23 +183,6 @@ def slowly(step, metrics):
     (HERE / "reached").write_text(str(step))
     time.sleep(0.5)
 '''
-
-
-class Pair:
-    """A chief and a worker of one TF_CONFIG, each started by its own command."""
-
-    def __init__(self, folder: Path) -> None:
-        self.addresses = free_addresses(2)
-        self._folder, self._cluster = (
-            folder,
-            {"chief": self.addresses[:1], "worker": self.addresses[1:]},
-        )
-
-    def task(self, role: str, *flags: str, environment: dict[str, str] | None = None) -> Any:
-        (self._folder / role).mkdir()
-        own = tf_config(self._cluster, role) | (environment or {})
-        flags = ("train", "smoke", "--stall-timeout", str(STALL_S), *flags)
-        return program(*flags, cwd=self._folder / role, environment=own)
 
 
 @pytest.mark.parametrize(
@@ -325,19 +249,8 @@ def cpu_s(pid: int) -> float:
 def test_a_command_that_was_stopped_blames_no_worker_when_it_goes_on(tmp_path: Path) -> None:
     """As by Ctrl-Z and fg: the workers went on meanwhile, and nobody listened to them."""
     (tmp_path / "own.py").write_text("import time\ndef slowly(step, metrics):\n    time.sleep(3)\n")
-    flags = (
-        "--run-dir",
-        "run",
-        "--workers",
-        "2",
-        "--stall-timeout",
-        "6",
-        "--max-restarts",
-        "0",
-        "--actions",
-        "own.py:slowly",
-    )
-    with program("train", "smoke", *flags, cwd=tmp_path) as running:
+    flags = "--run-dir run --workers 2 --stall-timeout 6 --max-restarts 0 --actions own.py:slowly"
+    with program("train", "smoke", *flags.split(), cwd=tmp_path) as running:
         wait_until(lambda: saved_step(tmp_path / "run") > 0 or not running.is_running())
         os.kill(running.pid, signal.SIGSTOP)
         time.sleep(12)

@@ -1,27 +1,208 @@
-"""Whatever comes from outside is read right or refused with one line: mutated inputs.
+"""Whatever comes from outside is read right or refused with one line.
 
-The corpus and its readers are in `hostile_inputs.py` and `hostile_commands.py`. It runs in a
-process of its own, with limits of memory and time. `test_tfrecord_fuzz.py` mutates records
-and Examples further.
+First single inputs that were once accepted or ended in a crash, then mutated ones: their corpus and
+readers are in `hostile_inputs.py` and `hostile_commands.py`, which run in their own process with
+limits of memory and time. `test_tfrecord_fuzz.py` mutates records and Examples further.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers import SUPPORT
+from paceline.cli.commands import main
+from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.user_code import code_digest
+from paceline.formats.check import check
+from paceline.formats.image_folder import files_digest
+from paceline.formats.tfrecord import example, index
+from paceline.formats.tfrecord.frames import framed
+from paceline.formats.tfrecord.shards import read_labels, train_and_test
+from paceline.job import Job, Place
+from paceline.results.image_bytes import as_jpeg_or_png, to_png
+from paceline.runs.folder import RunFolder
+from paceline.storage.array_files import read_npy, read_npz
+from paceline.storage.files import sealed
+from report_runs import make_run, report
 
-HERE = SUPPORT
+
+@pytest.mark.parametrize("shape", [(9_999_999_999, 3), (2, 2), (-1, -6), (2**70,)])
+def test_a_header_that_does_not_fit_its_file_is_refused(tmp_path: Path, shape: Any) -> None:
+    with open(tmp_path / "a.npy", "wb") as file:
+        facts = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, facts)
+        file.write(bytes(6))
+    with pytest.raises(ValueError, match=r"6 follow|the shape"):
+        read_npy(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("place", [60, 200, "compression method", "flags"])
+def test_a_report_survives_a_damaged_evaluation(tmp_path: Path, place: int | str) -> None:
+    run = make_run(tmp_path / "run", records=6)
+    content = bytearray((run / "evaluation.npz").read_bytes())
+    directory = content.index(b"PK\x01\x02")
+    if isinstance(place, str):
+        place = directory + {"compression method": 10, "flags": 8}[place]
+    content[place] ^= 0xFF
+    (run / "evaluation.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged|header|shape|magic"):
+        read_npz(run / "evaluation.npz")
+    assert "No predictions of single images" in report(run, out=tmp_path / "page.html")
+
+
+def test_a_class_name_is_one_line_whatever_it_contains(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_bytes(b"caf\xe9\r\nnext\xc2\x85line\n\xe2\x80\xa8third\n")
+    assert read_labels(str(tmp_path)) == ("caf\ufffd", "next\x85line", "third")
+    run = make_run(tmp_path / "run", classes=("a\udce9", "b\x85c", "\ud800"), records=6)
+    page = report(run, out=tmp_path / "page.html")
+    assert "a\\udce9" in page
+
+
+def test_a_label_of_a_trillion_is_a_problem_and_not_that_many_classes(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        records = (
+            framed(example.encode({"image/encoded": b"\xff\xd8\xff", "image/class/label": label}))
+            for label in (0, 2**40)
+        )
+        (tmp_path / f"{split}-00000-of-00001").write_bytes(b"".join(records))
+    from PIL import Image
+
+    image = tmp_path / "a.png"
+    Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(image)
+    features = {"image/encoded": image.read_bytes(), "image/class/label": 2**40}
+    image.unlink()
+    (tmp_path / "train-00000-of-00001").write_bytes(framed(example.encode(features)))
+    found = check(tmp_path, processes=1)
+    assert any("the highest label is 1099511627776" in line for line in found.problems)
+    assert len(found.lines()) < 20
+
+
+def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import EpsImagePlugin
+
+    def started(*arguments: Any, **settings: Any) -> None:
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    for read in (as_jpeg_or_png, to_png):
+        with pytest.raises(ValueError, match=r"not an image|cannot be decoded"):
+            read(eps)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--seed", "-1"), "seed is -1; it must be 0 to 4,294,967,295"),
+        (("--seed", str(2**32)), "seed is 4294967296; it must be 0 to 4,294,967,295"),
+        (("--stall-timeout", "nan"), "stall-timeout is nan"),
+        (("--start-timeout", "inf"), "start-timeout is inf"),
+        (("--model.depth", "6000002"), "model.depth is 6000002; it must be at most 4,096"),
+        (("--schedule.rate", "nan"), "schedule.rate is nan; it must be a finite number"),
+        (("--replicas", "-2"), "replicas is -2"),
+        (("--scaling.std", "1", "nan", "1"), "scaling.std is nan; it must be a finite number"),
+    ],
+)
+def test_a_number_that_cannot_work_is_refused_before_anything_starts(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "smoke", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "export"])
+def test_code_that_a_run_names_is_not_run_without_consent(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "evil.py").write_text("import pathlib; pathlib.Path('it ran').touch()\n")
+    config = RunFolder(run).config()
+    config["experiment"]["model"]["build"] = f"{tmp_path}/evil.py:build"
+    (run / "config.json").write_text(json.dumps(sealed(config)))
+    image = tmp_path / "a.png"
+    image.touch()
+    words = {
+        "eval": [],
+        "predict": [str(image)],
+        "export": [str(tmp_path / "weights.safetensors"), "--to", "safetensors"],
+    }
+    assert main([command, str(run), *words[command]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "evil.py:build" in line
+    assert "--trust-code" in line
+    assert not Path("it ran").exists()
+
+
+def test_an_error_is_one_line_without_control_characters_whatever_it_quotes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "smoke", "--see\nd\x1b[31m\x85é", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("paceline: unknown flag --see\\nd\\x1b[31m\\x85é ")
+
+
+def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Path) -> None:
+    """Sizes, names and labels stay the same."""
+
+    def write(pixel: int) -> tuple[str, str]:
+        (tmp_path / "one.png").write_bytes(bytes([pixel]))
+        record = framed(example.encode({"image/encoded": bytes([pixel]), "image/class/label": 1}))
+        for name in ("train-00000-of-00001", "validation-00000-of-00001"):
+            (tmp_path / name).write_bytes(record)
+        shards = train_and_test(str(tmp_path))["train"]
+        parts = index.load_index(str(tmp_path), shards, ("image/encoded", "image/class/label"))
+        return index.records_digest(parts), files_digest(tmp_path, [("one.png", 1)])
+
+    first, again, other = write(1), write(1), write(2)
+    assert first == again
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+
+
+def test_the_digest_of_code_changes_with_the_code_and_not_with_comments(tmp_path: Path) -> None:
+    digests = []
+    for number, text in enumerate(("x = 1", "x = 1  # why", "x = 2")):
+        file = tmp_path / f"own{number}.py"
+        file.write_text(f"{text}\ndef build(data): return x\n")
+        digests.append(code_digest(f"{file}:build"))
+    assert digests[0] == digests[1] != digests[2]
+    assert code_digest("os:getcwd") == ""
+
+
+def test_a_job_accepts_what_it_wrote_and_refuses_other_types() -> None:
+    values = json.loads(json.dumps(Job(Experiment(), Place(workers=2)).to_json()))
+    assert Job.from_json(values) == Job(Experiment(), Place(workers=2))
+    for name, wrong in (("seed", "1"), ("epochs", None), ("data", []), ("seed", 1.5)):
+        with pytest.raises(UserError, match=f"^experiment.{name} is"):
+            Job.from_json(values | {"experiment": values["experiment"] | {name: wrong}})
+    with pytest.raises(UserError, match=r"^on is {}; it must be one of"):
+        Job.from_json(values | {"place": values["place"] | {"on": {}}})
+
+
+def test_names_of_files_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    command = [sys.executable, "-m", "paceline", "data", "check", folder]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2, done
+    assert b"Traceback" not in done.stderr
+    assert b"caf\\udce9" in done.stderr
 
 
 def run_inputs(seed: int, count: int, *targets: str, timeout_s: float) -> int:
-    command = [sys.executable, str(HERE / "hostile_inputs.py"), str(seed), str(count), *targets]
+    command = [sys.executable, str(SUPPORT / "hostile_inputs.py"), str(seed), str(count), *targets]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, cwd=HERE, check=False
+        command, capture_output=True, text=True, timeout=timeout_s, cwd=SUPPORT, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     found = re.search(r"^(\d+) inputs, 0 failures", done.stdout, re.MULTILINE)

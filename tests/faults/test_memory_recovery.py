@@ -7,13 +7,14 @@ is that of step 8, and the state before the fault is that of step 10.
 from __future__ import annotations
 
 import json
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_faults import fault, faults, resumed_at, saved_step
-from test_several_workers import evaluations
 
+from fault_runs import evaluations, fault, faults, resumed_at, saved_step
 from helpers import (
     free_addresses,
     losses_of,
@@ -24,6 +25,7 @@ from helpers import (
     tf_config,
     wait_until,
 )
+from paceline.runs.folder import RunFolder
 
 STEPS = list(range(1, 25))
 LONG = pytest.mark.long
@@ -143,8 +145,6 @@ def note(step, metrics):
 
 
 def starts_of(run: Path) -> list[dict[str, Any]]:
-    from paceline.runs.folder import RunFolder
-
     return RunFolder(run).starts.read()
 
 
@@ -182,9 +182,6 @@ def meet_in(
     folder: Path,
 ) -> dict[int, Any]:
     """Start the tasks one after another; return how they ended."""
-    import time
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         tasks = {}
         for index in order:

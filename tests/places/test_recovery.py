@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import base64
 import queue
-import socket
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from helpers import free_addresses
-from paceline.cluster import Cluster
-from paceline.engines import probe
-from paceline.engines.wait_for_tasks import wait_for_tasks
-from paceline.errors import AddressTaken
 from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Advanced, Held, Kept, Message, Piece
@@ -124,48 +116,3 @@ def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -
     found = checkpoints.latest()
     assert found.step == 7
     assert np.array_equal(found.tails, tails)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_tasks_that_come_one_after_another_meet_in_any_order(order: tuple[int, ...]) -> None:
-    addresses, met = tuple(free_addresses(3)), dict[int, float]()
-
-    def arrive(index: int) -> None:
-        wait_for_tasks(Cluster(addresses, index))
-        with socket.create_server(("127.0.0.1", port_of(addresses[index]))) as server:
-            met[index] = time.monotonic()  # now TensorFlow's server answers at the address
-            server.settimeout(3.0)
-            while len(met) < 3:
-                try:
-                    connection, _ = server.accept()
-                except TimeoutError:
-                    return
-                with connection:
-                    connection.recv(64)
-                    connection.sendall(b"server")
-
-    threads = [threading.Thread(target=arrive, args=(index,)) for index in order]
-    for thread in threads:
-        assert not met, "nobody goes on before the last one has come"
-        thread.start()
-        time.sleep(0.5)
-    for thread in threads:
-        thread.join(10.0)
-    assert set(met) == {0, 1, 2}
-
-
-def port_of(address: str) -> int:
-    return int(address.rsplit(":", 1)[1])
-
-
-def test_a_task_whose_port_another_program_has_says_so() -> None:
-    with socket.create_server(("0.0.0.0", 0)) as other:
-        own = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(AddressTaken, match=f"cannot listen at {own}"):
-            wait_for_tasks(Cluster((own, *free_addresses(1)), 0))
-
-
-def test_the_silent_of_several_addresses_are_found() -> None:
-    (absent,) = free_addresses(1)
-    assert probe.find_silent([absent]) == [absent]
-    assert probe.find_silent([]) == []

@@ -1,4 +1,4 @@
-"""Slurm and pods of Kubernetes: the cluster from their variables. No Slurm is needed."""
+"""The addresses of a job step from Slurm's variables. No Slurm is needed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from helpers import paceline
-from in_process import paceline_here
 from paceline.errors import UserError
-from paceline.places import kubernetes, slurm
-from paceline.places.platform_task import build_cluster
+from paceline.places import slurm
 
 
 def step(**changes: str) -> dict[str, str]:
@@ -49,8 +47,6 @@ def test_every_task_has_the_address_of_its_node_and_a_port_of_its_own() -> None:
     first = 10_000 + 42 * 7 * 22
     addresses = [f"10.0.0.1:{first}", f"10.0.0.1:{first + 1}", f"10.0.0.2:{first}"]
     assert slurm.task_addresses(step()) == addresses
-    cluster = build_cluster(addresses, 1, 0)
-    assert (cluster.addresses, cluster.index, cluster.is_chief) == (tuple(addresses), 1, False)
 
 
 @pytest.mark.usefixtures("scontrol")
@@ -85,14 +81,6 @@ def test_steps_of_a_job_and_neighboring_jobs_have_other_ports() -> None:
     assert len(set(ports)) == len(ports)
 
 
-def test_with_parameter_servers_the_first_task_leads_and_the_last_serve() -> None:
-    tasks = ["a:1", "b:1", "c:1"]
-    roles = [build_cluster(tasks, task, 1).name for task in range(3)]
-    assert roles == ["chief", "worker 0", "ps 0"]
-    with pytest.raises(UserError, match="start 4 tasks or more"):
-        build_cluster(tasks, 0, 2)
-
-
 @pytest.mark.parametrize(
     ("visible", "more", "expected"),
     [
@@ -113,42 +101,3 @@ def test_outside_an_allocation_is_one_line(tmp_path: Path) -> None:
     assert ended.code == 2
     assert "srun -n N paceline train" in ended.err
     assert len(ended.err.splitlines()) == 1
-
-
-def pod(**changes: str) -> dict[str, str]:
-    names = {kubernetes.INDEX: "1", kubernetes.SERVICE: "trainer", kubernetes.COUNT: "3"}
-    return names | changes
-
-
-def test_pods_of_an_indexed_job_find_each_other_by_the_headless_service() -> None:
-    cluster = kubernetes.find_cluster(pod(), "cifar-1", 0)
-    addresses = tuple(f"cifar-{i}.trainer:2222" for i in range(3))
-    assert (cluster.addresses, cluster.index) == (addresses, 1)
-    assert kubernetes.find_cluster(pod(), "cifar-1.trainer.default.svc", 1).name == "worker 0"
-
-
-@pytest.mark.parametrize(
-    ("changes", "hostname", "words"),
-    [
-        ({kubernetes.COUNT: "1"}, "cifar-1", "must be the number of pods"),
-        ({}, "cifar-2", "must end with its number, -1"),
-        ({kubernetes.COUNT: "²"}, "cifar-1", "must be a whole number"),
-        ({kubernetes.INDEX: ""}, "cifar-1", "must be a whole number"),
-    ],
-)
-def test_wrong_variables_of_a_pod_are_one_line(
-    changes: dict[str, str], hostname: str, words: str
-) -> None:
-    with pytest.raises(UserError, match=words):
-        kubernetes.find_cluster(pod(**changes), hostname, 0)
-
-
-def test_a_manifest_whose_count_and_workers_differ_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubernetes.socket, "gethostname", lambda: "cifar-1")
-    flags = ("train", "smoke", "--workers", "4", "--run-dir", "run")
-    ended = paceline_here(*flags, cwd=tmp_path, environment=pod())
-    assert ended.code == 2
-    (line,) = ended.err.splitlines()
-    assert "workers is 4, but the cluster of PACELINE_PODS has 3; leave out --workers" in line

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import combinations
 
 from paceline.cluster import Cluster
 from paceline.job import Job
 from paceline.messages import Send
-from paceline.places.supervise.neighbors import MOST_WORKERS, connect_neighbors
 from paceline.places.supervise.open_place import OpenPlace
 from paceline.places.supervise.process import LocalWorker
 from paceline.runs.folder import RunFolder
+
+MOST_NEIGHBORS = 16
+"""More workers would need too many open files; they exchange vectors over the network."""
 
 
 @contextmanager
@@ -29,7 +33,7 @@ class LocalPlace(OpenPlace):
     @contextmanager
     def workers(self, count: int) -> Iterator[list[LocalWorker]]:
         run, jobs = RunFolder(self.job.run.run_dir), _build_jobs(self.job, count)
-        shares_memory = 1 < len(jobs) <= MOST_WORKERS and not jobs[0].cluster.ps
+        shares_memory = 1 < len(jobs) <= MOST_NEIGHBORS and not jobs[0].cluster.ps
         connections = connect_neighbors(count) if shares_memory else [[] for _ in jobs]
         yield [
             LocalWorker(job, run.log(job.cluster.name), own)
@@ -64,3 +68,20 @@ def _free_addresses(count: int) -> tuple[str, ...]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+
+
+def connect_neighbors(workers: int) -> list[list[int]]:
+    """Return the open files of each worker: shared memory, and a socket to each other worker.
+
+    `engines.shared_memory` uses them. No other program can open them by a name, and nothing remains
+    when the last worker ends. `LocalWorker` closes them here once a worker has them, so that the
+    others notice its end.
+    """
+    memory = os.memfd_create("paceline")
+    files = [[os.dup(memory)] for _ in range(workers)]
+    os.close(memory)
+    for low, high in combinations(range(workers), 2):
+        one, other = socket.socketpair()
+        files[low].append(one.detach())
+        files[high].append(other.detach())
+    return files

@@ -49,34 +49,23 @@ def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
 
 @pytest.mark.parametrize("chief", ["chief", "master"])
 @pytest.mark.parametrize(
-    ("role", "index", "name", "address", "serves"),
+    ("role", "index", "expected"),
     [
-        ("worker", 0, "worker 0", ONE, True),
-        ("worker", 1, "worker 1", TWO, True),
-        ("ps", 0, "ps 0", "p:4", True),
+        # name, address, serves, is chief
+        ("chief", 0, ("chief", CHIEF, False, True)),
+        ("worker", 0, ("worker 0", ONE, True, False)),
+        ("worker", 1, ("worker 1", TWO, True, False)),
+        ("ps", 0, ("ps 0", "p:4", True, False)),
     ],
 )
 def test_beside_parameter_servers_the_chief_does_not_compute(
-    chief: str, role: str, index: int, name: str, address: str, serves: bool
+    chief: str, role: str, index: int, expected: tuple[str, str, bool, bool]
 ) -> None:
     cluster = {chief: [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
-    parsed, _ = parse(cluster, role, index)
-    assert (parsed.name, parsed.address, parsed.serves, parsed.num_workers, parsed.is_chief) == (
-        name,
-        address,
-        serves,
-        2,
-        False,
-    )
-    lead, _ = parse(cluster, chief, 0)
-    assert (lead.name, lead.address, lead.serves, lead.num_workers, lead.is_chief) == (
-        "chief",
-        CHIEF,
-        False,
-        2,
-        True,
-    )
-    assert lead.tasks == {"chief": [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
+    parsed, _ = parse(cluster, chief if role == "chief" else role, index)
+    assert (parsed.name, parsed.address, parsed.serves, parsed.is_chief) == expected
+    assert parsed.num_workers == 2
+    assert parsed.tasks == {"chief": [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
 
 
 def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:
@@ -126,6 +115,10 @@ def test_what_is_no_tf_config_at_all(text: str, message: str) -> None:
         ({"worker": ["::1:3"]}, "worker", 0, "must be host:port"),
         ({"worker": [None]}, "worker", 0, "must be host:port"),
         ({"worker": [ONE]}, "worker", "one", "task index is 'one'"),
+        ({"worker": [ONE]}, "worker", "²", "task index is"),
+        ({"worker": [ONE]}, "worker", "٣", "task index is"),
+        ({"worker": [ONE]}, "worker", "1" * 5000, "task index is"),
+        ({"worker": [ONE]}, "worker", [], "task index is"),
         ({"worker": [ONE]}, "worker", 0.5, "task index is 0.5"),
         ({"worker": [ONE]}, "worker", None, "task index is None"),
         ({"worker": [ONE]}, ["worker"], 0, "task type is"),

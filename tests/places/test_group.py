@@ -1,0 +1,98 @@
+"""A group of workers that are no processes: the first cause, signals, and replaced workers."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from fake_workers import UNTIL_SIGNAL, FakeWorker, Script
+from paceline.cluster import Cluster
+from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.experiment.experiment import Experiment
+from paceline.job import Job, Place
+from paceline.messages import Advanced, Crash, Error, Message, Result, Start, Warn, Working
+from paceline.places.supervise.failures import Interrupted, WorkerFailed
+from paceline.places.supervise.group import Group
+
+STARTED = Start(total_steps=100, steps_per_epoch=10)
+DONE = Result({"finished": True})
+LOST = (STARTED, Crash("another worker is gone", lost=True), 1)
+
+
+def group_of(*scripts: Script) -> Group:
+    job = Job(Experiment(replicas=4), Place(workers=len(scripts)))
+    addresses = tuple(f"{letter}:1" for letter in "abcd"[: len(scripts)])
+    jobs = [replace(job, cluster=Cluster(addresses, index)) for index in range(len(scripts))]
+    return Group([FakeWorker(own, script) for own, script in zip(jobs, scripts, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("scripts", "kind", "text"),
+    [
+        ((LOST, (STARTED, -9)), WorkerFailed, "worker 1 failed: killed by SIGKILL"),
+        ((LOST, (STARTED, Error("no folder"), 2)), UserError, "no folder"),
+        (
+            (LOST, LOST, (Crash("RuntimeError: x"), 1)),
+            WorkerFailed,
+            "worker 2 failed: RuntimeError",
+        ),
+        (((Error("a", address_taken=True), 2),), AddressTaken, "a"),
+        (((Error("cannot read b", passing=True), 2),), PassingFault, "cannot read b"),
+        (((STARTED, 1),), WorkerFailed, "worker 0 failed: exit code 1"),
+        ((LOST,), WorkerFailed, "worker 0 failed: another worker is gone"),
+    ],
+)
+def test_the_first_cause_is_raised_whoever_reports_first(
+    scripts: tuple[Script, ...], kind: type[Exception], text: str
+) -> None:
+    with group_of(*scripts) as group, pytest.raises(kind, match=f"^{text}") as raised:
+        group.run(lambda message: None)
+    assert type(raised.value) is kind
+
+
+def test_a_listener_gets_what_it_needs_and_each_message_once() -> None:
+    heard = list[Message]()
+    note = Warn("slow")
+    chief, other = (STARTED, Working(), note, DONE, 0), (STARTED, Advanced(1), note, DONE, 0)
+    with group_of(chief, other) as group:
+        assert group.run(heard.append) == {"finished": True}
+    assert sorted(map(repr, heard)) == sorted(map(repr, [STARTED, note, note, DONE]))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sent"),
+    [
+        ([signal.SIGTERM], [signal.SIGTERM]),
+        ([signal.SIGUSR1, signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]),
+        ([signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGKILL]),
+    ],
+)
+def test_workers_save_after_the_first_signal_and_are_killed_by_the_second(
+    numbers: list[int], sent: list[int]
+) -> None:
+    with group_of((STARTED, UNTIL_SIGNAL)) as group:
+
+        def interrupt(message: Message) -> None:
+            if message == STARTED:
+                for number in numbers:
+                    group.interrupt(number)
+
+        with pytest.raises(Interrupted, match=f"by {signal.Signals(numbers[0]).name}"):
+            group.run(interrupt)
+        assert group.workers[0].signals == sent
+
+
+def test_a_replaced_worker_of_parameter_servers_does_not_end_the_others() -> None:
+    job = Job(Experiment(), Place(ps=1, max_restarts=1))
+    addresses, ps = ("a:1", "b:1"), ("c:1",)
+    chief = FakeWorker(replace(job, cluster=Cluster(addresses, 0, ps=ps)), (STARTED, UNTIL_SIGNAL))
+    served = replace(job, cluster=Cluster(addresses, 1, ps=ps))
+    lost, heard = FakeWorker(served, (-signal.SIGKILL,)), list[Message]()
+    with Group([chief, lost]) as group, pytest.raises(WorkerFailed, match="worker 0 failed: kill"):
+        group.run(heard.append)
+    assert lost.starts == 2
+    assert [each.text for each in heard if isinstance(each, Warn)] == [
+        "worker 0 failed: killed by SIGKILL; starting it again, the others continue"
+    ]

@@ -1,0 +1,50 @@
+"""Pods of an Indexed Job: the cluster from their variables. No Kubernetes is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from in_process import paceline_here
+from paceline.errors import UserError
+from paceline.places import kubernetes
+
+
+def pod(**changes: str) -> dict[str, str]:
+    names = {kubernetes.INDEX: "1", kubernetes.SERVICE: "trainer", kubernetes.COUNT: "3"}
+    return names | changes
+
+
+def test_pods_of_an_indexed_job_find_each_other_by_the_headless_service() -> None:
+    cluster = kubernetes.find_cluster(pod(), "cifar-1", 0)
+    addresses = tuple(f"cifar-{i}.trainer:2222" for i in range(3))
+    assert (cluster.addresses, cluster.index) == (addresses, 1)
+    assert kubernetes.find_cluster(pod(), "cifar-1.trainer.default.svc", 1).name == "worker 0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "hostname", "words"),
+    [
+        ({kubernetes.COUNT: "1"}, "cifar-1", "must be the number of pods"),
+        ({}, "cifar-2", "must end with its number, -1"),
+        ({kubernetes.COUNT: "²"}, "cifar-1", "must be a whole number"),
+        ({kubernetes.INDEX: ""}, "cifar-1", "must be a whole number"),
+    ],
+)
+def test_wrong_variables_of_a_pod_are_one_line(
+    changes: dict[str, str], hostname: str, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        kubernetes.find_cluster(pod(**changes), hostname, 0)
+
+
+def test_a_manifest_whose_count_and_workers_differ_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes.socket, "gethostname", lambda: "cifar-1")
+    flags = ("train", "smoke", "--workers", "4", "--run-dir", "run")
+    ended = paceline_here(*flags, cwd=tmp_path, environment=pod())
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "workers is 4, but the cluster of PACELINE_PODS has 3; leave out --workers" in line
