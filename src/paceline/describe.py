@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.build import build_core
 from paceline.engines import devices
 from paceline.job import Job
-from paceline.messages import Start
+from paceline.messages import Send, Start
+from paceline.requests import DescribeRequest
+from paceline.storage.data_cache import bring_data
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
@@ -59,8 +60,12 @@ def numbers(job: Job, core: Core) -> dict[str, Any]:
     }
 
 
-def describe(job: Job) -> dict[str, Any]:
+def answer(job: Job, request: DescribeRequest, send: Send) -> dict[str, Any]:
     """Return every derived number, and with the table of layers as text, for --dry-run."""
+    bring_data(job.experiment.data.dir, send)
+    devices.configure(job)
+    from paceline.build import build_core
+
     core = build_core(job)
     rows = [("layer", "kind", "output", "parameters")]
     for layer in core.template.model.layers:

@@ -15,6 +15,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import from_json
 from paceline.place_kinds import PLACES, PlaceKind, PlaceName
+from paceline.requests import DescribeRequest, Request
 
 TrackerName = Literal["mlflow", "wandb"]
 """What `paceline.extras.tracking.table` has clients for."""
@@ -136,10 +137,8 @@ class Job:
     place: Place = field(default_factory=Place)
     run: Run = field(default_factory=Run)
     cluster: Cluster = field(default_factory=Cluster)
-    dry_run: bool = False
-    kind: Literal["train", "relay", "evaluate", "predict", "export"] = "train"
-    """What a worker does; all but train use a run that is there already, and `request` says how."""
-    request: dict[str, Any] = field(default_factory=dict)
+    request: Request | None = None
+    """What a worker does instead of training."""
 
     def __post_init__(self) -> None:
         _check_place(self.place, self.experiment.replicas)
@@ -149,6 +148,11 @@ class Job:
                 "precision float16 is not for parameter servers, which have no common loss scale; "
                 "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
             )
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether the job only describes what it would do."""
+        return isinstance(self.request, DescribeRequest)
 
     @property
     def engine(self) -> str:

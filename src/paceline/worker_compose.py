@@ -8,15 +8,13 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
 
 from paceline.engines import devices
 from paceline.extras import evaluator
 from paceline.job import Job
 from paceline.messages import Result, Send
-from paceline.results.in_worker import KINDS, use_run
+from paceline.requests import RelayRequest, answer
 from paceline.runs.survivor import Survivor
-from paceline.storage.data_cache import bring_data
 from paceline.worker import run_worker
 
 
@@ -27,12 +25,10 @@ def run_job(
 
     `at_end` unlocks the run folder when also an error has been dealt with.
     """
-    if job.kind in KINDS or job.dry_run:
-        if job.dry_run or job.kind == "evaluate":  # the others need no data
-            bring_data(job.request.get("data_dir") or job.experiment.data.dir, send)
-        send(Result(_describe(job) if job.dry_run else use_run(job, send)))
-    elif job.kind == "relay":
+    if isinstance(job.request, RelayRequest):
         return import_module("paceline.places.ray").relay(job, send, stop)
+    if job.request is not None:
+        send(Result(answer(job, send)))
     elif job.cluster.role == "evaluator":
         return evaluator.watch(job, send, stop)
     elif job.cluster.serves:
@@ -42,10 +38,3 @@ def run_job(
         outcome = run_worker(job, send, stop, survivor, at_end)
         return outcome is not None and (stop.is_set() or outcome.stop_requested)
     return False
-
-
-def _describe(job: Job) -> dict[str, Any]:
-    devices.configure(job)
-    from paceline.describe import describe
-
-    return describe(job)

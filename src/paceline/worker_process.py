@@ -20,6 +20,7 @@ from paceline.descendants import MARK, end_descendants
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
+from paceline.requests import UseRun
 from paceline.runs.survivor import Survivor
 from paceline.storage.files import to_log
 from paceline.worker_compose import run_job
@@ -43,7 +44,7 @@ def main() -> int:
     # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a platform may send it to all processes
-    has_nothing_to_save = job.kind not in ("train", "relay")
+    has_nothing_to_save = isinstance(job.request, UseRun)
     signal.signal(signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set())
     code = run(job, send, stop, survivor)
     if job.cluster.ps and not code:

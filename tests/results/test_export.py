@@ -24,8 +24,9 @@ from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Scaling
 from paceline.job import Job, Run
+from paceline.requests import ExportRequest
 from paceline.results.evaluate import evaluate_run
-from paceline.results.export import check_target, run_job
+from paceline.results.export import answer, check_target
 from paceline.results.export_formats import scaling_layers
 from paceline.results.trained_model import to_probabilities
 from paceline.runs.folder import RunFolder
@@ -36,9 +37,9 @@ TOLERANCE = 1e-4
 def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
     """Export as the worker process of the command does; return its warnings."""
     notes: list[str] = []
-    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": "best"}
-    job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
-    done = run_job(job, lambda message: notes.append(message.text))
+    request = ExportRequest(str(out), to, serving)
+    job = Job(run.experiment(), run=Run(run_dir=str(run.path)))
+    done = answer(job, request, lambda message: notes.append(message.text))
     assert done["out"] == str(out)
     return notes
 
@@ -217,16 +218,16 @@ def test_forcing_replaces_a_savedmodel_whole_and_a_failure_leaves_the_old_one(tm
     export(run, out, "savedmodel", serving=False)
     (out / "left-over").touch()
     with pytest.raises(UserError, match="no checkpoint of step 9"):
-        run_job(_job(run, out, checkpoint="9"), lambda message: None)
+        _export_again(run, out, checkpoint="9")
     assert (out / "left-over").exists()
-    run_job(_job(run, out, checkpoint="best"), lambda message: None)
+    _export_again(run, out, checkpoint="best")
     assert not (out / "left-over").exists()
     assert (out / "saved_model.pb").exists()
 
 
-def _job(run: RunFolder, out: Path, checkpoint: str) -> Job:
-    request = {"to": "savedmodel", "out": str(out), "serving": False, "checkpoint": checkpoint}
-    return Job(run.experiment(), run=Run(run_dir=str(run.path)), kind="export", request=request)
+def _export_again(run: RunFolder, out: Path, checkpoint: str) -> None:
+    request = ExportRequest(str(out), "savedmodel", serving=False, checkpoint=checkpoint)
+    answer(Job(run.experiment(), run=Run(run_dir=str(run.path))), request, lambda message: None)
 
 
 def refused(ended: Ended, part: str) -> bool:

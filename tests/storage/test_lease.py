@@ -8,9 +8,9 @@ import json
 import os
 import signal
 import threading
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -18,7 +18,7 @@ import pytest
 
 from helpers import Ended, program, result_of, wait_until, write_own_code
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Data, Experiment
 from paceline.job import Job, Run
 from paceline.messages import Message, Transfer, Warn
 from paceline.runs.finding import all_runs
@@ -499,25 +499,16 @@ def test_workers_on_ray_get_the_url_of_a_remote_run_folder() -> None:
     assert Path(_build_worker_jobs(relative, ("127.0.0.1:1",))[0].run.run_dir).is_absolute()
 
 
-def test_only_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline import worker_compose as compose
-    from paceline.runs.survivor import Survivor
+def test_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.requests import EvaluateRequest, answer
+    from paceline.results import evaluate
 
     fetched: list[str] = []
-    monkeypatch.setattr(compose, "bring_data", lambda folder, send: fetched.append(folder))
-    monkeypatch.setattr(compose, "use_run", lambda job, send: {})
-    experiment = Experiment()
-    experiment = replace(experiment, data=replace(experiment.data, dir="s3://bucket/data"))
-
-    def run(job: Job) -> None:
-        send, stop = (lambda message: None), threading.Event()
-        compose.run_job(job, send, stop, Survivor(send), ExitStack())
-
-    for kind in ("predict", "export"):
-        run(Job(experiment, kind=kind))
-    assert fetched == []
-    for request in ({}, {"data_dir": "elsewhere"}):
-        run(Job(experiment, kind="evaluate", request=request))
+    monkeypatch.setattr(evaluate, "bring_data", lambda folder, send: fetched.append(folder))
+    monkeypatch.setattr(evaluate, "evaluate_run", lambda *_: SimpleNamespace(to_json=dict))
+    experiment = Experiment(data=Data(dir="s3://bucket/data"))
+    for request in (EvaluateRequest(), EvaluateRequest(data_dir="elsewhere")):
+        answer(Job(experiment, request=request), lambda message: None)
     assert fetched == ["s3://bucket/data", "elsewhere"]
 
 

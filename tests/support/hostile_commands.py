@@ -37,7 +37,7 @@ NO_WORKER = "there are no workers here"
 def first_acts(group: Group, listen: Send) -> Iterator[Message]:
     """Do what a chief does before it imports TensorFlow."""
     job = Job.from_json(json.loads(json.dumps(group.workers[0].job.to_json())))
-    if job.kind != "train" or job.dry_run:
+    if job.request is not None:
         raise UserError(NO_WORKER)
     run, here = RunFolder(job.run.run_dir), Path.cwd().parents[1]
     if not job.cluster.is_chief or not run.path.absolute().is_relative_to(here):

@@ -17,6 +17,7 @@ from paceline.api.training import Result, run_job, train
 from paceline.errors import UserError
 from paceline.experiment.views import Views
 from paceline.messages import Message, Predictions
+from paceline.requests import EvaluateRequest, PredictRequest
 from paceline.results.in_worker import in_a_worker
 from paceline.runs.finding import existing_run
 from paceline.storage.backends import is_remote
@@ -84,11 +85,9 @@ def evaluate(
 
     with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
         file = str(Path(folder, "examples.npz"))
-        request = {"checkpoint": checkpoint, "data_dir": data_dir, "split": split, "examples": file}
-        request["views"] = views
-        outcome = in_a_worker(
-            "evaluate", existing_run(_found(run)), request, trust_code=_trusted(run, trust_code)
-        )
+        request = EvaluateRequest(checkpoint, data_dir, split, views, examples=file)
+        trusted = _trusted(run, trust_code)
+        outcome = in_a_worker(existing_run(_found(run)), request, trust_code=trusted)
         with np.load(file) as examples:
             arrays = {name: examples[name] for name in ("labels", "probabilities")}
     classes = tuple(score["name"] for score in outcome["classes"])
@@ -127,14 +126,14 @@ def predict(
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
     files = find_files([str(pattern) for pattern in patterns])
-    request = {"files": files, "checkpoint": checkpoint, "top": top, "views": views}
+    request = PredictRequest(tuple(files), checkpoint, top, views)
     found: list[Prediction] = []
 
     def listen(message: Message) -> None:
         if isinstance(message, Predictions):
             found.extend(Prediction.from_json(each) for each in message.predictions)
 
-    in_a_worker("predict", existing_run(_found(run)), request, listen, _trusted(run, trust_code))
+    in_a_worker(existing_run(_found(run)), request, listen, _trusted(run, trust_code))
     return found
 
 

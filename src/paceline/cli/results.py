@@ -16,6 +16,7 @@ from paceline.cli.parse import RunName
 from paceline.errors import UserError
 from paceline.experiment.views import Views
 from paceline.messages import Message, Predictions, Progress, Send, Warn
+from paceline.requests import EvaluateRequest, PredictRequest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,13 +67,11 @@ class Eval:
         from paceline.results.in_worker import in_a_worker
         from paceline.runs.finding import existing_run
 
-        request: dict[str, Any] = {"checkpoint": self.checkpoint, "data_dir": self.data.dir}
-        request["split"] = self.split
-        request |= {"views": self.views, "examples": "", "top_k": list(self.top_k)}
+        request = EvaluateRequest(
+            self.checkpoint, self.data.dir, self.split, self.views, self.top_k
+        )
         with _listening("evaluating") as listen:
-            found = in_a_worker(
-                "evaluate", existing_run(self.run), request, listen, self.trust_code
-            )
+            found = in_a_worker(existing_run(self.run), request, listen, self.trust_code)
         if self.json:
             print(json.dumps(found))
             return 0
@@ -158,9 +157,8 @@ class Predict:
                 sys.stdout.flush()
                 listen(message)
 
-            request = {"files": files, "checkpoint": self.checkpoint, "top": top}
-            request["views"] = self.views
-            found = in_a_worker("predict", run, request, show_and_listen, self.trust_code)
+            request = PredictRequest(tuple(files), self.checkpoint, top, self.views)
+            found = in_a_worker(run, request, show_and_listen, self.trust_code)
         return 1 if found["faults"] else 0
 
     def _check(self) -> None:

@@ -18,6 +18,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.overrides import changed_flags
 from paceline.experiment.recipes.table import describe_recipes, get_recipe
 from paceline.job import Job, Place, Run
+from paceline.requests import DescribeRequest
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Train:
 
         run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
         run = dataclasses.replace(self.run, run_dir=run_dir)
-        job = Job(self.experiment, self.place, run, dry_run=self.dry_run)
+        request = DescribeRequest() if self.dry_run else None
+        job = Job(self.experiment, self.place, run, request=request)
         try:
             result = _describe(job) if self.dry_run else run_job(job)
         except Interrupted as signal:

@@ -60,13 +60,23 @@ def from_json(kind: type[T], values: Any) -> T:
     return made
 
 
-def _rebuild(kind: Any, values: Any, name: str) -> Any:
+def _rebuild(hint: Any, values: Any, name: str) -> Any:
+    kind = _kind_of(hint, values)
     if dataclasses.is_dataclass(kind):
         return _rebuild_object(kind, values, name)
     if not isinstance(values, list):
         return values
     each = get_args(kind)[0] if get_origin(kind) is tuple else None
     return tuple(_rebuild(each, item, name) for item in values)
+
+
+def _kind_of(hint: Any, values: Any) -> Any:
+    """Return the type to rebuild. Of several dataclasses, it is the one whose `kind` fits."""
+    first, *others = _alternatives(hint)
+    for kind in others if isinstance(values, dict) else ():
+        if getattr(kind, "kind", None) == values.get("kind"):
+            return kind
+    return None if values is None and NoneType in others else first
 
 
 def _rebuild_object(kind: Any, values: Any, name: str) -> Any:
@@ -80,7 +90,7 @@ def _rebuild_object(kind: Any, values: Any, name: str) -> Any:
         if key not in hints:
             known = did_you_mean(key, list(hints))
             raise UserError(f"unknown field {prefix + key!r} in the experiment; {known}")
-    made = {key: _rebuild(_plain(hints[key]), value, prefix + key) for key, value in values.items()}
+    made = {key: _rebuild(hints[key], value, prefix + key) for key, value in values.items()}
     try:
         return kind(**made)
     except TypeError as error:  # a field without a default is missing
@@ -110,11 +120,11 @@ def check_fields(value: Any, prefix: str = "") -> None:
     hints = _hints_of(value)
     for item in dataclasses.fields(value):
         own, hint, name = getattr(value, item.name), hints[item.name], prefix + item.name
-        if dataclasses.is_dataclass(own) and isinstance(own, _plain(hint)):
+        kinds = _alternatives(hint)
+        if dataclasses.is_dataclass(own) and type(own) in kinds:
             check_fields(own, f"{name}.")
             continue
         flag = name.replace("_", "-")
-        kinds = _alternatives(hint)
         if not any(_fits(kind, own) for kind in kinds):
             wanted = ", or ".join(_describe(kind) for kind in kinds if kind is not NoneType)
             raise UserError(f"{flag} is {_short(own)}; it must be {wanted}")
@@ -143,11 +153,6 @@ def _hints_of(value: Any) -> dict[str, Any]:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
-
-
-def _plain(hint: Any) -> Any:
-    """Return the type without its range; of several types the first."""
-    return _alternatives(hint)[0]
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

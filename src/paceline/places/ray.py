@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from paceline.cluster import Cluster
 from paceline.errors import PassingFault, UserError
@@ -28,6 +28,7 @@ from paceline.places.supervise.failures import Interrupted, WorkerFailed
 from paceline.places.supervise.group import Group
 from paceline.places.supervise.open_place import OpenPlace
 from paceline.places.supervise.process import LocalWorker
+from paceline.requests import RelayRequest
 from paceline.runs.folder import DRIVER_FILE, RunFolder
 from paceline.storage.backends import is_remote
 
@@ -58,9 +59,9 @@ class RayPlace(OpenPlace):
         ray = self.job.place.ray
         cores = self.job.place.cores or int(ray.cpus_per_worker)
         place = replace(self.job.place.with_workers(count), cores=cores)
-        kind: Literal["train", "relay"] = "relay" if ray.exchange == "collective" else "train"
+        request = RelayRequest() if ray.exchange == "collective" else self.job.request
         log = RunFolder(self.job.run.run_dir).log(self.job.cluster.name)
-        yield [LocalWorker(replace(self.job, place=place, kind=kind), log)]
+        yield [LocalWorker(replace(self.job, place=place, request=request), log)]
 
 
 def relay(job: Job, send: Send, stop: threading.Event) -> bool:
@@ -104,7 +105,7 @@ def _build_worker_jobs(job: Job, addresses: tuple[str, ...]) -> list[Job]:
     folder = job.run.run_dir
     run = replace(job.run, run_dir=folder if is_remote(folder) else str(Path(folder).resolve()))
     return [
-        replace(job, kind="train", place=place, run=run, cluster=Cluster(addresses, index))
+        replace(job, request=None, place=place, run=run, cluster=Cluster(addresses, index))
         for index in range(count)
     ]
 

@@ -1,6 +1,6 @@
 """`paceline eval`: the metrics of training's own evaluation, bit for bit, and every prediction.
 
-`Evaluation` needs no TensorFlow. `evaluate_run` does; the worker process calls it by `run_job`.
+`Evaluation` needs no TensorFlow. `evaluate_run` does; the worker process calls it through `answer`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from paceline.kernels.library import why_unavailable
 from paceline.maths.evaluation import Examples, num_batches, summarize
 from paceline.maths.state import State, evaluated_vectors
 from paceline.messages import Progress, Send, Warn
+from paceline.requests import EvaluateRequest
 from paceline.results.scores import (
     Scores,
     calibration_error,
@@ -34,6 +35,7 @@ from paceline.results.trained_model import output_names, to_probabilities
 from paceline.runs.code_copies import with_copies
 from paceline.runs.folder import RunFolder
 from paceline.storage.backends import is_remote
+from paceline.storage.data_cache import bring_data
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -187,14 +189,20 @@ def evaluate_run(
     )
 
 
-def run_job(job: Job, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: EvaluateRequest, send: Send) -> dict[str, Any]:
     """Evaluate in a worker; write each example's label and probabilities to a file if asked."""
-    request = dict(job.request)
-    file, top_k = request.pop("examples"), request.pop("top_k", ())
-    evaluation = evaluate_run(RunFolder(job.run.run_dir), **request, send=send)
-    if file:
-        np.savez(file, labels=evaluation.labels, probabilities=evaluation.probabilities)
-    return evaluation.to_json(top_k)
+    bring_data(request.data_dir or job.experiment.data.dir, send)
+    evaluation = evaluate_run(
+        RunFolder(job.run.run_dir),
+        request.checkpoint,
+        request.data_dir,
+        request.split,
+        request.views,
+        send,
+    )
+    if request.examples:
+        np.savez(request.examples, labels=evaluation.labels, probabilities=evaluation.probabilities)
+    return evaluation.to_json(request.top_k)
 
 
 def _evaluate_batches(

@@ -16,6 +16,7 @@ from paceline.errors import UserError
 from paceline.experiment.views import Views
 from paceline.job import Job
 from paceline.messages import Send, Warn
+from paceline.requests import ExportRequest
 from paceline.results.export_formats import FORMATS, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.results.preprocessing import describe_preprocessing
@@ -73,29 +74,27 @@ def run_export(
     folder = existing_run(run)
     check_target(str(out), to, force)
     serving = to != "safetensors" if serving is None else serving
-    request = {"to": to, "out": str(out), "serving": serving, "checkpoint": checkpoint}
-    request["views"] = views
-    return in_a_worker("export", folder, request, listen, trust_code)
+    request = ExportRequest(str(out), to, serving, checkpoint, views)
+    return in_a_worker(folder, request, listen, trust_code)
 
 
-def run_job(job: Job, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
     """Export in a worker; return the target, the step, and what the export takes and gives."""
     from paceline.results.trained_model import load_trained_model
 
-    run, out = RunFolder(job.run.run_dir), Path(job.request["out"])
-    to, serving = job.request["to"], job.request["serving"]
-    form, precision = FORMATS[to], job.experiment.precision
-    _check_packages(to, form)
-    trained = load_trained_model(run, job.request["checkpoint"], precision="float32")
+    run, out = RunFolder(job.run.run_dir), Path(request.out)
+    form, precision = FORMATS[request.to], job.experiment.precision
+    _check_packages(request.to, form)
+    trained = load_trained_model(run, request.checkpoint, precision="float32")
     if precision != "float32":
         send(Warn(f"the export computes in float32, the training did in {precision}"))
-    trained = replace(trained, views=job.request.get("views", "none"))
-    facts = describe(run, trained, form, serving)
-    if serving and not form.decodes_files:
+    trained = replace(trained, views=request.views)
+    facts = describe(run, trained, form, request.serving)
+    if request.serving and not form.decodes_files:
         advice = "docs/preprocessing.md shows how a file becomes that"
-        send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
+        send(Warn(f"{request.to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
     with explained("write", out):
-        _write(trained, out, form, serving, facts)
+        _write(trained, out, form, request.serving, facts)
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
     return {"out": str(out), "step": trained.state.step, "what": what}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +15,10 @@ from paceline.experiment.application_names import is_application
 from paceline.experiment.user_code import SAVED_MODEL
 from paceline.job import Job, Run
 from paceline.messages import Message, Send, Warn
+from paceline.requests import UseRun
 
 if TYPE_CHECKING:
     from paceline.runs.folder import RunFolder
-
-KINDS = {
-    "evaluate": "paceline.results.evaluate",
-    "predict": "paceline.results.predict_files",
-    "export": "paceline.results.export",
-}
-"""Kind of a job -> the module whose `run_job(job, send)` does it and returns the result."""
 
 
 def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
@@ -47,11 +40,7 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
 
 
 def in_a_worker(
-    kind: Any,
-    run: RunFolder,
-    request: dict[str, Any],
-    listen: Send = lambda message: None,
-    trust_code: bool = False,
+    run: RunFolder, request: UseRun, listen: Send = lambda message: None, trust_code: bool = False
 ) -> dict[str, Any]:
     """Use a run in a worker process, pass its messages to `listen`, and return the result.
 
@@ -63,10 +52,10 @@ def in_a_worker(
     from paceline.places.supervise.process import LocalWorker
     from paceline.places.supervise.signals import forwarded_signals
 
-    check_trust(run, kind, trust_code)
-    _note_unfinished(run, request.get("checkpoint"), listen)
-    job = Job(run.experiment(), run=Run(run_dir=str(run.path)), kind=kind, request=request)
-    handle, log = tempfile.mkstemp(prefix=f"paceline-{kind}-", suffix=".log")
+    check_trust(run, request.kind, trust_code)
+    _note_unfinished(run, request.checkpoint, listen)
+    job = Job(run.experiment(), run=Run(run_dir=str(run.path)), request=request)
+    handle, log = tempfile.mkstemp(prefix=f"paceline-{request.kind}-", suffix=".log")
     os.close(handle)
     group = Group([LocalWorker(job, Path(log))])
     errors: list[Exception] = []
@@ -93,7 +82,7 @@ def in_a_worker(
     return outcome
 
 
-def _note_unfinished(run: RunFolder, checkpoint: str | None, listen: Send) -> None:
+def _note_unfinished(run: RunFolder, checkpoint: str, listen: Send) -> None:
     result = None
     try:
         result = run.read_result()
@@ -102,9 +91,3 @@ def _note_unfinished(run: RunFolder, checkpoint: str | None, listen: Send) -> No
     if not (result and result.get("finished")) and checkpoint in ("best", "last"):
         chosen = checkpoint if run.experiment().data.validation else "last"
         listen(Warn(f"{run.path} is not finished; this is its {chosen} checkpoint so far"))
-
-
-def use_run(job: Job, send: Send) -> dict[str, Any]:
-    """Do the work of such a job in this worker; return the result."""
-    result: dict[str, Any] = import_module(KINDS[job.kind]).run_job(job, send)
-    return result

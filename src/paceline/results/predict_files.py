@@ -16,6 +16,7 @@ from paceline.errors import UserError
 from paceline.formats import image_folder as pictures
 from paceline.job import Job
 from paceline.messages import Predictions, Send
+from paceline.requests import PredictRequest
 
 if TYPE_CHECKING:
     from paceline.results.predictor import Predictor
@@ -65,19 +66,18 @@ def _images_in(folder: str) -> list[str]:
     return files
 
 
-def run_job(job: Job, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: PredictRequest, send: Send) -> dict[str, Any]:
     """Predict files in a worker: several batches at a time, sent in the order of the files."""
     from paceline.engines import devices
     from paceline.results.predictor import load_predictor
 
-    files, top = job.request["files"], job.request["top"]
+    files = request.files
     # `in_a_worker` has asked whether the code is trusted
-    checkpoint, views = job.request["checkpoint"], job.request.get("views", "none")
-    predictor = load_predictor(job.run.run_dir, checkpoint, True, views)
+    predictor = load_predictor(job.run.run_dir, request.checkpoint, True, request.views)
     size, faults = predictor.batch_size, 0
 
     def predict(start: int) -> list[Prediction]:
-        return _predict_files(predictor, files[start : start + size], top)
+        return _predict_files(predictor, files[start : start + size], request.top)
 
     with ThreadPoolExecutor(devices.configure_inference(job.experiment)) as pool:
         for predictions in pool.map(predict, range(0, len(files), size)):

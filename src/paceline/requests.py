@@ -1,0 +1,89 @@
+"""What a worker can do besides training: one dataclass for each kind of request, and who does it.
+
+A request crosses processes inside a `Job`. Its `kind` tells the classes apart in JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.experiment.views import Views
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+    from paceline.messages import Send
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Evaluate a checkpoint of a run."""
+
+    checkpoint: str = "best"
+    data_dir: str = ""
+    """Where the data is now. Empty means where the training found it."""
+    split: str = "test"
+    views: Views = "none"
+    top_k: tuple[int, ...] = ()
+    examples: str = ""
+    """File for the label and probabilities of each example. Empty writes none."""
+    kind: Literal["evaluate"] = "evaluate"
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """Predict the classes of image files."""
+
+    files: tuple[str, ...]
+    checkpoint: str = "best"
+    top: int = 5
+    views: Views = "none"
+    kind: Literal["predict"] = "predict"
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """Export the model of a run."""
+
+    out: str
+    to: str
+    serving: bool = True
+    checkpoint: str = "best"
+    views: Views = "none"
+    kind: Literal["export"] = "export"
+
+
+@dataclass(frozen=True)
+class DescribeRequest:
+    """Return every derived number of a training without training (`--dry-run`)."""
+
+    kind: Literal["describe"] = "describe"
+
+
+@dataclass(frozen=True)
+class RelayRequest:
+    """Start the workers on a Ray cluster, and pass on their messages."""
+
+    kind: Literal["relay"] = "relay"
+
+
+UseRun = EvaluateRequest | PredictRequest | ExportRequest
+"""What uses a trained run. It has nothing to save when it is interrupted."""
+Request = EvaluateRequest | PredictRequest | ExportRequest | DescribeRequest | RelayRequest
+
+ANSWERS = {
+    "evaluate": "paceline.results.evaluate",
+    "predict": "paceline.results.predict_files",
+    "export": "paceline.results.export",
+    "describe": "paceline.describe",
+}
+"""Kind of a request -> the module whose `answer(job, request, send)` returns the result."""
+
+
+def answer(job: Job, send: Send) -> dict[str, Any]:
+    """Do in this worker what the job's request asks for, and return the result."""
+    assert job.request is not None
+    module = import_module(ANSWERS[job.request.kind])
+    result: dict[str, Any] = module.answer(job, job.request, send)
+    return result
