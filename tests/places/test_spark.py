@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -392,9 +393,22 @@ def test_a_command_that_was_stopped_gives_executors_their_time_when_it_goes_on(
     monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
     monkeypatch.setattr(slots, "count_slots", lambda context: next(seen))
     monkeypatch.setattr(slots, "_expected_executors", lambda context: 2)
-    monkeypatch.setattr(slots, "_is_local", lambda context: False)
+    monkeypatch.setattr(slots, "is_local", lambda context: False)
     slots.wait_for_slots(None, "--workers 2", 2, 120.0, lambda text: None)
     assert now[0] >= 3600
+
+
+def test_pyspark_has_the_private_names_that_paceline_uses() -> None:
+    """If an upgrade removes one, `places.spark.session` is the only file to change."""
+    from pyspark import SparkContext, java_gateway
+
+    assert SparkContext._active_spark_context is None
+    assert hasattr(SparkContext, "_gateway")
+    assert "_jsc" in inspect.getsource(SparkContext)
+    assert list(inspect.signature(java_gateway.launch_gateway).parameters) == [
+        "conf",
+        "popen_kwargs",
+    ]
 
 
 def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:

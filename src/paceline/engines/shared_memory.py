@@ -1,10 +1,9 @@
-"""The sum over the replicas of workers on one machine, through memory that they share.
+"""The sum over the replicas of workers on one machine, through shared memory.
 
-The parent gives each worker the memory and a socket to every other one
-(`places.local`). Each
+The parent gives each worker the memory and a socket to every other one (`places.local`). Each
 worker writes the sums of its subtrees there, adds up one shard of all of them, and reads the shards
 of the others. It costs a few copies in memory, where TensorFlow's collectives send messages. The
-additions are those of `exchange`, in the tree's order, so the bits are the same.
+additions are those of `pairs`, in the tree's order, so the bits are the same.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from rich.console import Console
 from paceline.errors import UserError
 from paceline.formats.pool import Tick
 from paceline.job import Spark
-from paceline.places.spark.session import explain_failure, spark_context
-from paceline.places.spark.slots import count_slots, wait_for_slots
+from paceline.places.spark.session import count_slots, explain_failure, spark_context
+from paceline.places.spark.slots import wait_for_slots
 from paceline.storage.progress_bar import late_bar
 
 if TYPE_CHECKING:

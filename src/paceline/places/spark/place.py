@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Send, Warn
-from paceline.places.spark.session import spark_context
-from paceline.places.spark.slots import SETTLED_S, count_slots, wait_for_slots
+from paceline.places.spark.session import count_slots, spark_context
+from paceline.places.spark.slots import SETTLED_S, wait_for_slots
 from paceline.places.supervise.failures import RoomForFewer
 from paceline.places.supervise.open_place import OpenPlace
 from paceline.runs.folder import RunFolder

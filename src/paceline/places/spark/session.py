@@ -1,7 +1,7 @@
-"""Spark for a command: the context that already runs, that of spark-submit, or a new one.
+"""Spark for a command: the context that already runs, the one of spark-submit, or a new one.
 
 It also ships this package to the executors. `place` uses it for training, `jobs` for many small
-jobs. Imports no TensorFlow.
+jobs. What Paceline uses of PySpark's private API is here only. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -161,6 +161,21 @@ def check_java() -> None:
         raise UserError(
             f"{program} is Java {version[1] if version else 'of an unknown version'}; {advice}"
         )
+
+
+def count_slots(context: SparkContext) -> tuple[int, int]:
+    """Return how many tasks can run at once, as Spark counts for a barrier stage, and executors."""
+    if context._jsc is None:
+        raise UserError("the Spark session was stopped; run the command again to continue")
+    scala = context._jsc.sc()
+    slots = scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile())
+    is_driver_counted = not is_local(context)
+    return slots, scala.getExecutorMemoryStatus().size() - is_driver_counted
+
+
+def is_local(context: SparkContext) -> bool:
+    """Return whether tasks run in the driver's own Java: then there is nothing to wait for."""
+    return re.match(r"local(\[|$)", context.master) is not None
 
 
 def explain_failure(error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""How many tasks a Spark cluster can run at once, and the wait until there are enough slots."""
+"""Waits until a Spark cluster can run enough tasks at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
+from paceline.places.spark.session import count_slots, is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 SETTLED_S = 10.0
-"""If no executor comes for so long, no more are expected, unless the cluster says how many."""
+"""If no executor comes for this long, no more are expected, unless the cluster says how many."""
 WARN_EVERY_S = 10.0
 
 
@@ -42,7 +43,7 @@ def wait_for_slots(
             return
         if (slots, executors) != seen:
             seen, changed = (slots, executors), now
-        settled = _is_local(context) or now - changed > settled_s
+        settled = is_local(context) or now - changed > settled_s
         if (executors >= expected and settled) or now - began > timeout_s:
             cpus = context.getConf().get("spark.task.cpus", "1")
             raise UserError(
@@ -53,21 +54,6 @@ def wait_for_slots(
             warned = now
             warn(f"waiting for Spark: {slots} slots of {wanted}, {executors} executors")
         time.sleep(0.2)
-
-
-def count_slots(context: SparkContext) -> tuple[int, int]:
-    """Return how many tasks can run at once, as Spark counts for a barrier stage, and executors."""
-    if context._jsc is None:
-        raise UserError("the Spark session was stopped; run the command again to continue")
-    scala = context._jsc.sc()
-    slots = scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile())
-    is_driver_counted = not _is_local(context)
-    return slots, scala.getExecutorMemoryStatus().size() - is_driver_counted
-
-
-def _is_local(context: SparkContext) -> bool:
-    """Return whether tasks run in the driver's own Java: then there is nothing to wait for."""
-    return re.match(r"local(\[|$)", context.master) is not None
 
 
 def _expected_executors(context: SparkContext) -> int:
