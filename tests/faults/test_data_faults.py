@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from test_data_sources import write_binary, write_pickles
-from test_passing_faults import write_data
 
 from image_folders import convert_here
 from in_process import paceline_here
@@ -33,6 +32,7 @@ from paceline.formats.check import check
 from paceline.formats.reading import explain
 from paceline.runs.folder import RunFolder
 from paceline.storage import files, retry
+from small_images import write_images
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def write_arrays(folder: Path) -> None:
 
 def write_linked_pictures(folder: Path) -> None:
     """Links, so that also the entries of a folder must be looked at."""
-    write_data(folder / ".kept", "pictures")
+    write_images(folder / ".kept", "pictures")
     for name in ("train", "val"):
         for kind in (folder / ".kept" / name).iterdir():
             (folder / name / kind.name).mkdir(parents=True)
@@ -61,7 +61,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "cifar100": lambda folder: write_pickles(folder, "cifar100"),
     "arrays": write_arrays,
     "pictures": write_linked_pictures,
-    "tfrecord": lambda folder: write_data(folder, "tfrecord"),
+    "tfrecord": lambda folder: write_images(folder, "tfrecord"),
 }
 
 
@@ -184,7 +184,7 @@ def test_a_batch_whose_files_cannot_be_read_fails_with_what_may_pass(
     tmp_path: Path, kind: str, fault: str
 ) -> None:
     folder = tmp_path / "data"
-    write_data(folder, kind)
+    write_images(folder, kind)
     source = build_source(Data(source=kind, dir=str(folder), image_size=8))
     file = folder / ("train/class0/0.png" if kind == "pictures" else "train-00000-of-00001")
     read = tf.function(source.train.read)
@@ -206,7 +206,7 @@ def test_a_batch_whose_files_cannot_be_read_fails_with_what_may_pass(
 
 
 def test_a_conversion_leaves_out_no_image_because_the_disk_fails(tmp_path: Path) -> None:
-    write_data(tmp_path / "data", "pictures")
+    write_images(tmp_path / "data", "pictures")
     mend = break_file(tmp_path / "data" / "train" / "class0" / "2.png")
     with pytest.raises(PassingFault, match=r"2\.png: Input/output error"):
         convert_here(tmp_path / "data", tmp_path / "records")

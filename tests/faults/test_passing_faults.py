@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers import paceline, result_of
+from helpers import paceline, program, result_of, wait_until
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.runs.checkpoints import Checkpoints, newest_variables
 from paceline.storage import retry
+from small_images import write_images
 
 LAYOUT = StateLayout({"params": (("a", (3,)),)})
 
@@ -63,9 +64,8 @@ def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_read(
     checkpoints.save(some_state(1))
     newest = checkpoints.save(some_state(2))
     failures = fail(monkeypatch, newest, code, times=3)
-    found = checkpoints.latest()
-    assert found is not None
-    assert (found.step, len(failures)) == (2, 3)
+    assert checkpoints.latest().step == 2
+    assert len(failures) == 3
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
@@ -81,36 +81,23 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
         checkpoints.load(2)
 
 
-def test_a_best_checkpoint_that_is_gone_for_a_moment_is_not_pruned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoints = Checkpoints(tmp_path, LAYOUT, keep=1)
-    best = checkpoints.save(some_state(1), metric=0.9)
-    with monkeypatch.context() as patch:
-        fail(patch, best, errno.ENOENT)
-        checkpoints.save(some_state(2), metric=0.5)
-    found = checkpoints.best()
-    assert found is not None
-    assert found.step == 1
-
-
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
 def test_the_best_checkpoint_is_neither_pruned_nor_passed_over_if_it_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     checkpoints = Checkpoints(tmp_path, LAYOUT, keep=1)
     best = checkpoints.save(some_state(1), metric=0.9)
     with monkeypatch.context() as patch:
-        fail(patch, best, errno.EIO)
+        fail(patch, best, code)
         for step in (2, 3, 4):
             checkpoints.save(some_state(step), metric=0.5)
-        with pytest.raises(PassingFault, match="step-00000001"):
-            checkpoints.best()
+        if code == errno.EIO:
+            with pytest.raises(PassingFault, match="step-00000001"):
+                checkpoints.best()
     assert best.exists()
-    found = checkpoints.best()
-    assert found is not None
-    assert found.step == 1
     checkpoints.save(some_state(5), metric=0.5)
     assert checkpoints.steps() == [1, 5]
+    assert checkpoints.best().step == 1
 
 
 def test_a_checkpoint_that_a_training_removes_meanwhile_is_replaced_by_newer_ones(
@@ -127,9 +114,7 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_replaced_by_newer_one
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_late)
-    found = checkpoints.latest()
-    assert found is not None
-    assert found.step == 2
+    assert checkpoints.latest().step == 2
 
 
 def test_weights_to_start_from_are_verified(tmp_path: Path) -> None:
@@ -150,9 +135,7 @@ def test_a_flipped_metric_never_makes_another_checkpoint_the_best(tmp_path: Path
     path = checkpoints.save(some_state(1), metric=0.125)
     checkpoints.save(some_state(2), metric=0.5)
     path.write_bytes(path.read_bytes().replace(b'"0.125"', b'"0.925"'))
-    found = checkpoints.best()
-    assert found is not None
-    assert found.step == 2
+    assert checkpoints.best().step == 2
 
 
 class FullDisk:
@@ -188,44 +171,6 @@ def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
     kept.start()
     assert enough.wait(10)
     kept.stop()
-
-
-@pytest.mark.parametrize(("value", "kept"), [(1.0, 3), (np.nan, -1), (np.inf, -1)])
-def test_a_state_that_is_not_finite_is_not_kept_from_memory(
-    tmp_path: Path, value: float, kept: int
-) -> None:
-    from paceline.experiment.experiment import Experiment
-    from paceline.job import Job
-    from paceline.messages import Kept, Message
-    from paceline.runs.folder import RunFolder
-    from paceline.runs.survivor import Survivor
-
-    run, sent = RunFolder(tmp_path / "run"), list[Message]()
-    run.lock()
-    run.checkpoints.mkdir(exist_ok=True)
-    survivor = Survivor(sent.append)
-    core = SimpleNamespace(layout=LAYOUT)
-    survivor._training = SimpleNamespace(job=Job(Experiment()), core=core)  # type: ignore[assignment]
-    survivor._run, survivor._state = run, some_state(3)
-    survivor._state.vectors["params"][0] = value
-    survivor.answer({"request": "keep", "lease": 1})
-    assert sent == [Kept(kept)]
-    assert len(list(run.checkpoints.iterdir())) == (kept == 3)
-
-
-def test_a_full_disk_is_reported_though_the_log_is_on_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from paceline import worker_process as main
-    from paceline.experiment.experiment import Experiment
-    from paceline.job import Job
-    from paceline.messages import Error, Message
-    from paceline.runs.survivor import Survivor
-
-    monkeypatch.setattr("sys.stderr", FullDisk())
-    sent, error = list[Message](), UserError("the disk is full")
-    assert main._report(error, Job(Experiment()), sent.append, Survivor(sent.append)) == 2
-    assert sent == [Error("the disk is full")]
 
 
 def test_a_full_disk_says_how_much_is_needed_and_free(
@@ -281,36 +226,10 @@ def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
     assert "Stale file handle" in failed.note
 
 
-def write_data(folder: Path, kind: str) -> None:
-    from PIL import Image
-
-    from paceline.formats.tfrecord import example
-    from paceline.formats.tfrecord.frames import framed
-
-    images = []
-    for number in range(8):
-        place = folder / ("val" if number > 5 else "train") / f"class{number % 2}"
-        place.mkdir(parents=True, exist_ok=True)
-        pixels = np.full((9, 9, 3), number, np.uint8)
-        Image.fromarray(pixels).save(place / f"{number}.png")
-        images.append((place / f"{number}.png").read_bytes())
-    if kind == "tfrecord":
-        for path in sorted(folder.rglob("*"), reverse=True):
-            path.unlink() if path.is_file() else path.rmdir()
-        records = [
-            framed(example.encode({"image/encoded": image, "image/class/label": number % 2}))
-            for number, image in enumerate(images)
-        ]
-        (folder / "train-00000-of-00001").write_bytes(b"".join(records))
-        (folder / "validation-00000-of-00001").write_bytes(b"".join(records))
-
-
 @pytest.mark.timeout(200)
 def test_a_finished_run_with_a_damaged_result_computes_it_anew(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
     shutil.copytree(uninterrupted, tmp_path / "run")
     whole = result_of(tmp_path / "run")
     text = (tmp_path / "run" / "result.json").read_text()
@@ -328,9 +247,7 @@ def test_a_finished_run_with_a_damaged_result_computes_it_anew(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seconds", [2.0, 25.0])
 def test_a_training_survives_data_that_are_gone_for_a_while(tmp_path: Path, seconds: float) -> None:
-    from helpers import program, wait_until
-
-    write_data(tmp_path / "data", "tfrecord")
+    write_images(tmp_path / "data", "tfrecord")
     flags = (
         *("--data.source", "tfrecord", "--data.dir", "data", "--data.image-size", "8"),
         *("--global-batch-size", "4", "--replicas", "2", "--steps", "400", "--model.width", "8"),

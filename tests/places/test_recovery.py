@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import queue
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from paceline.experiment.experiment import Experiment
+from paceline.job import Job
 from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Advanced, Held, Kept, Message, Piece
@@ -16,6 +19,8 @@ from paceline.places.supervise import recovery
 from paceline.places.supervise.process import Inbox
 from paceline.places.supervise.recovery import keep_newest
 from paceline.runs.checkpoints import Checkpoints
+from paceline.runs.folder import RunFolder
+from paceline.runs.survivor import Survivor as WorkerSurvivor
 from paceline.storage.lock import FileLock
 
 LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})
@@ -106,13 +111,31 @@ def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(run: Pat
     assert not list((run / "checkpoints").iterdir())
 
 
-def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "kept"), [(1.0, 3), (np.nan, -1), (np.inf, -1)])
+def test_a_state_that_is_not_finite_is_not_kept(tmp_path: Path, value: float, kept: int) -> None:
+    folder, sent = RunFolder(tmp_path), list[Message]()
+    folder.lock()
+    folder.checkpoints.mkdir(exist_ok=True)
+    survivor, core = WorkerSurvivor(sent.append), SimpleNamespace(layout=LAYOUT)
+    survivor._offer = Job(Experiment()), core, None, folder
+    survivor._state = some_state(3)
+    survivor._state.vectors["params"][0] = value
+    survivor.answer({"request": "keep", "lease": 1})
+    assert sent == [Kept(kept)]
+    assert len(list(folder.checkpoints.iterdir())) == (kept == 3)
+
+
+def some_state(step: int, tails: np.ndarray | None = None) -> State:
     vectors = {"params": np.arange(6, dtype=np.float32), "stats": np.ones(2, np.float32)}
+    return State(step, vectors) if tails is None else State(step, vectors, tails)
+
+
+def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -> None:
     tails = np.random.default_rng(0).random([3, len(Tail)], np.float32)
     checkpoints = Checkpoints(tmp_path, LAYOUT)
-    checkpoints.save(State(4, vectors))
+    checkpoints.save(some_state(4))
     assert len(checkpoints.latest().tails) == 0
-    checkpoints.save(State(7, vectors, tails))
+    checkpoints.save(some_state(7, tails))
     found = checkpoints.latest()
     assert found.step == 7
     assert np.array_equal(found.tails, tails)

@@ -1,0 +1,30 @@
+"""Eight small images of two classes, as a folder or as TFRecords. Not a test itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.frames import framed
+
+
+def write_images(folder: Path, kind: str) -> None:
+    images = []
+    for number in range(8):
+        own = folder / ("val" if number > 5 else "train") / f"class{number % 2}"
+        own.mkdir(parents=True, exist_ok=True)
+        pixels = np.full((9, 9, 3), number, np.uint8)
+        Image.fromarray(pixels).save(own / f"{number}.png")
+        images.append((own / f"{number}.png").read_bytes())
+    if kind == "tfrecord":
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        records = [
+            framed(example.encode({"image/encoded": image, "image/class/label": number % 2}))
+            for number, image in enumerate(images)
+        ]
+        (folder / "train-00000-of-00001").write_bytes(b"".join(records))
+        (folder / "validation-00000-of-00001").write_bytes(b"".join(records))
