@@ -14,15 +14,15 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from paceline import loop
+from paceline.chief import ChiefRun
 from paceline.engines import devices
 from paceline.engines.table import connect
+from paceline.follower import FollowerRun
 from paceline.job import Job
 from paceline.loop import Action, Outcome
 from paceline.maths.metrics import recovered_block
 from paceline.messages import Send, Working
 from paceline.runs.actions import StopAt, StopOnRequest
-from paceline.runs.chief import ChiefRun
-from paceline.runs.follower import FollowerRun
 from paceline.runs.survivor import Survivor
 from paceline.storage.data_cache import bring_data
 

@@ -1,7 +1,7 @@
 """The process of one worker.
 
 It reads its job from standard input, sends messages to its parent as lines of JSON, and ends when
-its parent does. What it does for the job is in `compose`.
+its parent does. Most jobs are trainings: see `worker`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
+from threading import Event
 
 from paceline.descendants import MARK, end_descendants
+from paceline.engines.devices import import_tensorflow
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
-from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Send, to_line
-from paceline.requests import UseRun
+from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Send, to_line
+from paceline.requests import RelayRequest, UseRun, answer
 from paceline.runs.survivor import Survivor
 from paceline.storage.files import to_log
-from paceline.worker_compose import run_job
+from paceline.worker import run_worker
 
 ALIVE_EVERY_S = 1.0
 READ_BYTES_PER_S = 20e6
@@ -52,14 +55,31 @@ def main() -> int:
     return code
 
 
-def run(job: Job, send: Send, stop: threading.Event, survivor: Survivor) -> int:
+def run(job: Job, send: Send, stop: Event, survivor: Survivor) -> int:
     """Do the work of the job, report an error to the parent, and return the exit code."""
     with ExitStack() as at_end:
         try:
-            stopped = run_job(job, send, stop, survivor, at_end)
+            stopped = _do(job, send, stop, survivor, at_end)
         except Exception as error:
             return _report(error, job, send, survivor)
     return 128 + signal.SIGTERM if stopped else 0
+
+
+def _do(job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack) -> bool:
+    """Do what the job asks for; return whether a SIGTERM to any of the workers stopped it."""
+    if isinstance(job.request, RelayRequest):
+        return bool(import_module("paceline.places.ray").relay(job, send, stop))
+    if job.request is not None:
+        send(Result(answer(job, send)))
+    elif job.cluster.role == "evaluator":
+        return bool(import_module("paceline.extras.evaluator").watch(job, send, stop))
+    elif job.cluster.serves:
+        import_tensorflow(job)
+        import_module("paceline.engines_more.parameter_server.serve").serve(job)
+    else:
+        outcome = run_worker(job, send, stop, survivor, at_end)
+        return outcome is not None and (stop.is_set() or outcome.stop_requested)
+    return False
 
 
 def _open_pipe() -> Send:
@@ -122,9 +142,8 @@ def _to_user_error(error: Exception) -> UserError | None:
     """Return the error as one that a person can correct, also if TensorFlow raised it."""
     if isinstance(error, UserError) or "tensorflow" not in sys.modules:
         return error if isinstance(error, UserError) else None
-    from paceline.formats.reading import explain
-
-    return explain(error)
+    explained: UserError | None = import_module("paceline.formats.reading").explain(error)
+    return explained
 
 
 def _lost_another_worker(error: Exception) -> bool:

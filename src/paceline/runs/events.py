@@ -25,8 +25,8 @@ from paceline.storage.files import explained
 from paceline.storage.layout import last_event_number
 
 if TYPE_CHECKING:
+    from paceline.chief import ChiefRun
     from paceline.loop import Action
-    from paceline.runs.chief import ChiefRun
 
 DRAWN_CLASSES = 40
 """Confusion matrices of more classes are too large to read; the report has the top mistakes."""

@@ -14,8 +14,8 @@ from paceline.maths.metrics import BlockResult, scalars
 from paceline.runs.actions import TrainingFailed
 
 if TYPE_CHECKING:
+    from paceline.chief import ChiefRun
     from paceline.loop import Action
-    from paceline.runs.chief import ChiefRun
 
 UserFunction = Callable[[int, dict[str, float]], None]
 """(steps done, numbers of the block and of the evaluation after it, by name) -> None"""

@@ -18,8 +18,8 @@ from paceline.storage.files import write_json
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
+    from paceline.chief import ChiefRun
     from paceline.loop import Action
-    from paceline.runs.chief import ChiefRun
 
 FILES = ("config.json", "metrics.jsonl", "result.json", "evaluation.npz", "starts.jsonl")
 """Files of the run that trackers get at the end."""
