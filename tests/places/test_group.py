@@ -84,6 +84,17 @@ def test_workers_save_after_the_first_signal_and_are_killed_by_the_second(
         assert group.workers[0].signals == sent
 
 
+def test_the_error_of_a_listener_counts_even_if_the_worker_then_fails() -> None:
+    def refuse(message: Message) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    with (
+        group_of((STARTED, -signal.SIGTERM)) as group,
+        pytest.raises(BrokenPipeError, match="nobody reads"),
+    ):
+        group.run(refuse)
+
+
 def test_a_replaced_worker_of_parameter_servers_does_not_end_the_others() -> None:
     job = Job(Experiment(), Place(ps=1, max_restarts=1))
     addresses, ps = ("a:1", "b:1"), ("c:1",)

@@ -1,9 +1,8 @@
 """One pod of an Indexed Job on Kubernetes, with a headless service and no operator.
 
-Kubernetes tells a pod its number (JOB_COMPLETION_INDEX) and gives it the host name
-<something>-<number>. The manifest adds the name of the headless service and the number of pods
-(deploy/indexed-job). A JobSet and a TrainJob of the Kubeflow Trainer name their pods in the same
-way.
+Kubernetes gives a pod its number (JOB_COMPLETION_INDEX) and the host name <something>-<number>. The
+manifest adds the name of the headless service and the number of pods (deploy/indexed-job). A JobSet
+and a TrainJob of the Kubeflow Trainer name their pods in the same way.
 """
 
 from __future__ import annotations

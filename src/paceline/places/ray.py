@@ -1,8 +1,8 @@
-"""Workers on a Ray cluster. One process here is the driver: it alone talks to Ray.
+"""Workers on a Ray cluster. One process of this machine is the driver: only it connects to Ray.
 
-With the exchange `object-store` the driver is also the chief. With `collective`, actors only place
-TensorFlow workers in the cluster, and the driver relays their messages. The driver is started again
-from the last checkpoint if it fails.
+With the exchange `object-store`, the driver is also the chief. With `collective`, actors only run
+TensorFlow workers on the nodes, and the driver relays their messages. If the driver fails, it is
+started again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RayPlace(OpenPlace):
 
 
 def relay(job: Job, send: Send, stop: threading.Event) -> bool:
-    """Place the workers, and pass their messages to `send` until they end.
+    """Start the workers in the cluster, and pass their messages to `send` until they end.
 
     Stops them when `stop` is set; returns whether it was.
     """
@@ -74,7 +74,7 @@ def relay(job: Job, send: Send, stop: threading.Event) -> bool:
     from paceline.engines_more.object_store.ray_cluster import connect_to_ray
 
     connect_to_ray(job)
-    hosts = _place_hosts(job)
+    hosts = _start_hosts(job)
     addresses = ray.get([host.address.remote() for host in hosts])
     jobs = _build_worker_jobs(job, tuple(addresses))
     runs = [host.run.remote(each.to_json()) for host, each in zip(hosts, jobs, strict=True)]
@@ -91,7 +91,7 @@ def relay(job: Job, send: Send, stop: threading.Event) -> bool:
             reason = str(error).splitlines()[0]
             raise RuntimeError(f"a worker's node or actor is gone: {reason}") from error
         if failed:
-            # for a moment, because the error of another worker may explain this one
+            # wait a moment: the error of a different worker may explain this one
             done, _ = ray.wait(runs, num_returns=len(runs), timeout=1.0)
             outcomes = ((addresses[runs.index(each)], ray.get(each)) for each in done)
             _raise_first(dict(outcomes))
@@ -111,7 +111,7 @@ def _build_worker_jobs(job: Job, addresses: tuple[str, ...]) -> list[Job]:
 
 
 def _call(host: Any, method: str) -> Any:
-    """Call a method of a host that answers while `run` is under way."""
+    """Call a method that a host answers while its `run` continues."""
     import ray
 
     return ray.get(getattr(host, method).options(concurrency_group="control").remote())
@@ -138,10 +138,10 @@ def _raise_first(outcomes: dict[str, Error | Crash | None]) -> None:
             raise RuntimeError(f"the worker at {address} failed: {outcome.text}")
 
 
-def _place_hosts(job: Job) -> list[Any]:
-    """Return an actor for each worker, or fewer if fewer find a place.
+def _start_hosts(job: Job) -> list[Any]:
+    """Return an actor for each worker, or fewer if Ray can schedule only these.
 
-    The chief's is beside the driver where there is room, because it writes the run folder.
+    If there is room, the chief's actor is on the driver's node, because it writes the run folder.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -156,12 +156,12 @@ def _place_hosts(job: Job) -> list[Any]:
     proof = RunFolder(job.run.run_dir).path / f"{DRIVER_FILE}{os.getpid()}"
     proof.touch()
     sees = {host.sees.remote(str(proof.resolve())): host for host in hosts}
-    began, placed = time.monotonic(), list[Any]()
-    while len(placed) < len(hosts) and time.monotonic() - began < (
-        PLACED_S if placed else 0.9 * job.place.start_timeout
+    began, scheduled = time.monotonic(), list[Any]()
+    while len(scheduled) < len(hosts) and time.monotonic() - began < (
+        PLACED_S if scheduled else 0.9 * job.place.start_timeout
     ):
-        placed, _ = ray.wait(list(sees), num_returns=len(sees), timeout=0.5)
-    usable = [host for reference, host in sees.items() if reference in placed]
+        scheduled, _ = ray.wait(list(sees), num_returns=len(sees), timeout=0.5)
+    usable = [host for reference, host in sees.items() if reference in scheduled]
     if chief not in usable:
         raise UserError(
             f"the chief got no {needs(resources)} from the Ray cluster; free some, or ask for less"
@@ -178,7 +178,7 @@ def _check_run_folder(job: Job, proof: Path, chief_sees_it: Any) -> None:
 
     if not is_remote(job.run.run_dir) and not ray.get(chief_sees_it):
         raise UserError(
-            "the chief found no place beside the driver, and its node does not see "
+            "the chief does not run on the driver's node, and its own node does not see "
             f"{proof.parent.resolve()}; give a --run-dir that all nodes see, "
             "or --ray.exchange object-store"
         )
@@ -189,7 +189,7 @@ class Host:
     """An actor that runs one TensorFlow worker on its node. The worker ends with it."""
 
     def __init__(self, folder: str) -> None:
-        # relative paths mean the same as for the driver, if its folder can be seen
+        # relative paths start at the driver's folder if this node sees it
         with suppress(OSError):
             os.chdir(folder)
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()

@@ -98,7 +98,7 @@ def task_addresses(environment: Mapping[str, str]) -> list[str]:
 
 
 def _first_port(environment: Mapping[str, str]) -> int:
-    """Return the port of a step's first task on each host. Other steps have other ports."""
+    """Return the port of a step's first task on each host. Each step has its own port range."""
     job, step = number(environment, "SLURM_JOB_ID"), number(environment, "SLURM_STEP_ID")
     return FIRST_PORT + (job * STEPS_PER_JOB + step) % NUM_STEPS * PORTS_PER_STEP
 
@@ -120,7 +120,7 @@ def _seats(environment: Mapping[str, str]) -> list[tuple[int, int]]:
 
 
 def check_identity(environment: Mapping[str, str]) -> None:
-    """Raise UserError if this task has the number of another one."""
+    """Raise UserError if this task has the number of a different task."""
     seats, task = _seats(environment), number(environment, "SLURM_PROCID")
     own = number(environment, "SLURM_NODEID"), number(environment, "SLURM_LOCALID")
     if task >= len(seats) or seats[task] != own:
@@ -144,7 +144,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def _node_addresses(nodes: str) -> dict[str, str]:
-    """Return the address of each node by its name, as Slurm itself reaches it."""
+    """Return the address of each node by its name, through which Slurm itself reaches it."""
     pairs = re.findall(r"NodeName=(\S+).*?NodeAddr=(\S+)", _show("node", nodes, "--oneliner"))
     return dict(pairs)
 
@@ -166,7 +166,7 @@ def _show(what: str, nodes: str, *options: str) -> str:
 
 
 def _share_gpus(environment: Any) -> None:
-    """Give each task of a node its share, if Slurm shows all GPUs of the node to all tasks."""
+    """If Slurm shows all GPUs of a node to all of its tasks, give each task its own GPUs."""
     visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
     here = per_node[number(environment, "SLURM_NODEID")]

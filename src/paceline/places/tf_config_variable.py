@@ -1,4 +1,4 @@
-"""The environment variable TF_CONFIG -> Cluster. No other code knows the format of the variable."""
+"""Parses the environment variable TF_CONFIG. No other code knows its format."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from paceline.errors import UserError
 from paceline.experiment.application_names import is_application
 from paceline.experiment.user_code import SAVED_MODEL
 from paceline.job import Job, Run
-from paceline.messages import Message, Send, Warn
+from paceline.messages import Send, Warn
 from paceline.requests import UseRun
 
 if TYPE_CHECKING:
@@ -58,23 +58,11 @@ def in_a_worker(
     handle, log = tempfile.mkstemp(prefix=f"paceline-{request.kind}-", suffix=".log")
     os.close(handle)
     group = Group([LocalWorker(job, Path(log))])
-    errors: list[Exception] = []
-
-    def listen_and_note_errors(message: Message) -> None:
-        try:
-            listen(message)
-        except Exception as error:  # such as a closed standard output
-            errors.append(error)
-            raise
-
     try:
         with forwarded_signals(group), group:
-            outcome = group.run(listen_and_note_errors)
+            outcome = group.run(listen)
     except WorkerFailed:
-        if not errors:
-            raise
-        os.unlink(log)
-        raise errors[0] from None
+        raise
     except BaseException:
         os.unlink(log)
         raise

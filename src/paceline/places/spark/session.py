@@ -44,10 +44,10 @@ DEFAULTS = {
     # `slots` has counted before; Spark itself would wait for ten minutes
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
-    "spark.stage.maxConsecutiveAttempts": "1",  # `restarts` starts it again from its checkpoint
+    "spark.stage.maxConsecutiveAttempts": "1",  # `launch` starts it again from its checkpoint
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings of a session that is started here, unless --spark.conf has others."""
+"""Settings of a session that is started here. Those of --spark.conf take precedence."""
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def is_local(context: SparkContext) -> bool:
 
 
 def explain_failure(error: Exception) -> Exception:
-    """Return Spark's pages of traces as the one line that a person needs."""
+    """Return the one line of Spark's pages of traces that a person needs."""
     text = str(getattr(error, "java_exception", None) or error)
     if known := re.search(r"paceline\.errors\.UserError: (.*)", text):
         return UserError(known[1])

@@ -1,9 +1,9 @@
 """One task of the barrier stage, on its executor: it starts a worker process.
 
-It checks the host, exchanges addresses with the other tasks, and passes messages and log to the
-driver, signals and requests to the worker. It decides nothing: the driver watches all workers. A
-worker ends when its task does, and a task when its driver is gone, so nothing is left on any
-executor.
+It checks the host and exchanges addresses with the other tasks. Then it passes messages and the log
+to the driver, and signals and requests to the worker. It decides nothing: the driver watches all
+workers. A worker ends when its task does, and a task when its driver is gone, so nothing is left on
+any executor.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Assignment:
     driver: tuple[str, int]
     secret: str
     folder: str
-    """The command's working folder: the start of relative paths, if the executor has it."""
+    """The command's working folder. Relative paths start there if the executor sees it."""
     proof: str
-    """A new file in the run folder, which only a host that shares the folder sees; or empty."""
+    """A new file in the run folder, which shows whether a host sees the folder; or empty."""
 
 
 def run_task(assignment: Assignment, _: Iterator[int]) -> Iterator[int]:
@@ -157,7 +157,7 @@ def _forward_commands(driver: Connection, process: subprocess.Popen[bytes]) -> N
 
 
 def _pass_on(messages: int, log: int, driver: Connection) -> None:
-    """Pass messages and log on until both have ended, the log before messages that came after it.
+    """Pass messages and log on until both have ended; the log comes before later messages.
 
     A driver that gets an error ends its tasks; the traceback in the log must be there by then.
     """
@@ -188,7 +188,7 @@ def _pass_log(log: int, driver: Connection) -> bool:
 
 
 def _environment(context: BarrierTaskContext) -> dict[str, str]:
-    """Return the environment of a worker: what Spark shipped, with absolute paths, and its GPUs."""
+    """Return the environment of a worker: absolute paths of what Spark shipped, and its GPUs."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
         MARK: new_mark(os.environ),

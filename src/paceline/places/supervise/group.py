@@ -101,7 +101,8 @@ class Group:
         """Pass messages to `listen` and yield them until every worker has ended well.
 
         Raises the first cause of a failure. If `listen` raises, the workers save and exit before
-        its error is raised; after StopIteration, `result` returns the result so far.
+        its error is raised, whatever they report; after StopIteration, `result` returns the result
+        so far.
         """
         error: Exception | None = None
         try:
@@ -115,6 +116,8 @@ class Group:
                     self._send_all(signal.SIGTERM)
                 yield message
         except (UserError, WorkerFailed) as failure:
+            if error and not isinstance(error, StopIteration):
+                raise error from failure
             self._after(failure)
             raise
         if error and not isinstance(error, StopIteration):
