@@ -19,7 +19,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from test_export import export
-from test_spark import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
 
 from helpers import paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
@@ -31,6 +30,7 @@ from paceline.results.evaluate import evaluate_run
 from paceline.results.predictor import Predictor, load_predictor
 from paceline.results.preprocessing import describe_preprocessing
 from paceline.runs.folder import RunFolder
+from spark_runs import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 REAL = Path(__file__).parents[3] / "shared/data/imagenette-mini"

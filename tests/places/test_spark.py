@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -13,80 +12,40 @@ import sys
 import threading
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from helpers import (
     SOON_S,
-    SUPPORT,
     TIMEOUT_S,
     WEIGHTS,
-    Ended,
     Program,
-    once_per_session,
     paceline,
     program,
     result_of,
     wait_until,
     write_own_code,
 )
-from paceline.errors import UserError
 from paceline.messages import from_line
 from paceline.places.spark import slots
-from paceline.places.spark.session import check_java
 from paceline.runs.folder import RunFolder
-
-pytest.importorskip("pyspark", reason="PySpark is not installed")
-try:
-    check_java()
-except UserError as reason:
-    pytest.skip(str(reason), allow_module_level=True)
-
-SPARK_TIMEOUT_S = (
-    2 * TIMEOUT_S
-)  # seven processes of Java and TensorFlow take their time to start on two busy cores
-pytestmark = pytest.mark.timeout(5 * TIMEOUT_S)
-SMALL = (
-    "spark.executor.memory=512m",
-    "spark.ui.enabled=false",
-    "spark.executorEnv.PACELINE_TEST_MARK={mark}",
+from spark_runs import (
+    OWN_PYTHON,
+    SMALL,
+    SPARK_TIMEOUT_S,
+    TWO_SLOTS,
+    digest_of,
+    on_spark,
+    spark_master,  # noqa: F401
+    train,
 )
-TWO_SLOTS = ("spark.cores.max=2", "spark.executor.cores=1")
 
-
-@pytest.fixture(scope="session")
-def master(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a cluster that all processes of pytest-xdist share; it ends with pytest."""
-
-    def make(folder: Path) -> None:
-        pid = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-        command = [sys.executable, str(SUPPORT / "spark_cluster.py"), str(folder), str(pid)]
-        cluster = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        wait_until(lambda: (folder / "url").exists() or cluster.poll() is not None)
-
-    return (once_per_session(tmp_path_factory, "spark-cluster", make) / "url").read_text()
-
-
-def on_spark(master: str, *conf: str) -> tuple[str, ...]:
-    return ("--on", "spark", "--spark.master", master, "--spark.conf", *SMALL, *conf)
-
-
-def train(folder: Path, name: str, *flags: str) -> Ended:
-    return paceline(
-        "train", "smoke", "--run-dir", name, *flags, cwd=folder, timeout_s=SPARK_TIMEOUT_S
-    )
-
-
-def digest_of(folder: Path, name: str, *flags: str) -> str:
-    ended = train(folder, name, *flags)
-    assert ended.code == 0, ended
-    return result_of(folder / name)["state_sha256"]
+pytestmark = pytest.mark.timeout(5 * TIMEOUT_S)
 
 
 @contextmanager
@@ -164,27 +123,20 @@ def test_two_tasks_under_a_small_driver_give_the_bits_of_one_process_though_an_e
 
 
 @pytest.mark.long
-def test_two_tasks_give_the_same_bits_as_one_process(
-    uninterrupted: Path, tmp_path: Path, master: str
+@pytest.mark.parametrize(
+    ("workers", "flags", "conf"),
+    [
+        ("2", (), TWO_SLOTS),
+        ("4", WEIGHTS, ("spark.cores.max=4", "spark.executor.cores=1")),
+        ("6", ("--replicas", "8", "--epochs", "1"), ()),
+    ],
+)
+def test_several_tasks_give_the_same_bits_as_one_process(
+    workers: str, flags: tuple[str, ...], conf: tuple[str, ...], tmp_path: Path, master: str
 ) -> None:
-    digest = digest_of(tmp_path, "run", "--workers", "2", *on_spark(master, *TWO_SLOTS))
-    assert digest == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-def test_six_tasks_give_the_same_bits_as_one_process(tmp_path: Path, master: str) -> None:
-    replicas = ("--replicas", "8", "--epochs", "1")
-    six = ("--workers", "6", *on_spark("local-cluster[2,3,512]"))
-    assert digest_of(tmp_path, "one", *replicas) == digest_of(tmp_path, "six", *replicas, *six)
-
-
-@pytest.mark.long
-def test_averaged_weights_give_the_same_bits_on_four_tasks_as_in_one_process(
-    averaged: Path, tmp_path: Path, master: str
-) -> None:
-    four = ("--workers", "4", *on_spark(master, "spark.cores.max=4", "spark.executor.cores=1"))
-    digest = digest_of(tmp_path, "four", *WEIGHTS, *four)
-    assert digest == result_of(averaged)["state_sha256"]
+    where = on_spark(master if conf else "local-cluster[2,3,512]", *conf)
+    one = digest_of(tmp_path, "one", *flags)
+    assert digest_of(tmp_path, "several", *flags, "--workers", workers, *where) == one
 
 
 @pytest.mark.long
@@ -515,227 +467,3 @@ def test_what_a_person_can_put_right_is_one_line(
     assert complaint in ended.err
     assert len(ended.err.splitlines()) == 1
     assert not (tmp_path / "run").exists()
-
-
-# conversion
-
-
-@pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Noise, which takes its time to decode; one of the files is no picture."""
-
-    def make(folder: Path) -> None:
-        noise = random.Random(5)
-        for number in range(400):
-            file = folder / "pictures" / f"class-{number % 3}" / f"{number}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.frombytes("RGB", (200, 200), noise.randbytes(120_000)).save(
-                file, compress_level=1
-            )
-        (folder / "pictures/class-1/bad.png").write_bytes(b"no picture")
-
-    return once_per_session(tmp_path_factory, "spark-pictures", make) / "pictures"
-
-
-CONVERSION = ("--split", "0.1", "--shards", "2", "--validation-shards", "1")
-
-
-def convert_and_disturb(
-    pictures: Path, folder: Path, where: tuple[str, ...], disturb: Callable[[int], None]
-) -> None:
-    """Convert on Spark, disturb a process that writes a shard, compare with one machine."""
-    assert paceline("data", "convert", str(pictures), "local", *CONVERSION, cwd=folder).code == 0
-    with program(
-        "data", "convert", str(pictures), "out", *CONVERSION, *where, cwd=folder
-    ) as running:
-        wait_until(
-            lambda: (
-                (writers := writers_of(running, folder / "out")) and (disturb(writers[0]) or True)
-            ),
-            SPARK_TIMEOUT_S,
-        )
-        ended = running.wait(SPARK_TIMEOUT_S)
-        running.wait_until_gone(30.0)
-    assert ended.code == 0, ended
-    assert contents(folder / "out") == contents(folder / "local")
-
-
-def writers_of(running: Program, out: Path) -> list[int]:
-    """Processes of Spark's that have an unfinished training shard open."""
-    if not list(out.glob(".train-*.tmp")):
-        return []
-    return [
-        pid
-        for pid in running.find("pyspark.daemon")
-        if any(".train-" in name for name in open_files(pid))
-    ]
-
-
-def open_files(pid: int) -> list[str]:
-    names = []
-    try:
-        for handle in os.listdir(f"/proc/{pid}/fd"):
-            names.append(os.readlink(f"/proc/{pid}/fd/{handle}"))
-    except OSError:
-        pass
-    return names
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Everything that is there, half-written files too."""
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file()
-    }
-
-
-@pytest.mark.long
-def test_a_conversion_whose_task_is_killed_once_writes_the_same_bytes_as_one_machine(
-    pictures: Path, tmp_path: Path, master: str
-) -> None:
-    convert_and_disturb(
-        pictures, tmp_path, on_spark(master, *TWO_SLOTS), lambda pid: os.kill(pid, signal.SIGKILL)
-    )
-    assert "train-00001-of-00002" in contents(tmp_path / "out")
-    assert "bad.png" in (tmp_path / "out" / "rejected.jsonl").read_text()
-
-
-@pytest.mark.long
-def test_a_shard_that_two_tasks_write_at_a_time_is_there_once(
-    pictures: Path, tmp_path: Path, master: str
-) -> None:
-    eager = (
-        "spark.speculation=true",
-        "spark.speculation.quantile=0.1",
-        "spark.speculation.multiplier=1.1",
-    )
-    eager += ("spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=100ms")
-    convert_and_disturb(
-        pictures,
-        tmp_path,
-        on_spark(master, *TWO_SLOTS, *eager),
-        lambda pid: os.kill(pid, signal.SIGSTOP),
-    )
-
-
-# prediction
-
-
-OWN_PYTHON = {"PYSPARK_PYTHON": sys.executable}
-PREDICT = """
-import json, os, sys
-import pyarrow.parquet
-from pyspark.sql import SparkSession
-import paceline.spark
-
-run, pictures, out = sys.argv[1:]
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-names = sorted(os.listdir(pictures))
-contents = [open(f"{pictures}/{name}", "rb").read() for name in names]
-numbers = [None if n % 5 == 0 else 2**60 + n for n in range(len(names))]
-rows = list(zip(numbers, names, contents))
-schema = "number bigint, name string, picture binary"
-frame = spark.createDataFrame([*rows, (7, "null", None)], schema).repartition(8)
-predicted = paceline.spark.predict(frame, run, input="picture")
-columns = ("number", "name", "label", "probabilities", "error")
-found = [row.asDict() for row in predicted.select(*columns).collect()]
-
-
-def probe(frames):
-    import pandas
-
-    for frame in frames:
-        used = paceline.extras.spark_predict._load.cache_info()
-        counts = {"loaded": [used.misses], "used": [used.hits + used.misses]}
-        yield pandas.DataFrame({"pid": [os.getpid()]} | counts)
-
-
-probed = spark.range(64).repartition(16).mapInPandas(probe, "pid long, loaded long, used long")
-probes = [row.asDict() for row in probed.collect()]
-result = {"found": found, "probes": probes, "tensorflow": "tensorflow" in sys.modules}
-json.dump(result, open(out, "w"))
-spark.stop()
-"""
-
-
-@pytest.fixture
-def drawings(tmp_path: Path) -> Path:
-    folder, noise = tmp_path / "drawings", np.random.default_rng(3)
-    folder.mkdir()
-    for number in range(40):
-        Image.fromarray(noise.integers(0, 255, (32, 32, 3), np.uint8)).save(
-            folder / f"{number:02d}.png"
-        )
-    (folder / "99.png").write_bytes(b"no picture")
-    return folder
-
-
-def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_each_python(
-    uninterrupted: Path, tmp_path: Path, drawings: Path
-) -> None:
-    (tmp_path / "predict.py").write_text(PREDICT)
-    command = (sys.executable, str(tmp_path / "predict.py"))
-    ended = paceline(
-        str(uninterrupted),
-        str(drawings),
-        "found.json",
-        cwd=tmp_path,
-        command=command,
-        timeout_s=SPARK_TIMEOUT_S,
-        environment=OWN_PYTHON,
-    )
-    assert ended.code == 0, ended.err
-    found = json.loads((tmp_path / "found.json").read_text())
-    told = paceline(
-        "predict", str(uninterrupted), str(drawings), "--top", "10", "--json", cwd=tmp_path
-    )
-    said = {Path(line["file"]).name: line for line in map(json.loads, told.out.splitlines())}
-    by_name = {row["name"]: row for row in found["found"]}
-    assert set(by_name) == {*said, "null"}
-    for number, (name, row) in enumerate(sorted(by_name.items())):
-        if name in ("99.png", "null"):
-            assert (row["label"], row["probabilities"]) == (None, None)
-            assert row["error"] == ("is not an image" if name == "99.png" else "is empty")
-            continue
-        assert row["number"] == (None if number % 5 == 0 else 2**60 + number), (
-            "other columns are as they were"
-        )
-        assert (row["label"], row["error"]) == (said[name]["top"][0]["class"], None)
-        assert sorted(row["probabilities"], reverse=True) == [
-            np.float32(top["probability"]) for top in said[name]["top"]
-        ]
-    assert {probe["loaded"] for probe in found["probes"]} <= {0, 1}
-    assert max(probe["used"] for probe in found["probes"]) > 1, (
-        "a Python did several parts of the rows"
-    )
-    assert not found["tensorflow"], "TensorFlow is in the driver"
-
-
-@pytest.mark.long
-def test_the_example_predicts_a_folder_of_pictures(
-    uninterrupted: Path, tmp_path: Path, drawings: Path
-) -> None:
-    import pyarrow.parquet
-
-    example = str(Path(__file__).parents[2] / "examples" / "spark_predict.py")
-    command = (str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", example)
-    ended = paceline(
-        str(uninterrupted),
-        str(drawings),
-        "out",
-        cwd=tmp_path,
-        command=command,
-        timeout_s=SPARK_TIMEOUT_S,
-        environment=OWN_PYTHON,
-    )
-    assert ended.code == 0, ended.err
-    rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
-    assert len(rows) == 41
-    assert (
-        sum(
-            row["error"] is None and row["label"] is not None and 0 < row["probability"] <= 1
-            for row in rows
-        )
-        == 40
-    )
