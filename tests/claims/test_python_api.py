@@ -17,7 +17,7 @@ from helpers import result_of
 from paceline import Experiment, Place, Run, UserError
 from paceline.api import notebook_code as shipping
 from paceline.api import training
-from paceline.experiment.overrides import dotted
+from paceline.experiment.names import dotted
 
 WIDTH = 4
 SMALL = {"data": {"train_size": 32, "test_size": 16}, "steps": 2, "global_batch_size": 8}

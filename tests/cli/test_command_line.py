@@ -124,25 +124,17 @@ def files_in(folder: Path) -> set[str]:
         ("train --seed 1 smoke", ["cannot understand 'smoke'", "the recipe comes first"]),
         (
             "train smoke --model.depth eight",
-            ["--model.depth is 'eight'; it must be a whole number"],
+            ["--model.depth", "'eight'", "(see paceline train smoke --help)"],
         ),
-        ("train smoke --schedule.rate high", ["--schedule.rate is 'high'; it must be a number"]),
+        ("train smoke --schedule.rate high", ["--schedule.rate", "'high'"]),
         (
             "train smoke --precision float64",
-            ["--precision is 'float64'; it must be one of 'float32', 'bfloat16', 'float16'"],
+            ["'float64'", "'--precision'", "('float32', 'bfloat16', 'float16')"],
         ),
-        ("train smoke --run-dir", ["--run-dir needs a value"]),
-        (
-            "train smoke --scaling.mean 1 2",
-            [
-                "--scaling.mean is 1 2; it must be 3 numbers, or auto",
-                "(see paceline train smoke --help)",
-            ],
-        ),
-        (
-            "train smoke --loss.class-weights equal",
-            ["--loss.class-weights is equal; it must be numbers, or balanced"],
-        ),
+        ("train smoke --run-dir", ["Missing value", "'--run-dir'"]),
+        ("train smoke --scaling.mean 1 2", ["--scaling.mean", "{auto}", "['1', '2']"]),
+        ("train smoke --loss.class-weights equal", ["--loss.class-weights", "{balanced}"]),
+        ("eval", ["RUN"]),
         ("train smoke --loss.class-weights 0 0", ["loss.class-weights is (0.0, 0.0); at"]),
         ("train smoke --augment.hue 0.6", ["augment.hue is 0.6; it must be 0 to 0.5"]),
         ("train smoke --augment.rand-augment -1", ["augment.rand-augment is -1; it must be 0"]),
@@ -309,7 +301,7 @@ def damage_pickle_that_runs_code(folder: Path) -> list[str]:
         file.with_suffix("").write_bytes(pickle.dumps({b"data": RunsCode()}))
         file.unlink()
     return [
-        f"{folder / 'data_batch_1'} is not a whole CIFAR pickle",
+        f"{folder / 'data_batch_1'} is not a CIFAR pickle",
         "system, which is refused",
         "it was not run",
     ]

@@ -15,7 +15,6 @@ from test_tools import make_folder
 
 from helpers import Ended, paceline, result_of
 from in_process import paceline_here
-from paceline.cli.completion import candidates
 from paceline.data.build import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Experiment, Model, Records
@@ -228,18 +227,6 @@ def test_point_5_runs_cuts_no_names_at_80_columns(tmp_path: Path, terminal: bool
     ended = fine(paceline_here("runs", ".", cwd=tmp_path, environment={"COLUMNS": "80"} | forced))
     assert name in ended.out
     assert "…" not in ended.out
-
-
-def test_point_5_names_of_runs_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("mine", "more", "other"):
-        make_folder(tmp_path / "runs", name, get_recipe("smoke"))
-    monkeypatch.chdir(tmp_path)
-    assert candidates(["eval", "m"]) == ["mine", "more"]
-    assert candidates(["eval", "runs/m"]) == ["runs/mine", "runs/more"]
-    assert candidates(["report", "mine", "o"]) == ["other"]
-    assert candidates(["report", ""]) == ["mine", "more", "other"]
-    assert candidates(["predict", "mine", ""]) == [], "now files"
-    assert candidates(["train", "smoke", "--model.init-from", "runs/o"]) == ["runs/other"]
 
 
 @pytest.mark.parametrize("command", ["info", "check"])

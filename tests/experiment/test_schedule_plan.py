@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment, Optimizer, Schedule, Sync
+from paceline.experiment.experiment import Average, Experiment, Group, Optimizer, Schedule, Sync
 from paceline.experiment.plan import Plan, build_plan
 from paceline.experiment.schedule import Rates, learning_rate, rates_at, rates_table
 
@@ -95,22 +95,23 @@ def test_a_block_of_rates_has_adams_corrections_of_its_own_steps():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "step", "ema_decay", "groups"),
+    ("average", "groups", "step", "ema_decay", "rates"),
     [
-        (Optimizer(), 3, 0.0, (1.0,)),
-        (Optimizer(ema=0.5), 3, 0.5, (1.0,)),
-        (Optimizer(ema=0.5, ema_every=2), 2, 1.0, (1.0,)),
-        (Optimizer(ema=0.5, ema_power=1.0), 4, 0.25, (1.0,)),
-        (Optimizer(groups=("a rate=3 until=0.5", "b rate=0")), 4, 0.0, (3.0, 0.0, 1.0)),
-        (Optimizer(groups=("a rate=3 until=0.5", "b rate=0")), 5, 0.0, (0.0, 0.0, 1.0)),
+        (Average(), (), 3, 0.0, (1.0,)),
+        (Average(0.5), (), 3, 0.5, (1.0,)),
+        (Average(0.5, every=2), (), 2, 1.0, (1.0,)),
+        (Average(0.5, power=1.0), (), 4, 0.25, (1.0,)),
+        (Average(), (Group("a", rate=3, until=0.5), Group("b", rate=0)), 4, 0.0, (3.0, 0.0, 1.0)),
+        (Average(), (Group("a", rate=3, until=0.5), Group("b", rate=0)), 5, 0.0, (0.0, 0.0, 1.0)),
     ],
 )
-def test_rates_are_complete_and_keep_their_names_in_a_row(optimizer, step, ema_decay, groups):
-    experiment = Experiment(optimizer=optimizer, schedule=Schedule(name="constant", rate=1.0))
-    rates = rates_at(experiment, Plan(5, 10), step)
-    assert rates.learning_rate == 1.0
-    assert (rates.ema_decay, rates.groups) == (ema_decay, groups)
-    assert Rates.of_row(rates.row()) == rates
+def test_rates_are_complete_and_keep_their_names_in_a_row(average, groups, step, ema_decay, rates):
+    constant = Schedule(name="constant", rate=1.0)
+    experiment = Experiment(optimizer=Optimizer(groups=groups), average=average, schedule=constant)
+    found = rates_at(experiment, Plan(5, 10), step)
+    assert found.learning_rate == 1.0
+    assert (found.ema_decay, found.groups) == (ema_decay, rates)
+    assert Rates.of_row(found.row()) == found
 
 
 def walk(plan, block_steps=1_000_000, first=0):

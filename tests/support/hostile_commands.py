@@ -143,7 +143,7 @@ COMMANDS = (
     *(["runs", "runs"], ["report", "runs/one", "-o", "page.html"], ["eval", "one"], ["eval"]),
     *(["predict", "one", "runs/one/lock"], ["export", "one", "out", "--to", "keras"], ["recipes"]),
     *(["data", "check", "runs"], ["data", "info", "runs/one"], ["data"], ["completion", "bash"]),
-    *(["data", "convert", "runs", "out"], ["nothing"], ["zoo"], ["completion", "words", "train"]),
+    *(["data", "convert", "runs", "out"], ["nothing"], ["zoo"]),
 )
 TRAIN_FLAGS = (
     *("--seed", "--epochs", "--steps", "--replicas", "--workers", "--global-batch-size", "--json"),

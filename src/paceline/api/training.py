@@ -16,7 +16,7 @@ from paceline import messages
 from paceline.api.notebook_code import ship_function, ship_model
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.overrides import dotted, names_of, override, refuse_unknown
+from paceline.experiment.names import dotted, names_of, override, refuse_unknown
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch

@@ -71,11 +71,6 @@ def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(f"paceline {version('paceline')}")
         return 0
-    if arguments[:2] == ["completion", "words"]:  # the shell asks for completions
-        from paceline.cli.completion import candidates
-
-        print("\n".join(candidates(arguments[2:])))
-        return 0
     name, arguments = split_command(arguments)
     if name not in COMMANDS:
         known = [each for each in COMMANDS if each.startswith(name)]

@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.overrides import changed_flags
+from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import describe_recipes, get_recipe
 from paceline.job import Job, Place, Run
 from paceline.requests import DescribeRequest

@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.overrides import changed_flags
+from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import RECIPES
 from paceline.runs.finding import all_runs, default_path
 from paceline.runs.folder import RunFolder

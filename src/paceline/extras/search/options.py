@@ -9,7 +9,7 @@ from typing import Literal
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.overrides import override
+from paceline.experiment.names import override
 from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
 from paceline.job import Job, Place, Run, TrackerName
 from paceline.runs.finding import default_path

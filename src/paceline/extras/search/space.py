@@ -17,7 +17,7 @@ from paceline.errors import UserError
 from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import to_json
-from paceline.experiment.overrides import names_of, refuse_unknown
+from paceline.experiment.names import names_of, refuse_unknown
 from paceline.job import Place, Run
 
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
