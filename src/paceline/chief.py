@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OPTIONAL_ACTIONS = {
     "profile": "paceline.runs.events:load_profile",
     "histograms": "paceline.runs.events:load_histograms",
-    "track": "paceline.extras.tracking.in_worker:load_trackers",
+    "track": "paceline.extras.tracking.trackers:load_trackers",
     "actions": "paceline.runs.user_actions:load_user_actions",
 }
 """Setting of `Run` -> the function that loads its actions; it is imported only if it is set.
@@ -78,7 +78,7 @@ class ChiefRun:
         if result is None:
             return False
         if self.job.run.track:
-            late = import_module("paceline.extras.tracking.in_worker")
+            late = import_module("paceline.extras.tracking.trackers")
             late.send_late(self.job.run.track, self.folder, self.send)
         self.folder.unlock()  # the parent may end this process as soon as it gets the message
         self.send(result)

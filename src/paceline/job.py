@@ -18,7 +18,7 @@ from paceline.place_kinds import PLACES, PlaceKind, PlaceName
 from paceline.requests import DescribeRequest, Request
 
 TrackerName = Literal["mlflow", "wandb"]
-"""What `paceline.extras.tracking.table` has clients for."""
+"""What `paceline.extras.tracking.trackers` has clients for."""
 MOST_SECONDS = 366 * 24 * 3600.0
 
 

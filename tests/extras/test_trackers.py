@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
+import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ from helpers import free_addresses, metrics_of, paceline, result_of, wait_until
 from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.experiment.recipes.table import get_recipe
-from paceline.extras.tracking import table as tracking
-from paceline.extras.tracking import tracker
-from paceline.extras.tracking.tracker import Notes, Tracking
+from paceline.extras.tracking import trackers
+from paceline.extras.tracking.trackers import Notes, Tracker
 from paceline.messages import Message, Warn
+from paceline.runs.folder import RunFolder
 
 MLFLOW = Path(
     os.environ.get("PACELINE_MLFLOW", Path(__file__).parents[2] / "build/mlflow/bin/mlflow")
@@ -37,7 +37,8 @@ class Service:
 
     def __init__(self) -> None:
         self.away = False
-        self.slow_s = 0.0
+        self.answers = threading.Event()
+        self.answers.set()
         self.logged: list[int] = []
         self.finished: list[dict[str, Any]] = []
 
@@ -54,31 +55,36 @@ class Service:
         self.finished.append(result)
 
     def _answer(self) -> None:
-        time.sleep(self.slow_s)
+        self.answers.wait(60)
         if self.away:
             raise ConnectionError("refused")
 
 
 def track(
-    service: Service, notes: Notes | None = None, earlier: Sequence[int] = ()
-) -> tuple[Tracking, list[str]]:
-    warnings: list[str] = []
+    service: Service, path: Path, notes: Notes | None = None, earlier: Sequence[int] = ()
+) -> tuple[Tracker, list[str]]:
+    run, warnings = RunFolder(path), list[str]()
+    run.open(get_recipe("smoke"), {"train": 1, "test": 1, "classes": ["a"], "image_shape": None})
+    for step in earlier:
+        run.metrics.append({"step": step, "loss": 1.0})
+    if notes:
+        notes.write(run, "mlflow")
 
     def send(message: Message) -> None:
         assert isinstance(message, Warn)
         warnings.append(message.text)
 
-    records = [{"step": step, "loss": 1.0} for step in earlier]
-    made = Tracking(
-        "mlflow", service, notes or Notes(), records, [], lambda notes: None, send, retry_s=0.02
-    )
+    made = Tracker("mlflow", service, run, send, retry_s=0.02)
+    made.start()
     return made, warnings
 
 
-def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat() -> None:
+def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat(
+    tmp_path: Path,
+) -> None:
     service = Service()
     service.away = True
-    tracks, warnings = track(service)
+    tracks, warnings = track(service, tmp_path / "run")
     tracks(block_of(1), None)
     tracks(block_of(2), None)
     wait_until(lambda: bool(warnings))
@@ -91,25 +97,28 @@ def test_a_tracker_that_is_away_gets_everything_when_it_is_back_without_a_repeat
     assert warnings[1:] == ["mlflow is back, and has everything"]
 
 
-def test_a_resumed_run_sends_what_was_not_sent_and_nothing_twice() -> None:
+def test_a_resumed_run_sends_what_was_not_sent_and_nothing_twice(tmp_path: Path) -> None:
     service = Service()
-    tracks, _ = track(service, Notes("old", logged=4), earlier=[2, 4, 6])
+    tracks, _ = track(service, tmp_path / "run", Notes("old", logged=4), [2, 4, 6])
     tracks(block_of(8), None)
     tracks.finish({"finished": True})
     assert service.logged == [6, 8]
+    assert Notes.read(RunFolder(tmp_path / "run"), "mlflow") == Notes("old", logged=8, done=True)
 
 
-def test_training_never_waits_for_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "FINISH_S", 0.1)
+def test_training_never_waits_for_a_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "FINISH_S", 0.1)
     service = Service()
-    service.slow_s = 5.0
-    tracks, warnings = track(service)
-    began = time.monotonic()
+    service.answers.clear()
+    tracks, warnings = track(service, tmp_path / "run")
     for step in range(1, 100):
         tracks(block_of(step), None)
     tracks.finish({"finished": True})
-    assert time.monotonic() - began < 2
-    assert "mlflow did not get everything" in warnings[-1]
+    assert service.logged == []
+    assert "mlflow did not get everything (it is slow)" in warnings[-1]
+    service.answers.set()
 
 
 def test_a_tracker_that_is_not_known_or_not_installed_is_refused(
@@ -119,9 +128,9 @@ def test_a_tracker_that_is_not_known_or_not_installed_is_refused(
     assert ended.code == 2
     assert "'mlflow', 'wandb'" in ended.err
     missing = {"none": ("paceline.extras.tracking.none", "no_such_package", "paceline[none]")}
-    monkeypatch.setattr(tracking, "TRACKERS", missing)
+    monkeypatch.setattr(trackers, "TRACKERS", missing)
     with pytest.raises(UserError, match=r"needs the package no_such_package .* pip install"):
-        tracking.load_client("none")
+        trackers.load_client("none")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# MLflow's own limits are minutes: a server that is away is tried again by `tracker`.
+# MLflow's own limits are minutes: a server that is away is tried again by `trackers`.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
@@ -22,7 +22,7 @@ LONGEST_VALUE = 6000
 
 
 class Client:
-    """A run of MLflow. `tracker.Client` says what the methods do."""
+    """A run of MLflow. `trackers.Client` describes the methods."""
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
         self._client: Any = None

@@ -15,7 +15,7 @@ import wandb
 
 
 class Client:
-    """A run of Weights & Biases. `tracker.Client` says what the methods do."""
+    """A run of Weights & Biases. `trackers.Client` describes the methods."""
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
         self._name = name

@@ -1,0 +1,243 @@
+"""Experiment trackers by name (`--track mlflow wandb`): sends a run's metrics to a service.
+
+The chief sends the records of metrics.jsonl from a separate thread. A tracker that cannot be
+reached never stops or slows a training: what it missed is sent when it is back. The run folder
+notes what was sent, so a resumed run continues in the same tracker run without a gap or a repeat.
+
+To add a tracker: write a module with a class `Client` like the protocol here, and add a line to the
+table.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.errors import UserError
+from paceline.experiment.diff import flatten
+from paceline.job import Job
+from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import BlockResult, scalars
+from paceline.messages import Send, Warn
+from paceline.runs.folder import RunFolder
+from paceline.storage.files import write_json
+from paceline.versions import library_versions
+
+if TYPE_CHECKING:
+    from paceline.chief import ChiefRun
+    from paceline.loop import Action
+
+TRACKERS = {
+    "mlflow": ("paceline.extras.tracking.mlflow_client", "mlflow", "paceline[mlflow]"),
+    "wandb": ("paceline.extras.tracking.wandb_client", "wandb", "paceline[wandb]"),
+}
+"""Name -> the module of its client, the package that it needs, and what installs that."""
+FILES = ("config.json", "metrics.jsonl", "result.json", "evaluation.npz", "starts.jsonl")
+"""Files of the run that trackers get at the end."""
+RETRY_S = 10.0
+"""Time between two attempts to reach a tracker."""
+FINISH_S = 30.0
+"""Longest wait for a tracker at the end of a training."""
+FINISH_DOWN_S = 3.0
+"""The same, if the tracker could not be reached before."""
+
+Numbers = dict[str, float]
+
+
+class Client(Protocol):
+    """A run in a tracker. Every method may raise anything: then it is tried again later."""
+
+    def open(self, run_id: str) -> str:
+        """Begin a run, or continue the one with this id; return its id."""
+        ...
+
+    def log(self, records: Sequence[tuple[int, Numbers]]) -> None:
+        """Send the numbers of some steps."""
+        ...
+
+    def finish(self, result: dict[str, Any], files: Sequence[Path]) -> None:
+        """Send the result and the files, and end the run; `finished` may be false."""
+        ...
+
+
+def load_trackers(job: Job) -> Callable[[ChiefRun], list[Action]]:
+    """Import the clients of `--track`; return the function that builds their actions."""
+    clients = {name: load_client(name) for name in job.run.track}
+    return lambda chief: [
+        open_tracker(name, client, chief.folder, chief.send) for name, client in clients.items()
+    ]
+
+
+def send_late(names: Sequence[str], run: RunFolder, send: Send) -> None:
+    """Give a finished run to trackers that could not be reached while it was trained."""
+    late = [name for name in names if not Notes.read(run, name).done]
+    for name in late:
+        open_tracker(name, load_client(name), run, send).finish(run.read_result() or {})
+    if late:
+        run.publish()
+
+
+def load_client(name: str) -> Callable[[str, dict[str, Any]], Client]:
+    """Return the class `Client` of a tracker; a missing package is a UserError."""
+    module, package, extra = TRACKERS[name]
+    try:
+        import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"track is {name}, which needs the package {package} where the chief runs: "
+            f"pip install '{extra}'"
+        ) from error
+    client: Callable[[str, dict[str, Any]], Client] = import_module(module).Client
+    return client
+
+
+def open_tracker(
+    name: str, client: Callable[[str, dict[str, Any]], Client], run: RunFolder, send: Send
+) -> Tracker:
+    """Begin a run in a tracker, or continue the one that the run folder notes."""
+    experiment = run.experiment()
+    params = flatten(experiment.to_json()) | {"run_dir": run.where}
+    params |= {"experiment_digest": experiment.digest()}
+    params |= {f"versions.{library}": version for library, version in library_versions().items()}
+    tracker = Tracker(name, client(Path(run.where).name, params), run, send)
+    tracker.start()
+    return tracker
+
+
+@dataclass
+class Notes:
+    """What the run folder notes about a tracker run."""
+
+    id: str = ""
+    logged: int = 0
+    """The last step whose metrics were sent."""
+    done: bool = False
+    """Whether the result of the finished run was sent."""
+
+    @staticmethod
+    def read(run: RunFolder, name: str) -> Notes:
+        """Return what was noted; damaged notes begin a new run in the tracker."""
+        try:
+            values = json.loads(_notes_path(run, name).read_text())
+            return Notes(str(values["id"]), int(values["logged"]), bool(values["done"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return Notes()
+
+    def write(self, run: RunFolder, name: str) -> None:
+        run.check_lease()
+        write_json(_notes_path(run, name), asdict(self))
+
+
+def _notes_path(run: RunFolder, name: str) -> Path:
+    return run.path / f"tracker-{name}.json"
+
+
+class Tracker:
+    """An action that gives metrics to a tracker, in a thread that training never waits for."""
+
+    def __init__(
+        self, name: str, client: Client, run: RunFolder, send: Send, retry_s: float = RETRY_S
+    ) -> None:
+        self._name, self._client, self._run, self._send = name, client, run, send
+        self._retry_s = retry_s
+        self._notes = Notes.read(run, name)
+        self._queue: queue.SimpleQueue[tuple[int, Numbers] | None] = queue.SimpleQueue()
+        self._unsent: list[tuple[int, Numbers]] = []
+        self._result: dict[str, Any] | None = None
+        """Set at the end of the training."""
+        self._opened = False
+        self._last_error = ""
+        """Why the tracker cannot be reached; empty while it can."""
+        self._thread = threading.Thread(target=self._work, daemon=True, name=f"track-{name}")
+
+    def start(self) -> None:
+        """Start to send, first what an earlier start of the training could not send."""
+        for record in self._run.metrics.read():
+            self._keep(record["step"], _numbers(record))
+        self._thread.start()
+
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        self._queue.put((block.step, _numbers(scalars(block, evaluation))))
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Send the result of this training, and wait a while for the tracker."""
+        self._result = result
+        self._queue.put(None)
+        self._thread.join(FINISH_DOWN_S if self._last_error else FINISH_S)
+        if self._thread.is_alive():
+            self._send(
+                Warn(
+                    f"{self._name} did not get everything ({self._last_error or 'it is slow'}); "
+                    "the run folder has it, and the next start with --track sends it"
+                )
+            )
+
+    def _work(self) -> None:
+        ended = False
+        while True:
+            waits = self._unsent or ended or not self._opened
+            try:
+                item = self._queue.get(timeout=self._retry_s if waits else None)
+                ended = ended or item is None
+                if item:
+                    self._keep(*item)
+            except queue.Empty:
+                pass
+            if self._try_to_send(ended) and ended:
+                return
+
+    def _keep(self, step: int, numbers: Numbers) -> None:
+        """Note what is to be sent; a step that was sent before a resume is not sent again."""
+        if step > self._notes.logged:
+            self._unsent.append((step, numbers))
+
+    def _try_to_send(self, ended: bool) -> bool:
+        try:
+            self._send_all(ended)
+        except Exception as error:  # a tracker must not end a training
+            self._report(error)
+            return False
+        if self._last_error:
+            self._last_error = ""
+            self._send(Warn(f"{self._name} is back, and has everything"))
+        return True
+
+    def _send_all(self, ended: bool) -> None:
+        notes = self._notes
+        if not self._opened:
+            notes.id = self._client.open(notes.id)
+            self._opened = True
+            notes.write(self._run, self._name)
+        if self._unsent:
+            self._client.log(self._unsent)
+            notes.logged = self._unsent[-1][0]
+            self._unsent.clear()
+            notes.write(self._run, self._name)
+        if ended and self._result is not None:
+            files = [self._run.path / name for name in FILES]
+            self._client.finish(self._result, [file for file in files if file.exists()])
+            notes.done = bool(self._result.get("finished"))
+            notes.write(self._run, self._name)
+
+    def _report(self, error: Exception) -> None:
+        was_up = not self._last_error
+        lines = str(error).strip().splitlines() or [""]
+        self._last_error = f"{type(error).__name__}: {lines[0][:200]}"
+        if was_up:
+            text = f"{self._name} cannot be reached ({self._last_error}); training continues"
+            self._send(Warn(f"{text}, and what it missed is sent when it is back"))
+
+
+def _numbers(values: dict[str, Any]) -> Numbers:
+    """Return what trackers can draw."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if type(value) in (int, float) and name != "step"
+    }
