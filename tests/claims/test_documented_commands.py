@@ -1,4 +1,4 @@
-"""Every command, flag and setting that README.md, docs/ and deploy/ name exists."""
+"""Every command, flag, setting and file that README.md, docs/ and deploy/ name exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTING = re.compile(
 def code_of(page: Path) -> list[str]:
     """Return the inline code of a page and the lines of its blocks of commands."""
     text = page.read_text()
-    blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return [*re.findall(r"`([^`\n]+)`", prose), *lines]
@@ -75,6 +75,15 @@ def test_every_flag_and_setting_of_a_page_exists(page: Path) -> None:
     settings = {found.replace("_", "-") for each in code for found in SETTING.findall(each)}
     foreign = set() if page.name != "coming-from.md" else {*flags}  # it is about other programs
     assert sorted((flags | settings) - FLAGS - FOREIGN - foreign) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_of_the_repository_that_a_page_names_exists(page: Path) -> None:
+    start = re.compile(r"(?:src/paceline|tests|benchmarks|examples|deploy|docs)/[\w./-]*\w")
+    code = re.findall(r"`([^`\n]+)`", page.read_text())
+    named = {word for each in code for word in each.split() if start.fullmatch(word)}
+    if page.name != "ARCHITECTURE.md":  # it is being rewritten
+        assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_the_commands_are_found() -> None:
