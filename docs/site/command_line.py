@@ -18,8 +18,8 @@ All commands with all their flags. `paceline COMMAND --help` prints the same. Ev
 experiment is a flag of `paceline train`, so [the Python API](api.md) has the same names with
 underscores.
 
-Exit codes: 0 means done, 1 a failure, 2 an error that you can correct (one line says how), 130 and
-143 an interruption.
+Exit codes: 0 is success, 1 is a failure, 2 is an error that you can correct (the message says how),
+130 and 143 are interruptions.
 """
 
 
