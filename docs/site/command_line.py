@@ -10,7 +10,7 @@ import tyro
 
 import paceline
 from paceline.cli.commands import COMMANDS, load_command
-from paceline.cli.parse import CONSTRUCTORS, join_help_lines
+from paceline.cli.parse import CONSTRUCTORS
 
 HEAD = """# The command line
 
@@ -60,7 +60,6 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     command = load_command(name)
     of_recipe = getattr(command, "of_recipe", None)
     default = of_recipe("shapes") if of_recipe else tyro.MISSING_NONPROP
-    join_help_lines(command)
     with warnings.catch_warnings(), CONSTRUCTORS:
         warnings.simplefilter("ignore", DeprecationWarning)  # tyro is pinned
         return tyro.extras.get_parser(command, prog=f"paceline {name}", default=default)

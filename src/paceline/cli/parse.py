@@ -124,18 +124,18 @@ def _unknown(word: str, kind: Any) -> str:
         recipe_first = "the recipe comes first, " * hasattr(kind, "of_recipe")
         return f"cannot understand {word!r}; {recipe_first}a value follows its flag"
     name = word.lstrip("-").split("=")[0]
-    near = nearest_name(name, list(_flags(kind)))
+    near = nearest_name(name, list(flags_of(kind)))
     return f"unknown flag --{name}" + (f"; did you mean --{near}?" if near else "")
 
 
-def _flags(kind: Any, prefix: str = "") -> Iterator[str]:
+def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
     """Yield every flag of a command without its dashes."""
     for field, hint in get_type_hints(kind, include_extras=True).items():
         name = field.replace("_", "-")
         plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if dataclasses.is_dataclass(plain):
             unnamed = any(getattr(extra, "name", None) == "" for extra in extras)
-            yield from _flags(plain, prefix if unnamed else f"{prefix}{name}.")
+            yield from flags_of(plain, prefix if unnamed else f"{prefix}{name}.")
         elif plain is bool:
             yield from (f"{prefix}{name}", f"{prefix}no-{name}")
         elif not any(getattr(extra, "metavar", None) for extra in extras):
