@@ -80,19 +80,6 @@ def lines_of_paceline(ended: Ended) -> list[str]:
 
 
 @pytest.mark.long
-def test_two_tasks_with_one_identity_are_one_line(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """With --wait, srun ends the first task some seconds after the second one failed."""
-    script = f"SLURM_PROCID=0 exec {sys.executable} -m paceline train smoke --run-dir run"
-    command = (*SRUN, "-n", "2", "--wait", "5", "bash", "-c", script)
-    with program(cwd=tmp_path, environment=cluster.environment, command=command) as running:
-        ended = running.wait()
-    assert ended.code != 0
-    (line,) = (line for line in lines_of_paceline(ended) if "SLURM_PROCID" in line)
-    assert "this is task 1; two tasks would have one identity" in line
-    assert "Traceback" not in ended.err
-
-
-@pytest.mark.long
 def test_a_requeued_job_with_other_flags_is_one_line(cluster: SlurmCluster, tmp_path: Path) -> None:
     with srun(cluster, 2, "--stop-at", "5", cwd=tmp_path) as running:
         assert running.wait().code == 0
@@ -142,19 +129,10 @@ def test_a_batch_job_near_its_time_limit_saves_and_the_requeued_job_finishes(
     own = write_own_code(tmp_path)
     flags = ["smoke", "--run-dir", str(tmp_path / "run")]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    sbatch = ("sbatch", "--parsable", "--cpus-per-task=1", "--time=5", "--export=ALL")
+    actions = ("--actions", f"{own}:wait_for_a_signal")
     job = subprocess.run(
-        [
-            "sbatch",
-            "--parsable",
-            "--cpus-per-task=1",
-            "--time=5",
-            "--export=ALL",
-            f"--output={tmp_path}/out.txt",
-            str(EXAMPLE),
-            *flags,
-            "--actions",
-            f"{own}:wait_for_a_signal",
-        ],
+        [*sbatch, f"--output={tmp_path}/out.txt", str(EXAMPLE), *flags, *actions],
         env=os.environ | cluster.environment | {"PATH": path},
         cwd=tmp_path,
         capture_output=True,
