@@ -8,18 +8,18 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from paceline.cluster import Cluster
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import from_json
+from paceline.experiment.fields import Range, check_fields, from_json
 from paceline.place_kinds import PLACES, PlaceKind, PlaceName
 from paceline.requests import DescribeRequest, Request
 
 TrackerName = Literal["mlflow", "wandb"]
 """What `paceline.extras.tracking.trackers` has clients for."""
-MOST_SECONDS = 366 * 24 * 3600.0
+Seconds = Annotated[float, Range(0, 366 * 24 * 3600, excludes_lowest=True)]
 
 
 @dataclass(frozen=True)
@@ -54,26 +54,26 @@ class Place:
     on: PlaceName = "auto"
     """What starts the workers: this command (local), a platform that sets TF_CONFIG, Slurm's srun,
     an Indexed Job of Kubernetes, Ray or Spark. auto finds out from the environment variables."""
-    workers: int = 1
-    """Number of processes that share the replicas: any number from 1 to that of the replicas."""
+    workers: Annotated[int, Range(1)] = 1
+    """Number of processes that share the replicas, from 1 to the number of replicas."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
-    """Devices to train on. auto uses the GPUs that TensorFlow finds, or else the CPU.
-    gpu fails if there is no GPU."""
-    cores: int = 0
-    """Number of cores of each worker.
-    0 means an equal share of the cores of its machine; on Spark it means spark.task.cpus."""
-    start_timeout: float = 300.0
-    """Seconds within which all workers must be connected and have trained their first block."""
-    stall_timeout: float = 60.0
+    """Devices to train on. auto uses the GPUs that TensorFlow finds, or else the CPU. gpu fails if
+    there is no GPU."""
+    cores: Annotated[int, Range(0)] = 0
+    """Number of cores of each worker. 0 uses an equal share of its machine's cores, on Spark
+    spark.task.cpus."""
+    start_timeout: Seconds = 300.0
+    """Seconds allowed for all workers to connect and finish their first block."""
+    stall_timeout: Seconds = 60.0
     """Seconds without progress after which a worker counts as lost."""
-    max_restarts: int = 3
-    """How often lost workers are restarted without a new checkpoint in between (local, spark)."""
-    min_workers: int = 0
-    """When restarts do not help, continue with one worker fewer, down to this number, and with all
-    of them again from the next checkpoint on. 0 means never to continue with fewer."""
-    ps: int = 0
-    """Number of parameter servers, which share the state among them (local). 0 means none.
-    With parameter servers, one extra process, the chief, coordinates the workers."""
+    max_restarts: Annotated[int, Range(0)] = 3
+    """Restarts allowed between two checkpoints (local, spark)."""
+    min_workers: Annotated[int, Range(0)] = 0
+    """If restarts keep failing, drop one worker at a time down to this number; return to all
+    workers at the next checkpoint. 0 disables."""
+    ps: Annotated[int, Range(0)] = 0
+    """Number of parameter servers, which share the state among them (local). With parameter
+    servers, one extra process, the chief, coordinates the workers. 0 disables."""
     ray: Ray = field(default_factory=Ray)
     spark: Spark = field(default_factory=Spark)
 
@@ -94,10 +94,10 @@ class Run:
     run_dir: str = ""
     """Folder of the run.
     Empty means runs/<recipe>-<hash of the experiment>, so that the same command resumes."""
-    stop_at: int = 0
-    """Stop after this step, as after an interruption. 0 means to train to the end.
-    The same command without this flag continues."""
-    keep: int = 2
+    stop_at: Annotated[int, Range(0)] = 0
+    """Stop after this step and save, as Ctrl-C would. The same command without this flag continues.
+    0 trains to the end."""
+    keep: Annotated[int, Range(1)] = 2
     """Number of newest checkpoints to keep, beside the best one."""
     actions: tuple[str, ...] = ()
     """Functions of your own, as package.module:function or file.py:function.
@@ -107,13 +107,11 @@ class Run:
     """Experiment trackers that get settings, metrics, result and files of the run: mlflow, wandb.
     Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
     trust_code: bool = False
-    """If the code of model.build, data.build or actions is not here, run the copy of it in the run
-    folder. Give it only for runs whose code you know."""
+    """Allow running the copy of your code stored in the run folder. Only for runs you trust."""
     histograms: bool = False
     """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
     profile: str = ""
-    """Write a profile of the steps from A to B for TensorBoard's profiler, given as A,B.
-    Empty means none."""
+    """Profile steps A to B for TensorBoard, as A,B (such as 10,20)."""
 
     @property
     def profiled(self) -> tuple[int, int] | None:
@@ -141,8 +139,10 @@ class Job:
     """What a worker does instead of training."""
 
     def __post_init__(self) -> None:
+        check_fields(self.place)
+        check_fields(self.run)
         _check_place(self.place, self.experiment.replicas)
-        _check_run(self.run)
+        _ = self.run.profiled  # raises if it is malformed
         if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
             raise UserError(
                 "precision float16 is not for parameter servers, which have no common loss scale; "
@@ -184,43 +184,15 @@ class Job:
 
 def _check_place(place: Place, replicas: int) -> None:
     workers = place.workers
-    if place.on not in ("auto", *PLACES):  # a tuple: what is read from JSON need not have a hash
-        raise UserError(f"on is {place.on!r}; it must be one of {', '.join(PLACES)}")
-    if workers < 1:
-        raise UserError(f"workers is {workers}; it must be 1 or more")
     if workers > replicas:
         raise UserError(
             f"workers is {workers}, but there are only {replicas} replicas to share; use "
-            f"{replicas} workers or fewer, or --replicas {workers} or more (another experiment)"
+            f"{replicas} workers or fewer, or --replicas {workers} or more (a different experiment)"
         )
-    if not 0 <= place.min_workers <= workers or place.max_restarts < 0:
+    if place.min_workers > workers:
         raise UserError(
-            f"min-workers is {place.min_workers} and max-restarts {place.max_restarts}; both must "
-            f"be 0 or more, and min-workers at most the {workers} workers"
+            f"min-workers is {place.min_workers}; it must be at most the {workers} workers"
         )
-    if place.ps < 0 or (place.ps and not place.kind.parameter_servers):
+    if place.ps and not place.kind.parameter_servers:
         able = " and ".join(name for name, kind in PLACES.items() if kind.parameter_servers)
-        raise UserError(
-            f"ps is {place.ps} on {place.on}; it must be 0 or more, and parameter servers run on "
-            f"{able}"
-        )
-    if place.cores < 0:
-        raise UserError(f"cores is {place.cores}; it must be 0 (an equal share) or more")
-    for name, seconds in (("start", place.start_timeout), ("stall", place.stall_timeout)):
-        if not 0 < seconds <= MOST_SECONDS:  # NaN is not
-            raise UserError(
-                f"{name}-timeout is {seconds}; it must be seconds above 0, at most a year"
-            )
-
-
-def _check_run(run: Run) -> None:
-    if run.keep < 1 or run.stop_at < 0:
-        raise UserError(
-            f"keep is {run.keep} and stop-at {run.stop_at}; keep must be 1 or more, "
-            "stop-at 0 or more"
-        )
-    for name in run.track:
-        if name not in get_args(TrackerName):
-            known = ", ".join(get_args(TrackerName))
-            raise UserError(f"track is {name!r}; it must be one or several of {known}")
-    _ = run.profiled  # raises if it is malformed
+        raise UserError(f"ps is {place.ps} on {place.on}; parameter servers run on {able}")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cli.progress import Progress
+from paceline.api.progress import Progress
 from paceline.messages import (
     Alive,
     Block,

@@ -138,13 +138,11 @@ def test_data_that_moved_are_found_by_the_flag_and_other_classes_are_refused(tmp
 
 
 def test_a_class_may_be_called_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from rich.console import Console
-
-    from paceline.cli.results import _class_table
+    from paceline.cli.results import _print_classes
 
     run, _, _ = make_grey_run(tmp_path)
     found = evaluate_run(run).to_json()
-    Console().print(_class_table(found["classes"], found["macro"], found["count"]))
+    _print_classes(found)
     assert "[red]c" in capsys.readouterr().out
 
 

@@ -93,7 +93,7 @@ def test_a_grid_of_images_is_shown(tmp_path: Path, channels: int) -> None:
 def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
     program = f"""
 import sys
-import paceline.runs.folder, paceline.runs.checkpoints, paceline.cli.progress
+import paceline.runs.folder, paceline.runs.checkpoints, paceline.api.progress
 from paceline.runs.events import TensorBoard
 sys.path.append({str(Path(blocks.__file__).parent)!r})
 from blocks import block_of

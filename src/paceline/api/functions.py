@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.api.search import search
-from paceline.api.training import Result, run_job, train
+from paceline.api.training import Result, train
 from paceline.errors import UserError
 from paceline.experiment.views import Views
 from paceline.messages import Message, Predictions
@@ -34,7 +34,6 @@ __all__ = [
     "predict",
     "recipes",
     "report",
-    "run_job",
     "runs",
     "search",
     "train",

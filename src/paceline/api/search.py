@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.api.training import apply_settings, own_settings, run_name
+from paceline.api.training import own_settings, run_name
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.names import apply_settings
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.options import Options, build_search
 from paceline.extras.search.space import build_space

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from paceline import messages
 from paceline.api.notebook_code import ship_function, ship_model
+from paceline.api.progress import Progress
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.names import dotted, names_of, override, refuse_unknown
+from paceline.experiment.names import apply_settings
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     OwnData = Arrays | Callable[..., Any] | Mapping[str, Any] | str | Path
     OwnModel = Callable[..., Any] | Mapping[str, Any] | str
     """A function or a keras.Model, which can be called, too."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,8 @@ def train(
         progress: Whether to show progress on the terminal.
         **settings: Further settings by name.
             Of the experiment: epochs, steps, global_batch_size, replicas, threads_per_replica,
-            precision, kernels, evaluate_every, save_every, seed, and the dicts data, model,
-            optimizer, schedule, sync, early_stopping.
+            precision, kernels, evaluate_every, save_every, seed, and the dicts data, records,
+            augment, scaling, model, loss, optimizer, average, schedule, sync, early_stopping.
             Of the place: on, workers, devices, cores, start_timeout, stall_timeout, max_restarts,
             min_workers, ps, and the dicts ray, spark.
             Of the run: run_dir, stop_at, keep, track, trust_code, histograms, profile.
@@ -155,24 +154,9 @@ def train(
         name = experiment if isinstance(experiment, str) else run_name(chosen)
         what = replace(what, run_dir=str(default_path(name, chosen)))
     called = [each for each in actions if not isinstance(each, str)]
-    outcome = run_job(Job(chosen, where, what), called, progress, _adapter(callbacks))
+    outcome = _train(Job(chosen, where, what), called, _adapter(callbacks), progress)
     known = Result.__dataclass_fields__
     return Result(**{name: value for name, value in outcome.items() if name in known})
-
-
-def apply_settings(settings: Mapping[str, Any], *parts: Any) -> list[Any]:
-    """Return all parts, such as Experiment, Place and Run, with settings changed by name."""
-    named = dotted(settings)
-    known = [name for part in parts for name in names_of(part)]
-    for name in named:
-        if name not in known:
-            raise refuse_unknown(name, known)
-
-    def changed(part: T) -> T:
-        names = names_of(part)
-        return override(part, {name: value for name, value in named.items() if name in names})
-
-    return [changed(part) for part in parts]
 
 
 def own_settings(
@@ -249,15 +233,10 @@ def _adapter(callbacks: Sequence[Any]) -> KerasCallbacks | None:
     return KerasCallbacks(others)
 
 
-def run_job(
-    job: Job,
-    actions: Sequence[UserFunction] = (),
-    progress: bool = True,
-    callbacks: KerasCallbacks | None = None,
+def _train(
+    job: Job, actions: Sequence[UserFunction], callbacks: KerasCallbacks | None, progress: bool
 ) -> dict[str, Any]:
-    """Train, show progress, call the actions, and return the result as result.json has it."""
-    from paceline.cli.progress import Progress
-
+    """Train, show progress, and call the actions and callbacks; return the result."""
     with ExitStack() as stack:
         show = stack.enter_context(Progress()).handle if progress else lambda message: None
         if callbacks:

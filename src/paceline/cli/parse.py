@@ -55,7 +55,8 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
         return None
     texts = {
         each.arg_name: " ".join((each.description or "").split())
-        for each in docstring_parser.parse_from_object(info.type).params
+        for base in filter(dataclasses.is_dataclass, info.type.__mro__)
+        for each in docstring_parser.parse_from_object(base).params
     }
     hints = get_type_hints(info.type, include_extras=True)
     fields = tuple(

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from paceline.cli.parse import RunName
+from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
 from paceline.experiment.views import Views
 from paceline.messages import Message, Predictions, Progress, Send, Warn
 from paceline.requests import EvaluateRequest, PredictRequest
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from paceline.results.predict_files import Prediction
 
 
@@ -30,8 +29,22 @@ class DataFlags:
     """Folder where the data is now. Empty means where the training found it."""
 
 
-@dataclass(frozen=True)
-class Eval:
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    run: RunName
+    """Folder of the run, or its name in runs/."""
+    checkpoint: str = "best"
+    """Checkpoint to use: best, last or a step. The best is chosen on the validation split. Without
+    a validation split it is the last."""
+    views: Views = "none"
+    """Test-time augmentation: none, mirror (add a flip) or shifts (flips and one-pixel shifts)."""
+    trust_code: bool = False
+    """Allow the run's own Python code to execute (model.build, data.build). Use only for runs you
+    trust."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval(RunFlags):
     """Evaluate a checkpoint of a run on all test images: paceline eval RUN
 
     It prints accuracy, top-5 accuracy and loss, with the same bits as the evaluation during
@@ -41,29 +54,15 @@ class Eval:
     Example: paceline eval runs/shapes-6d2c1f04 --checkpoint last --json
     """
 
-    run: RunName
-    """Folder of the run, or its name in runs/."""
     data: DataFlags = field(default_factory=DataFlags)
-    checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step.
-    The best is chosen on the validation split. Without a validation split it is the last."""
     split: Literal["test", "validation"] = "test"
     """Split to evaluate on."""
-    views: Views = "none"
-    """Versions of each image whose outputs are averaged. none: the image; mirror: also its mirror
-    image; shifts: also both, shifted by one pixel in two directions."""
     top_k: tuple[int, ...] = ()
-    """Further numbers k, such as 2 3: print the share of images whose class is among the k most
-    probable ones."""
+    """Also report top-k accuracy for these k, such as 2 3."""
     json: bool = False
     """Print one line of JSON instead of tables."""
-    trust_code: bool = False
-    """Run the code of your own that the run names (model.build, data.build). Give it only for runs
-    whose code you know."""
 
     def __call__(self) -> int:
-        from rich.console import Console
-
         from paceline.results.in_worker import in_a_worker
         from paceline.runs.finding import existing_run
 
@@ -82,32 +81,27 @@ class Eval:
         tops = [f"accuracy {found['accuracy']:.4f}", f"top-5 {found['top5']:.4f}", *tops]
         error = f"calibration error {found['calibration_error']:.4f}"
         print("  ".join([*tops, f"loss {found['loss']:.4f}", error]))
-        Console().print(_class_table(found["classes"], found["macro"], found["count"]))
+        _print_classes(found)
         return 0
 
 
-SHARES = ("precision", "recall", "f1")
+def _print_classes(found: dict[str, Any]) -> None:
+    headings = ("class", "images", "precision", "recall", "F1", "most often predicted instead<")
+    macro = found["macro"] | {"name": "macro", "count": found["count"], "mistaken_for": ""}
+    rows = (
+        (
+            row["name"],
+            f"{row['count']:,}",
+            *(shown(row[name], ".4f") for name in ("precision", "recall", "f1")),
+            row["mistaken_for"],
+        )
+        for row in [*found["classes"], macro]
+    )
+    print_table(headings, rows)
 
 
-def _class_table(scores: list[dict[str, Any]], macro: dict[str, Any], count: int) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("class", box=None, padding=(0, 2, 0, 0))
-    for heading in ("images", "precision", "recall", "F1"):
-        table.add_column(heading, justify="right")
-    table.add_column("most often predicted instead")
-    rows = [*scores, macro | {"name": "macro", "count": count, "mistaken_for": ""}]
-    for row in rows:
-        shares = ("-" if row[name] is None else f"{row[name]:.4f}" for name in SHARES)
-        # Text, because the name of a class can look like rich's markup: [red]
-        name, mistaken_for = Text(row["name"]), Text(row["mistaken_for"])
-        table.add_row(name, f"{row['count']:,}", *shares, mistaken_for)
-    return table
-
-
-@dataclass(frozen=True)
-class Predict:
+@dataclass(frozen=True, kw_only=True)
+class Predict(RunFlags):
     """Predict the classes of images: paceline predict RUN IMAGE|FOLDER|GLOB ...
 
     The images can have any size and any usual format; they are prepared as in the training. A file
@@ -116,25 +110,14 @@ class Predict:
     Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --csv
     """
 
-    run: RunName
-    """Folder of the run, or its name in runs/."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders (searched with all their subfolders) and globs."""
-    checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step.
-    The best is chosen on the validation split. Without a validation split it is the last."""
     top: int = 5
     """Number of classes to print for each image, the most probable first."""
-    views: Views = "none"
-    """Versions of each image whose outputs are averaged. none: the image; mirror: also its mirror
-    image; shifts: also both, shifted by one pixel in two directions."""
     json: bool = False
     """Print a line of JSON for each image."""
     csv: bool = False
     """Print comma-separated values."""
-    trust_code: bool = False
-    """Run the code of your own that the run names (model.build, data.build). Give it only for runs
-    whose code you know."""
 
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
@@ -214,8 +197,8 @@ def _listening(what: str) -> Iterator[Send]:
         yield listen
 
 
-@dataclass(frozen=True)
-class Export:
+@dataclass(frozen=True, kw_only=True)
+class Export(RunFlags):
     """Export the model of a run, with its class names: paceline export RUN OUT --to FORMAT
 
     keras, savedmodel and onnx are used without Paceline. safetensors contains only the weights.
@@ -225,8 +208,6 @@ class Export:
     Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx
     """
 
-    run: RunName
-    """Folder of the run, or its name in runs/."""
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """File to write, or folder for a SavedModel."""
     to: Literal["keras", "savedmodel", "onnx", "safetensors"]
@@ -235,16 +216,8 @@ class Export:
     """Include the preprocessing, and return probabilities: a SavedModel takes JPEG or PNG files,
     keras and onnx take pixels. --no-serving: all take scaled images and return the model's own
     outputs."""
-    checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step.
-    The best is chosen on the validation split. Without a validation split it is the last."""
-    views: Views = "none"
-    """Versions of each image whose outputs the exported model averages: none, mirror or shifts."""
     force: bool = False
     """Replace OUT if it exists."""
-    trust_code: bool = False
-    """Run the code of your own that the run names (model.build, data.build). Give it only for runs
-    whose code you know."""
 
     def __call__(self) -> int:
         from paceline.results.export import run_export

@@ -11,16 +11,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from paceline.cli.parse import DataFolder, RunNames
+from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -36,53 +33,30 @@ class ListRuns:
     """Column to sort by. The newest, best or fastest run comes first."""
 
     def __call__(self) -> int:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
         from paceline.api import functions as api
 
         rows = api.runs(self.dir, sort=self.sort)
         if not rows:
             raise UserError(f"there are no runs in {self.dir}; `paceline train` makes one")
-        table = Table("name", "state", box=None, padding=(0, 2, 0, 0))
-        for column in ("step", "accuracy", "loss", "images/s", "changed"):
-            table.add_column(column, justify="right")
-        for row in rows:
-            table.add_row(
-                Text(row.name),
+        headings = ("name", "state<", "step", "accuracy", "loss", "images/s", "changed")
+        cells = (
+            (
+                row.name,
                 row.state,
-                _shown(row.step, ",.0f"),
-                _shown(row.accuracy, ".4f"),
-                _shown(row.loss, ".4f"),
-                _shown(row.speed, ",.0f"),
+                shown(row.step, ",.0f"),
+                shown(row.accuracy, ".4f"),
+                shown(row.loss, ".4f"),
+                shown(row.speed, ",.0f"),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed)),
             )
-        print_whole(Console(), table)
+            for row in rows
+        )
+        print_table(headings, cells, whole=True)
         for row in rows:
             if row.note:
                 label = "resume" if row.state == "unfinished" else row.state
                 print(f"{label} {row.name}: {row.note}")
         return 0
-
-
-def print_whole(console: Console, table: Table) -> None:
-    """Print a table with whole names. On a narrow terminal, leave out columns from the right end
-    but one; if that is not enough, or in a file, lines are longer than the width."""
-    from rich.measure import Measurement
-
-    def needed() -> int:
-        wide = console.options.update(width=10_000)
-        return Measurement.get(console, wide, table).maximum
-
-    while console.is_terminal and needed() > console.width and len(table.columns) > 4:
-        del table.columns[-2]
-    console.width = max(console.width, needed())
-    console.print(table, soft_wrap=True)
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 @dataclass(frozen=True)

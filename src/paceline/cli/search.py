@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from paceline.cli.tables import print_table, shown
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.options import Options, build_search
@@ -17,8 +18,6 @@ from paceline.extras.search.space import parse_over
 from paceline.job import Place
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from paceline.extras.search.options import SearchPlan as Plan
     from paceline.extras.search.run_search import SearchResult
     from paceline.extras.search.trials import TrialSummary
@@ -79,11 +78,9 @@ def _print_plan(plan: Plan) -> None:
 
 def print_result(plan: Plan, result: SearchResult) -> None:
     """Print the table of all trials, and how to train the best one again."""
-    from rich.console import Console
-
-    from paceline.cli.runs import print_whole
-
-    print_whole(Console(), _table(list(plan.space), result.trials))
+    names = [name.replace("_", "-") for name in plan.space]
+    headings = ("trial", *names, "accuracy", "loss", "epochs", "state<", "digest<", "run<")
+    print_table(headings, _rows(list(plan.space), result.trials), whole=True)
     for line in result.crashed:
         print(f"paceline: {line}; the same command tries it again", file=sys.stderr)
     if best := result.best:
@@ -94,29 +91,18 @@ def print_result(plan: Plan, result: SearchResult) -> None:
     print(f"runs: paceline runs {result.search_dir} · page: {result.page}")
 
 
-def _table(names: Sequence[str], trials: Sequence[TrialSummary]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("trial", box=None, padding=(0, 2, 0, 0))
-    for name in names:
-        table.add_column(name.replace("_", "-"), justify="right")
-    for name in ("accuracy", "loss", "epochs"):
-        table.add_column(name, justify="right")
-    for name in ("state", "digest", "run"):
-        table.add_column(name)
+def _rows(names: Sequence[str], trials: Sequence[TrialSummary]) -> Iterator[tuple[str, ...]]:
     for each in trials:
-        table.add_row(
+        yield (
             str(each.number),
             *(str(each.settings[name]) for name in names),
-            "-" if each.accuracy is None else f"{each.accuracy:.4f}",
-            "-" if each.loss is None else f"{each.loss:.4f}",
+            shown(each.accuracy, ".4f"),
+            shown(each.loss, ".4f"),
             f"{each.epochs:.4g}",
             each.state,
             each.state_sha256[:12] or "-",
-            Text(each.run_dir.rpartition("/")[2]),
+            each.run_dir.rpartition("/")[2],
         )
-    return table
 
 
 def _json(result: SearchResult) -> dict[str, object]:

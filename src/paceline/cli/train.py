@@ -10,10 +10,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from paceline.cli.tables import print_table
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import describe_recipes, get_recipe
@@ -25,7 +26,7 @@ from paceline.requests import DescribeRequest
 class Train:
     """Train a recipe, or continue its unfinished run: paceline train [RECIPE] [flags]
 
-    Without a name the recipe is `shapes`. The defaults below are those of the recipe.
+    The default recipe is `shapes`. Defaults shown below come from the chosen recipe.
 
     Example: paceline train cifar10-fast --data.dir data --workers 2
     """
@@ -45,7 +46,6 @@ class Train:
         return cls(name, get_recipe(name), Place(), Run())
 
     def __call__(self) -> int:
-        from paceline.api.training import run_job
         from paceline.places.supervise.failures import Interrupted
         from paceline.runs.finding import default_path
 
@@ -54,7 +54,7 @@ class Train:
         request = DescribeRequest() if self.dry_run else None
         job = Job(self.experiment, self.place, run, request=request)
         try:
-            result = _describe(job) if self.dry_run else run_job(job)
+            result = _describe(job) if self.dry_run else _train(job)
         except Interrupted as signal:
             print(f"{signal}; the same command continues from here", file=sys.stderr)
             return signal.exit_code
@@ -72,7 +72,15 @@ class Train:
         return shlex.join(["paceline", "train", self.recipe, *words[:place], *words[place + 2 :]])
 
 
-def _describe(job: Job) -> dict[str, object]:
+def _train(job: Job) -> dict[str, Any]:
+    from paceline.api.progress import Progress
+    from paceline.launch import launch
+
+    with Progress() as progress:
+        return launch(job, progress.handle)
+
+
+def _describe(job: Job) -> dict[str, Any]:
     """Print what a dry run finds; keep its folder only if it failed and left a log to read."""
     from paceline.launch import launch
     from paceline.places.supervise.failures import WorkerFailed
@@ -99,13 +107,7 @@ class Recipes:
     """
 
     def __call__(self) -> int:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("recipe", "what it is", box=None, padding=(0, 2, 0, 0))
-        for name, what in describe_recipes().items():
-            table.add_row(name, what)
-        Console().print(table)
+        print_table(("recipe", "what it is<"), describe_recipes().items())
         return 0
 
 

@@ -13,6 +13,7 @@ import tyro
 
 from paceline.cli.parse import RunName
 from paceline.cli.results import DataFlags
+from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,28 +24,30 @@ EntryName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 
 @dataclass(frozen=True)
 class ListZoo:
-    """List the trained models that zoo:NAME stands for: paceline zoo
+    """List the trained models available as zoo:NAME: paceline zoo
 
     Example: paceline zoo
     """
 
     def __call__(self) -> int:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
         from paceline.extras.zoo import FOLDER, list_zoo
 
         rows = list_zoo()
         if not rows:
             print(f"the zoo is empty; set {FOLDER} to a folder of entries")
             return 0
-        table = Table("name", "steps", "accuracy", "digest", "command", box=None)
-        for row in rows:
-            accuracy = "-" if row.test_accuracy is None else f"{row.test_accuracy:.4f}"
-            cells = (row.name, f"{row.step:,}", accuracy, row.state_sha256[:16], row.command)
-            table.add_row(*(Text(cell) for cell in cells))
-        Console().print(table)
+        headings = ("name", "steps", "accuracy", "digest<", "command<")
+        cells = (
+            (
+                row.name,
+                f"{row.step:,}",
+                shown(row.test_accuracy, ".4f"),
+                row.state_sha256[:16],
+                row.command,
+            )
+            for row in rows
+        )
+        print_table(headings, cells)
         return 0
 
 
@@ -162,8 +165,9 @@ def train_first(
     experiment: Experiment, kernels: str, stop_at: int, data_dir: str
 ) -> dict[str, Any]:
     """Train an experiment up to a step, or with 0 to its end, in a temporary folder."""
-    from paceline.api.functions import run_job
+    from paceline.api.progress import Progress
     from paceline.job import Job, Place, Run
+    from paceline.launch import launch
 
     where = os.path.abspath(data_dir) if data_dir else experiment.data.dir
     experiment = replace(
@@ -173,4 +177,5 @@ def train_first(
     )
     with tempfile.TemporaryDirectory(prefix="paceline-reproduce-") as folder:
         run = Run(run_dir=str(Path(folder, "run")), stop_at=stop_at)
-        return run_job(Job(experiment, Place(), run))
+        with Progress() as progress:
+            return launch(Job(experiment, Place(), run), progress.handle)

@@ -186,7 +186,7 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is tuple:
         each, *others = get_args(kind)
         count = "" if others == [Ellipsis] else f"{1 + len(others)} "
-        return f"{count}{_MANY.get(each, 'objects')}"
+        return f"{count}{_MANY[each] if each in _MANY else _describe(each)}"
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     return names.get(kind, f"a {getattr(kind, '__name__', kind)}")
 

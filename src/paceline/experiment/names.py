@@ -9,13 +9,11 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline.errors import UserError
 from paceline.experiment.diff import flatten
 from paceline.experiment.fields import from_json, to_json
-
-T = TypeVar("T")
 
 ALIASES = {
     "lr": "schedule.rate",
@@ -53,16 +51,23 @@ def nearest_name(name: str, known: Sequence[str]) -> str:
     return next((each for each in near if each in known), "")
 
 
-def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by their dotted names: `optimizer=dict(weight_decay=1e-4)`,
-    `optimizer__weight_decay=1e-4` and `**{"optimizer.weight-decay": 1e-4}` are the same."""
-    nested = {
-        name: to_json(value) if dataclasses.is_dataclass(value) else value
-        for name, value in settings.items()
-    }
-    return {
-        name.replace("__", ".").replace("-", "_"): value for name, value in flatten(nested).items()
-    }
+def apply_settings(settings: Mapping[str, Any], *parts: Any) -> list[Any]:
+    """Return dataclasses, such as Experiment, Place and Run, with settings changed by name.
+
+    `optimizer=dict(weight_decay=1e-4)`, `optimizer__weight_decay=1e-4` and
+    `**{"optimizer.weight-decay": 1e-4}` are the same. All are checked like flags.
+    """
+    changed = [to_json(part) for part in parts]
+    for given, value in flatten({name: _plain(value) for name, value in settings.items()}).items():
+        name = given.replace("__", ".").replace("-", "_")
+        owner = next((each for each in changed if name in flatten(each)), None)
+        if owner is None:
+            raise unknown_setting(name, [known for part in parts for known in names_of(part)])
+        *sections, last = name.split(".")
+        for section in sections:
+            owner = owner[section]
+        owner[last] = _plain(value)
+    return [from_json(type(part), each) for part, each in zip(parts, changed, strict=True)]
 
 
 def names_of(value: Any) -> list[str]:
@@ -70,34 +75,20 @@ def names_of(value: Any) -> list[str]:
     return list(flatten(to_json(value)))
 
 
-def refuse_unknown(name: str, known: Sequence[str]) -> UserError:
+def unknown_setting(name: str, known: Sequence[str]) -> UserError:
     """Return the error for a setting that is not known."""
-    flags = [each.replace("_", "-") for each in known]
-    near = nearest_name(name.replace("_", "-"), flags).replace("-", "_")
-    section = any(each.startswith(f"{name}.") for each in known)
-    hint = f"did you mean {near!r}?" if near else "help(paceline.train) lists all"
-    if section:
+    near = nearest_name(name.replace("_", "-"), [each.replace("_", "-") for each in known])
+    hint = f"did you mean {near.replace('-', '_')!r}?" if near else "help(paceline.train) lists all"
+    if any(each.startswith(f"{name}.") for each in known):
         hint = f"it has several settings: give a dict, such as {name}=dict(...)"
     return UserError(f"unknown setting {name!r}; {hint}")
 
 
-def override(value: T, changes: Mapping[str, Any]) -> T:
-    """Return a dataclass with some settings changed, by their dotted names, and checked."""
-    plain = to_json(value)
-    for name, new in changes.items():
-        *sections, last = name.split(".")
-        inner = plain
-        for section in sections:
-            inner = inner[section]
-        inner[last] = _plain(new)
-    return from_json(type(value), plain)
-
-
 def _plain(value: Any) -> Any:
-    """Return NumPy's numbers and arrays, and paths, as Python has them."""
+    """Return dataclasses, NumPy's numbers and arrays, and paths, as JSON has them."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    return str(value) if hasattr(value, "__fspath__") else value
+    return str(value) if hasattr(value, "__fspath__") else to_json(value)
 
 
 def changed_flags(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.names import override
+from paceline.experiment.names import apply_settings
 from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
 from paceline.job import Job, Place, Run, TrackerName
 from paceline.runs.finding import default_path
@@ -116,7 +116,7 @@ def build_search(
             "leave out --on"
         )
     all_settings = _settings(space, options, experiment.seed)
-    experiments = [override(experiment, settings) for settings in all_settings]
+    experiments = [apply_settings(settings, experiment)[0] for settings in all_settings]
     for each in experiments:
         _check_validation(each)
     where = (

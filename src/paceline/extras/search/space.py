@@ -17,7 +17,7 @@ from paceline.errors import UserError
 from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import to_json
-from paceline.experiment.names import names_of, refuse_unknown
+from paceline.experiment.names import names_of, unknown_setting
 from paceline.job import Place, Run
 
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
@@ -102,7 +102,7 @@ def _check_name(name: str, known: Mapping[str, Any]) -> None:
             f"of the experiment, {EXAMPLES}"
         )
     if name not in known:
-        raise refuse_unknown(name, list(known))
+        raise unknown_setting(name, list(known))
     if isinstance(known[name], list):
         raise UserError(
             f"over has {_flag(name)}, which has several values at once; a search varies settings "

@@ -1,0 +1,42 @@
+"""Tables on a terminal: aligned columns without lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+LEFT = "<"
+"""At the end of a heading: its column is aligned to the left, as the first one always is."""
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False
+) -> None:
+    """Print rows of texts below their headings.
+
+    With `whole`, no name is cut: on a narrow terminal, columns are left out from the right end but
+    one; if that is not enough, or in a file, lines are longer than the width.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    console, table = Console(), Table(box=None, padding=(0, 2, 0, 0))
+    for number, heading in enumerate(headings):
+        left = number == 0 or heading.endswith(LEFT)
+        table.add_column(heading.removesuffix(LEFT), justify="left" if left else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text, because names can look like rich's markup: [red]
+    if whole:
+        wide = console.options.update(width=10_000)
+        while console.is_terminal and len(table.columns) > 4:
+            if Measurement.get(console, wide, table).maximum <= console.width:
+                break
+            del table.columns[-2]
+        console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    console.print(table, soft_wrap=whole)
+
+
+def shown(value: float | None, form: str) -> str:
+    """Return a number as text; a dash if there is none."""
+    return "-" if value is None else format(value, form)
