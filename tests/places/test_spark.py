@@ -171,7 +171,7 @@ def test_tasks_that_were_given_up_take_part_again_after_the_next_checkpoint(
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-@pytest.mark.long  # test_command_line.py has the quick one, of a local worker
+@pytest.mark.long  # test_train.py has the quick one, of a local worker
 def test_a_python_error_in_a_worker_reaches_the_person_as_that_error(tmp_path: Path) -> None:
     write_own_code(tmp_path)
     flags = ("--actions", "own.py:forget", *on_spark("local[1]"))

@@ -32,7 +32,7 @@ NOT_HERE = (
     (r"^git clone", "it is for a clone of the repository"),
     (r"^(python3? -m venv|\. |source |pip install|uv )", "this script has set the environment up"),
     (r"^paceline data fetch", "it needs the Internet"),
-    (r"^paceline tensorboard", "it runs until Ctrl-C; tests/cli/test_tools.py starts it"),
+    (r"^paceline tensorboard", "it runs until Ctrl-C; tests/cli/test_list_runs.py starts it"),
 )
 """Commands that are not run, and why."""
 SHORTER = ((r"^paceline train (?!smoke)\S", "--stop-at 2"),)

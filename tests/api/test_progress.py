@@ -1,4 +1,6 @@
-"""The progress display, and the messages that it shows."""
+"""The progress display."""
+
+from __future__ import annotations
 
 import io
 from dataclasses import replace
@@ -8,24 +10,13 @@ import pytest
 from rich.console import Console
 
 from paceline.api.progress import Progress
-from paceline.messages import (
-    Alive,
-    Block,
-    Crash,
-    Error,
-    Evaluation,
-    Message,
-    Result,
-    Saved,
-    Start,
-    Warn,
-    Working,
-    from_line,
-    to_line,
-)
+from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Warn, Working
 
 START = Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas")
+
+
 RESULT = Result({"step": 1000, "finished": True, "test_accuracy": 0.875, "state_sha256": "ab" * 32})
+
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -121,37 +112,6 @@ def test_a_loss_that_is_no_number_and_a_message_that_is_not_shown_do_not_break_i
         (0, START), (1, Working()), (3, block(1, loss=float("nan"), accuracy=None))
     )
     assert "loss nan  accuracy None" in lines[1]
-
-
-MESSAGES = [
-    Alive(),
-    START,
-    block(7),
-    Evaluation(7, {"test_accuracy": 0.5}),
-    Saved(7, "a/b"),
-    Warn("text"),
-    Error("text", address_taken=True),
-    Crash("text", lost=True),
-    RESULT,
-]
-
-
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_is_one_line_and_arrives_as_it_was_sent(message: Message) -> None:
-    line = to_line(message)
-    assert line.count("\n") == 1
-    assert from_line(line) == message
-
-
-def test_kinds_and_fields_of_a_newer_worker_are_ignored() -> None:
-    assert from_line('{"kind": "Greeting", "text": "hello"}') is None
-    assert from_line("{}") is None
-    assert from_line('{"kind": "Warn", "text": "hello", "colour": "red"}') == Warn("hello")
-
-
-def test_an_incomplete_line_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Unterminated"):
-        from_line(to_line(Warn("hello"))[:20])
 
 
 def test_a_terminal_that_is_left_before_the_start_shows_that_it_is_starting() -> None:

@@ -1,11 +1,9 @@
-"""The command line as a person meets it: what it answers to good input, and the one line it answers
-to bad input."""
+"""`paceline train` as a person meets it: runs, mistakes that a worker finds, and a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import pty
 import re
 import select
@@ -17,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from command_line import assert_refused, files_in, fine
 from helpers import (
     TIMEOUT_S,
     Ended,
@@ -33,6 +31,7 @@ from helpers import (
     write_own_code,
 )
 from in_process import paceline_here
+from paceline.experiment.recipes.table import get_recipe
 
 RESULT_FIELDS = [
     "step",
@@ -45,19 +44,6 @@ RESULT_FIELDS = [
 ]
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """An empty folder to work in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def own_code(here: Path) -> Path:
-    return write_own_code(here)
-
-
 def smoke(*flags: str, cwd: Path) -> Ended:
     return paceline_here("train", "smoke", *flags, cwd=cwd)
 
@@ -68,110 +54,6 @@ def quick(*flags: str, cwd: Path, run: Callable[..., Ended] = paceline_here) -> 
     own = () if "--model.build" in flags else ("--model.build", "own.py:build_model")
     few = ("--steps", "3", "--replicas", "2", "--run-dir", "run")
     return run("train", "smoke", *few, *own, *flags, cwd=cwd)
-
-
-def assert_refused(ended: Ended, *parts: str) -> None:
-    assert ended.code == 2, ended
-    assert_one_line(ended, *parts)
-
-
-def assert_one_line(ended: Ended, *parts: str) -> None:
-    assert ended.err.startswith("paceline: "), ended
-    assert ended.err.count("\n") == 1, ended.err
-    for part in parts:
-        assert part in ended.err
-    assert "Traceback" not in ended.out + ended.err
-
-
-def files_in(folder: Path) -> set[str]:
-    return {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if "__pycache__" not in path.parts
-    }
-
-
-# Bad input that the parent process finds
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ("trian", ["unknown command 'trian'", "did you mean 'train'?"]),
-        ("train smoke --model.depth 9", ["model.depth is 9", "6n+2", "8 or 14"]),
-        ("train smoke --global-batch-size 30", ["30", "4 replicas", "use 28"]),
-        ("train smoke --replicas 3", ["32", "3 replicas", "use 30"]),
-        ("train smoke --replicas 0", ["replicas is 0", "1 to 65,536"]),
-        ("train smoke --workers 0", ["workers is 0", "1 or more"]),
-        (
-            "train smoke --workers 5",
-            ["workers is 5", "only 4 replicas", "use 4 workers or fewer", "--replicas 5 or more"],
-        ),
-        ("train smok", ["unknown recipe 'smok'", "did you mean 'smoke'?"]),
-        (
-            "train smoke --modle.depth 8",
-            ["unknown flag --modle.depth", "did you mean --model.depth?"],
-        ),
-        ("train smoke --replica 2", ["unknown flag --replica", "did you mean --replicas?"]),
-        ("train smoke --depth=8", ["unknown flag --depth", "did you mean --model.depth?"]),
-        (
-            "train smoke --learning-rate 1",
-            ["unknown flag --learning-rate", "did you mean --schedule.rate?"],
-        ),
-        ("train smoke --lr 1", ["unknown flag --lr", "did you mean --schedule.rate?"]),
-        ("train smoke --batch-size 1", ["did you mean --global-batch-size?"]),
-        ("train smoke --xyzzy", ["unknown flag --xyzzy (see paceline train smoke --help)"]),
-        ("train --seed 1 smoke", ["cannot understand 'smoke'", "the recipe comes first"]),
-        (
-            "train smoke --model.depth eight",
-            ["--model.depth", "'eight'", "(see paceline train smoke --help)"],
-        ),
-        ("train smoke --schedule.rate high", ["--schedule.rate", "'high'"]),
-        (
-            "train smoke --precision float64",
-            ["'float64'", "'--precision'", "('float32', 'bfloat16', 'float16')"],
-        ),
-        ("train smoke --run-dir", ["Missing value", "'--run-dir'"]),
-        ("train smoke --scaling.mean 1 2", ["--scaling.mean", "{auto}", "['1', '2']"]),
-        ("train smoke --loss.class-weights equal", ["--loss.class-weights", "{balanced}"]),
-        ("eval", ["RUN"]),
-        ("train smoke --loss.class-weights 0 0", ["loss.class-weights is (0.0, 0.0); at"]),
-        ("train smoke --augment.hue 0.6", ["augment.hue is 0.6; it must be 0 to 0.5"]),
-        ("train smoke --augment.rand-augment -1", ["augment.rand-augment is -1; it must be 0"]),
-        (
-            "train smoke --precision float16 --sync.method weights",
-            ["precision float16 is for sync.method gradients, not weights"],
-        ),
-        (
-            "train smoke --precision float16 --workers 1 --ps 1",
-            ["precision float16 is not for parameter servers"],
-        ),
-        (
-            "train smoke --scaling.mean auto --scaling.method unit",
-            ["scaling.mean is auto with scaling.method unit, which takes no means"],
-        ),
-        (
-            "train smoke --schedule.boundaries 1 2",
-            ["schedule.boundaries", "schedule.factors", "the same length"],
-        ),
-        ("train smoke --keep 0", ["keep is 0", "1 or more"]),
-        ("data info nowhere", ["there is no folder nowhere"]),
-        ("data fetsch cifar10", ["unknown command 'data fetsch'", "did you mean 'fetch'?"]),
-        ("recipes all", ["cannot understand 'all'", "paceline recipes --help"]),
-    ],
-)
-def test_a_mistake_gets_one_line_and_creates_nothing(
-    arguments: str, parts: list[str], here: Path
-) -> None:
-    assert_refused(paceline_here(*arguments.split(), cwd=here), *parts)
-    assert files_in(here) == set()
-
-
-def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
-    assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
-    refused = paceline("train", "smoke", "--devices", "gpu", cwd=here)
-    assert_refused(refused, "devices is gpu", "no GPU")
-    assert files_in(here) <= {"runs"}
 
 
 def test_a_folder_of_somebody_else_is_left_alone(here: Path) -> None:
@@ -190,9 +72,6 @@ def test_a_file_is_no_run_folder(here: Path) -> None:
     (here / "letter").write_text("Dear ...")
     assert_refused(smoke("--run-dir", "letter", cwd=here), "cannot make letter", "File exists")
     assert (here / "letter").read_text() == "Dear ..."
-
-
-# Bad input that a worker finds
 
 
 @pytest.mark.parametrize(
@@ -249,95 +128,6 @@ def test_a_loss_that_is_not_finite_names_its_step_and_saves_nothing_of_it(here: 
     step = int(found[1])
     assert 2 <= step <= 3
     assert not list((here / "run/checkpoints").glob("*"))
-
-
-# CIFAR folders
-
-
-def write_cifar10(folder: Path) -> Path:
-    folder.mkdir()
-    for number, name in enumerate(
-        [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
-    ):
-        random = np.random.default_rng(number)
-        records = random.integers(0, 256, (8, 3073), np.uint8)
-        records[:, 0] = np.arange(8) % 10
-        records.tofile(folder / name)
-    return folder
-
-
-class RunsCode:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch harmed",)
-
-
-def damage_nothing_there(folder: Path) -> list[str]:
-    shutil.rmtree(folder)
-    return [f"there is no folder {folder}", "paceline data fetch cifar10"]
-
-
-def damage_empty(folder: Path) -> list[str]:
-    for file in folder.iterdir():
-        file.unlink()
-    return [f"{folder} has no data set"]
-
-
-def damage_cut_by_one_byte(folder: Path) -> list[str]:
-    file = folder / "data_batch_3.bin"
-    os.truncate(file, file.stat().st_size - 1)
-    return [f"{file} is cut short", f"offset {7 * 3073} has 3072 of 3073 bytes"]
-
-
-def damage_label(folder: Path) -> list[str]:
-    file = folder / "test_batch.bin"
-    content = bytearray(file.read_bytes())
-    content[2 * 3073] = 10
-    file.write_bytes(content)
-    return [f"{file} has label 10 at offset {2 * 3073}", "0 to 9"]
-
-
-def damage_pickle_that_runs_code(folder: Path) -> list[str]:
-    for file in list(folder.glob("*.bin")):
-        file.with_suffix("").write_bytes(pickle.dumps({b"data": RunsCode()}))
-        file.unlink()
-    return [
-        f"{folder / 'data_batch_1'} is not a CIFAR pickle",
-        "system, which is refused",
-        "it was not run",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("damage", "command"),
-    [  # `data info` reads as `train` does, and answers sooner
-        (damage_nothing_there, "train cifar10-resnet20 --data.dir"),
-        (damage_empty, "data info"),
-        (damage_cut_by_one_byte, "train cifar10-resnet20 --data.dir"),
-        (damage_label, "data info"),
-        (damage_pickle_that_runs_code, "data info"),
-    ],
-)
-def test_a_bad_data_folder_gets_one_line(
-    damage: Callable[[Path], list[str]], command: str, here: Path
-) -> None:
-    folder = write_cifar10(here.parent / "cifar")
-    parts = damage(folder)
-    assert_refused(paceline_here(*command.split(), str(folder), cwd=here), *parts)
-    assert files_in(here) <= {"runs"}
-
-
-def test_data_info_shows_the_examples_of_each_class(here: Path) -> None:
-    write_cifar10(here / "cifar")
-    ended = paceline_here("data", "info", "cifar", cwd=here)
-    assert (ended.code, ended.err) == (0, "")
-    rows = [line.split() for line in ended.out.splitlines()]
-    assert ["train", "40", "examples"] in rows
-    assert ["test", "8", "examples"] in rows
-    assert ["airplane", "5", "1"] in rows
-    assert ["truck", "0", "0"] in rows
-
-
-# Run folders
 
 
 def test_a_run_folder_of_another_experiment_shows_what_differs_and_stays(
@@ -438,47 +228,6 @@ def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(
     assert result_of(run)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-# Good input
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-def test_help_names_every_command(arguments: list[str], here: Path) -> None:
-    ended = (paceline_here if arguments else paceline)(*arguments, cwd=here)
-    assert (ended.code, ended.err) == (0, "")
-    for word in (
-        "paceline train",
-        "paceline data",
-        "paceline recipes",
-        "Begin with: paceline train",
-    ):
-        assert word in ended.out
-
-
-def test_help_of_train_explains_every_flag(here: Path) -> None:
-    ended = paceline_here("train", "smoke", "--help", cwd=here)
-    assert (ended.code, ended.err) == (0, "")
-    text = " ".join(ended.out.replace("│", " ").split())
-    assert "paceline train [RECIPE] [flags]" in text
-    assert "--model.depth INT" in text
-    assert "Examples in one step, over all replicas. (default: 32)" in text
-    assert "Stop after this step, as after an interruption" in text
-
-
-def test_recipes_are_listed_with_what_they_are(here: Path) -> None:
-    ended = paceline_here("recipes", cwd=here)
-    assert (ended.code, ended.err) == (0, "")
-    for name in (
-        "shapes",
-        "smoke",
-        "cifar10-fast",
-        "cifar10-resnet110",
-        "ray-resnet32",
-        "estimator-resnet44",
-        "official-resnet56",
-    ):
-        assert re.search(rf"^{name} ", ended.out, re.MULTILINE)
-
-
 def test_a_dry_run_prints_derived_numbers_and_layers_and_creates_nothing(here: Path) -> None:
     ended = smoke("--dry-run", cwd=here)
     assert (ended.code, ended.err) == (0, "")
@@ -534,7 +283,6 @@ def test_a_run_leaves_what_the_manual_says(here: Path, own_code: Path) -> None:
 def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
     stopped_at_5: Path, here: Path
 ) -> None:
-    from paceline.experiment.recipes.table import get_recipe
 
     folder = Path("runs") / f"smoke-{get_recipe('smoke').digest()}"
     shutil.copytree(stopped_at_5, here / folder)
@@ -597,9 +345,6 @@ def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
     assert {"test_accuracy", "validation_accuracy"} <= metrics_of(here / "run")[-1].keys()
 
 
-# A terminal
-
-
 def test_a_terminal_shows_a_bar_and_ends_with_the_result(here: Path) -> None:
     write_own_code(here)
     flags = (
@@ -658,3 +403,12 @@ def on_a_terminal(*arguments: str, cwd: Path) -> tuple[str, int]:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_a_dry_run_prints_its_numbers_as_json(tmp_path: Path):
+    ended = fine(paceline_here("train", "smoke", "--dry-run", "--json", cwd=tmp_path))
+    numbers = json.loads(ended.out.splitlines()[-1])
+    assert numbers["total_steps"] == 24
+    assert numbers["steps_per_epoch"] * numbers["global_batch_size"] <= numbers["examples"]["train"]
+    assert numbers["parameters"] > 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,77 @@
+"""The table of commands: its help, and the help of each command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers import paceline
+from in_process import paceline_here
+from paceline.cli import commands
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_names_every_command(arguments: list[str], here: Path) -> None:
+    ended = (paceline_here if arguments else paceline)(*arguments, cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    for word in (
+        "paceline train",
+        "paceline data",
+        "paceline recipes",
+        "Begin with: paceline train",
+    ):
+        assert word in ended.out
+
+
+def test_help_of_train_explains_every_flag(here: Path) -> None:
+    ended = paceline_here("train", "smoke", "--help", cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    text = " ".join(ended.out.replace("│", " ").split())
+    assert "paceline train [RECIPE] [flags]" in text
+    assert "--model.depth INT" in text
+    assert "Examples in one step, over all replicas. (default: 32)" in text
+    assert "Stop after this step, as after an interruption" in text
+
+
+def test_recipes_are_listed_with_what_they_are(here: Path) -> None:
+    ended = paceline_here("recipes", cwd=here)
+    assert (ended.code, ended.err) == (0, "")
+    for name in (
+        "shapes",
+        "smoke",
+        "cifar10-fast",
+        "cifar10-resnet110",
+        "ray-resnet32",
+        "estimator-resnet44",
+        "official-resnet56",
+    ):
+        assert re.search(rf"^{name} ", ended.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_the_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]):
+    try:
+        code = commands.main([*command.split(), "--help"])
+    except SystemExit as end:
+        code = end.code
+    shown = capsys.readouterr().out
+    assert code == 0
+    (example,) = re.findall(r"Example: .*", shown)
+    assert f"paceline {command}" in example
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_the_help_of_data_commands_has_only_what_they_use(command: str, tmp_path: Path):
+    import io
+    from contextlib import redirect_stdout, suppress
+
+    from paceline.cli.commands import main
+
+    out = io.StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        main(["data", command, "--help"])
+    assert "--records.first-label" in out.getvalue()
+    for other in ("cutout", "mixup", "flip", "--data.dir", "--data.source"):
+        assert other not in out.getvalue()

@@ -1,0 +1,101 @@
+"""Flags that are wrong: one line, exit code 2, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import assert_refused, files_in
+from helpers import paceline
+from in_process import paceline_here
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("trian", ["unknown command 'trian'", "did you mean 'train'?"]),
+        ("train smoke --model.depth 9", ["model.depth is 9", "6n+2", "8 or 14"]),
+        ("train smoke --global-batch-size 30", ["30", "4 replicas", "use 28"]),
+        ("train smoke --replicas 3", ["32", "3 replicas", "use 30"]),
+        ("train smoke --replicas 0", ["replicas is 0", "1 to 65,536"]),
+        ("train smoke --workers 0", ["workers is 0", "1 or more"]),
+        (
+            "train smoke --workers 5",
+            ["workers is 5", "only 4 replicas", "use 4 workers or fewer", "--replicas 5 or more"],
+        ),
+        ("train smok", ["unknown recipe 'smok'", "did you mean 'smoke'?"]),
+        (
+            "train smoke --modle.depth 8",
+            ["unknown flag --modle.depth", "did you mean --model.depth?"],
+        ),
+        ("train smoke --replica 2", ["unknown flag --replica", "did you mean --replicas?"]),
+        ("train smoke --depth=8", ["unknown flag --depth", "did you mean --model.depth?"]),
+        (
+            "train smoke --learning-rate 1",
+            ["unknown flag --learning-rate", "did you mean --schedule.rate?"],
+        ),
+        ("train smoke --lr 1", ["unknown flag --lr", "did you mean --schedule.rate?"]),
+        ("train smoke --batch-size 1", ["did you mean --global-batch-size?"]),
+        ("train smoke --xyzzy", ["unknown flag --xyzzy (see paceline train smoke --help)"]),
+        ("train --seed 1 smoke", ["cannot understand 'smoke'", "the recipe comes first"]),
+        (
+            "train smoke --model.depth eight",
+            ["--model.depth", "'eight'", "(see paceline train smoke --help)"],
+        ),
+        ("train smoke --schedule.rate high", ["--schedule.rate", "'high'"]),
+        (
+            "train smoke --precision float64",
+            ["'float64'", "'--precision'", "('float32', 'bfloat16', 'float16')"],
+        ),
+        ("train smoke --run-dir", ["Missing value", "'--run-dir'"]),
+        ("train smoke --scaling.mean 1 2", ["--scaling.mean", "{auto}", "['1', '2']"]),
+        ("train smoke --loss.class-weights equal", ["--loss.class-weights", "{balanced}"]),
+        ("eval", ["RUN"]),
+        ("train smoke --loss.class-weights 0 0", ["loss.class-weights is (0.0, 0.0); at"]),
+        ("train smoke --augment.hue 0.6", ["augment.hue is 0.6; it must be 0 to 0.5"]),
+        ("train smoke --augment.rand-augment -1", ["augment.rand-augment is -1; it must be 0"]),
+        (
+            "train smoke --precision float16 --sync.method weights",
+            ["precision float16 is for sync.method gradients, not weights"],
+        ),
+        (
+            "train smoke --precision float16 --workers 1 --ps 1",
+            ["precision float16 is not for parameter servers"],
+        ),
+        (
+            "train smoke --scaling.mean auto --scaling.method unit",
+            ["scaling.mean is auto with scaling.method unit, which takes no means"],
+        ),
+        (
+            "train smoke --schedule.boundaries 1 2",
+            ["schedule.boundaries", "schedule.factors", "the same length"],
+        ),
+        ("train smoke --keep 0", ["keep is 0", "1 or more"]),
+        ("data info nowhere", ["there is no folder nowhere"]),
+        ("data fetsch cifar10", ["unknown command 'data fetsch'", "did you mean 'fetch'?"]),
+        ("recipes all", ["cannot understand 'all'", "paceline recipes --help"]),
+    ],
+)
+def test_a_mistake_gets_one_line_and_creates_nothing(
+    arguments: str, parts: list[str], here: Path
+) -> None:
+    assert_refused(paceline_here(*arguments.split(), cwd=here), *parts)
+    assert files_in(here) == set()
+
+
+def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
+    assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
+    refused = paceline("train", "smoke", "--devices", "gpu", cwd=here)
+    assert_refused(refused, "devices is gpu", "no GPU")
+    assert files_in(here) <= {"runs"}
+
+
+def test_a_mistyped_flag_is_answered_with_the_nearest(tmp_path: Path):
+    for arguments, part in (
+        (["eval", "x", "--dir", "y"], "did you mean --data.dir?"),
+        (["predict", "x", "y", "--chekpoint", "1"], "did you mean --checkpoint?"),
+    ):
+        ended = paceline_here(*arguments, cwd=tmp_path)
+        assert ended.code == 2
+        assert part in ended.err
