@@ -213,7 +213,8 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSumma
         raise UserError(f"sort is {sort!r}; it must be one of {', '.join(COLUMNS)}")
     if not is_remote(folder) and not Path(folder).is_dir():
         raise UserError(
-            f"there is no folder {folder}; `paceline train` makes runs, or give another folder"
+            f"there is no folder {folder}; train something first, or give the folder that contains "
+            "your runs"
         )
     return list_runs(folder, sort)
 

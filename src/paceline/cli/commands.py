@@ -82,7 +82,8 @@ def _run(arguments: list[str]) -> int:
     if hasattr(command, "of_recipe"):  # the first word is a recipe, with the defaults of flags
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
         program, default = f"{program} {recipe}", command.of_recipe(recipe)
-    return parse(command, program, arguments, default)()
+    code: int = parse(command, program, arguments, default)()
+    return code
 
 
 def _on_one_line(text: str) -> str:

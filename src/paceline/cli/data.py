@@ -111,7 +111,7 @@ class Convert:
     names_file: str = ""
     """A file with lines CLASS NAME, where NAME is what people call the class."""
     first_label: int = -1
-    """The number of the first class: 0 or 1. -1 means 1 for ImageNet and 0 for everything else."""
+    """Label of the first class, 0 or 1. -1 uses 1 for ImageNet and 0 for everything else."""
     on: Literal["local", "spark"] = "local"
     """Who writes the shards: processes of this machine, or tasks of a Spark cluster."""
     spark: Spark = field(default_factory=Spark)

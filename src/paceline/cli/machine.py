@@ -69,11 +69,10 @@ class Bench:
     def __call__(self) -> int:
         from paceline.experiment.recipes.table import get_recipe
 
-        if self.seconds <= 0 or not self.workers:
-            raise UserError(
-                f"seconds is {self.seconds} and workers {self.workers}; "
-                "seconds must be above 0, workers at least one number"
-            )
+        if self.seconds <= 0:
+            raise UserError(f"seconds is {self.seconds}; it must be above 0")
+        if not self.workers:
+            raise UserError("workers is empty; it must be at least one number, such as 1 2")
         names = self.recipes or ("shapes", "cifar10-fast", "cifar10-resnet56")
         recipes = {name: get_recipe(name) for name in names}  # a wrong name fails at once
         for name, kind, workers in product(recipes, self.on, self.workers):

@@ -102,7 +102,7 @@ class TensorBoard:
     port: int = 0
     """Port to listen at. 0 takes 6006, or the next port that is free."""
     host: str = "localhost"
-    """Address to listen at. localhost admits only this machine, 0.0.0.0 every machine."""
+    """Address to listen at. Use 0.0.0.0 to allow other machines."""
 
     def __call__(self) -> int:
         from paceline.runs.finding import existing_run

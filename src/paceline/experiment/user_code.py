@@ -30,41 +30,41 @@ SAVED_MODEL = ".keras"
 def spec_parts(spec: str) -> tuple[str, str, str]:
     """Return the folder to look in, which is often empty; the module or file; the function."""
     before, colon, name = spec.rpartition(":")
-    home, _, place = before.rpartition(HOME)
-    if not (colon and place and name):
+    home, _, source = before.rpartition(HOME)
+    if not (colon and source and name):
         raise UserError(
             f"{spec!r} does not name a function; write package.module:function or file.py:function"
         )
-    return home, place, name
+    return home, source, name
 
 
 def is_found(spec: str) -> bool:
     """Return whether there is a file or a module of that name; nothing of it is run."""
     if spec.endswith(SAVED_MODEL):
         return Path(spec).expanduser().is_file()
-    home, place, _ = spec_parts(spec)
-    if place.endswith(".py"):
-        return Path(home, place).expanduser().is_file()
+    home, source, _ = spec_parts(spec)
+    if source.endswith(".py"):
+        return Path(home, source).expanduser().is_file()
     _make_importable(Path(home) if home else Path.cwd())
     try:
-        return importlib.util.find_spec(place.partition(".")[0]) is not None
+        return importlib.util.find_spec(source.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False
 
 
 def load_function(spec: str) -> Callable[..., Any]:
     """Return the function that `spec` names. The working directory is importable."""
-    home, place, name = spec_parts(spec)
+    home, source, name = spec_parts(spec)
     if home:
-        _prefer(Path(home), place)
-        place = str(Path(home, place)) if place.endswith(".py") else place
+        _prefer(Path(home), source)
+        source = str(Path(home, source)) if source.endswith(".py") else source
     _make_importable(Path.cwd())
-    module = _import_file(place, spec) if place.endswith(".py") else _import_module(place, spec)
+    module = _import_file(source, spec) if source.endswith(".py") else _import_module(source, spec)
     if not hasattr(module, name):
         members = vars(module).items()
         known = [key for key, value in members if callable(value) and not key.startswith("_")]
         hint = did_you_mean(name, known) if known else "it defines none"
-        raise UserError(f"{spec}: there is no function {name!r} in {place}; {hint}")
+        raise UserError(f"{spec}: there is no function {name!r} in {source}; {hint}")
     function = getattr(module, name)
     if not callable(function):
         raise UserError(f"{spec}: {name!r} is a {type(function).__name__}, not a function")
@@ -114,10 +114,10 @@ def _import_module(name: str, spec: str) -> ModuleType:
         raise _failed(spec, error) from error
 
 
-def _import_file(place: str, spec: str) -> ModuleType:
+def _import_file(source: str, spec: str) -> ModuleType:
     """Import a file once per process, so that its classes keep their identity; its neighbors are
     importable too."""
-    file = Path(place).expanduser().resolve()
+    file = Path(source).expanduser().resolve()
     if not file.is_file():
         raise UserError(f"{spec}: there is no file {file}")
     name = f"paceline_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
@@ -138,17 +138,17 @@ def _import_file(place: str, spec: str) -> ModuleType:
 
 
 def _failed(spec: str, error: Exception) -> UserError:
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    source = traceback.extract_tb(error.__traceback__)[-1]
     reason = (str(error).splitlines() or [""])[0]
-    where = f"{place.filename}:{place.lineno}"
+    where = f"{source.filename}:{source.lineno}"
     return UserError(f"{spec}: importing it failed: {type(error).__name__}: {reason} ({where})")
 
 
-def _prefer(home: Path, place: str) -> None:
+def _prefer(home: Path, source: str) -> None:
     """Import from this folder first; forget a module of another folder with the same name."""
     sys.path[:] = [str(home), *(folder for folder in sys.path if folder != str(home))]
-    top = place.partition(".")[0]
-    if place.endswith(".py") or not is_found(f"{home}{HOME}{place}:_"):
+    top = source.partition(".")[0]
+    if source.endswith(".py") or not is_found(f"{home}{HOME}{source}:_"):
         return
     known = sys.modules.get(top)
     if known is not None and not (getattr(known, "__file__", None) or "").startswith(str(home)):
