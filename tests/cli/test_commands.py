@@ -32,7 +32,7 @@ def test_help_of_train_explains_every_flag(here: Path) -> None:
     assert "paceline train [RECIPE] [flags]" in text
     assert "--model.depth INT" in text
     assert "Examples in one step, over all replicas. (default: 32)" in text
-    assert "Stop after this step, as after an interruption" in text
+    assert "Stop after this step and save, as Ctrl-C would" in text
 
 
 def test_recipes_are_listed_with_what_they_are(here: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(tmp_path: Path, how: str, 
 def test_bad_input_is_one_line(uninterrupted: Path, tmp_path: Path):
     nowhere = paceline_here("eval", "nowhere", cwd=tmp_path)
     assert_refused(nowhere, "no run in nowhere", "paceline train")
-    assert_refused(paceline_here("eval", cwd=tmp_path), "RUN is missing")
+    assert_refused(paceline_here("eval", cwd=tmp_path), "Missing from paceline eval: RUN")
     assert_refused(
         paceline_here("eval", str(uninterrupted), "--split", "train", cwd=tmp_path), "--split"
     )
