@@ -250,7 +250,7 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
         "--to is 'torch'",
     )
     missing = paceline_here("export", str(uninterrupted), "m", cwd=tmp_path)
-    assert refused(missing, "--to is missing")
+    assert refused(missing, "Missing from paceline export: --to")
     views = ("--to", "safetensors", "--views", "mirror")
     assert refused(
         paceline_here("export", str(uninterrupted), "m", *views, cwd=tmp_path), "only weights"
