@@ -55,22 +55,29 @@ def run_task(assignment: Assignment, _: Iterator[int]) -> Iterator[int]:
     context = BarrierTaskContext.get()
     index = context.partitionId()
     host = context.getTaskInfos()[index].address.rsplit(":", 1)[0]
-    try:
-        connection = socket.create_connection(assignment.driver, timeout=CONNECT_TIMEOUT_S)
-    except OSError as error:
-        address = f"{assignment.driver[0]}:{assignment.driver[1]}"
-        raise UserError(
-            f"host {host} cannot reach the driver at {address} ({error}); see spark.driver.host"
-        ) from None
-    with connection:
-        driver = Connection(connection)
+    folder = assignment.folder if os.path.isdir(assignment.folder) else os.getcwd()
+    with _connect(assignment.driver, host) as connection:
+        driver, code = Connection(connection), 0
         hello = {"secret": assignment.secret, "worker": index, "host": host}
         driver.write(json.dumps(hello).encode() + b"\n")
-        folder = assignment.folder if os.path.isdir(assignment.folder) else os.getcwd()
-        job = _exchange_addresses(assignment, context, index, host, folder, driver)
-        _send(driver, Exit(_run_worker(job, driver, folder, context) if job else 0))
+        try:
+            job = _exchange_addresses(assignment, context, host, folder)
+            code = _run_worker(job, driver, folder, context)
+        except UserError as error:
+            _send(driver, Error(str(error)))
+        _send(driver, Exit(code))
         driver.shut_down()  # the thread that reads commands holds it, too
     return iter(())
+
+
+def _connect(driver: tuple[str, int], host: str) -> socket.socket:
+    try:
+        return socket.create_connection(driver, timeout=CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise UserError(
+            f"host {host} cannot reach the driver at {driver[0]}:{driver[1]} ({error}); "
+            "see spark.driver.host"
+        ) from None
 
 
 def _send(driver: Connection, message: Message) -> None:
@@ -78,34 +85,23 @@ def _send(driver: Connection, message: Message) -> None:
 
 
 def _exchange_addresses(
-    assignment: Assignment,
-    context: BarrierTaskContext,
-    index: int,
-    host: str,
-    folder: str,
-    driver: Connection,
-) -> Job | None:
-    """Return the job of this worker, or None if a host lacks something; all report the same."""
-    job = Job.from_json(assignment.job)
+    assignment: Assignment, context: BarrierTaskContext, host: str, folder: str
+) -> Job:
+    """Return the job of this worker; raise the same UserError on all hosts if one lacks a file."""
+    job, index = Job.from_json(assignment.job), context.partitionId()
+    problem = _problem(job.experiment.data, folder, host)
+    if index == 0:
+        problem = problem or proof_problem(assignment.proof, host)
     # the port is held until every task has one, so that no two of a host get the same
     with socket.socket() as port:
         port.bind(("", 0))
-        own = {
-            "address": f"{host}:{port.getsockname()[1]}",
-            "problem": _problem(job.experiment.data, folder, host)
-            or (proof_problem(assignment.proof, host) if index == 0 else ""),
-        }
+        own = (f"{host}:{port.getsockname()[1]}", problem)
         everyone = [json.loads(text) for text in context.allGather(json.dumps(own))]
-    problems = [other["problem"] for other in everyone if other["problem"]]
-    if problems:
-        _send(driver, Error(problems[0]))
-        return None
-    addresses = tuple(other["address"] for other in everyone) if len(everyone) > 1 else ()
-    return replace(
-        job,
-        cluster=Cluster(addresses, index),
-        place=replace(job.place, on="spark", cores=job.place.cores or context.cpus()),
-    )
+    if problems := [problem for _, problem in everyone if problem]:
+        raise UserError(problems[0])
+    addresses = tuple(address for address, _ in everyone) if len(everyone) > 1 else ()
+    place = replace(job.place, cores=job.place.cores or context.cpus())
+    return replace(job, cluster=Cluster(addresses, index), place=place)
 
 
 def _problem(data: Data, folder: str, host: str) -> str:
