@@ -18,7 +18,7 @@ from paceline.build import build_core
 from paceline.job import Job
 from paceline.maths.evaluation import num_batches, summarize
 from paceline.maths.metrics import SIGNALS
-from paceline.maths.replica import Core
+from paceline.maths.replica import Core, Step
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
 
@@ -35,7 +35,7 @@ def measured_anew(core: Core, params: tf.Tensor, stats: tf.Tensor, step: int) ->
     def advance(stats: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         signals = tf.zeros([len(SIGNALS)])
         vectors = [
-            core.replica_vector(params, stats, step, tf.constant(k, tf.int64), signals)
+            core.replica_vector(params, stats, Step(step, tf.constant(k, tf.int64), signals))
             for k in replicas
         ]
         moving = tf.reduce_mean(tf.stack(vectors), 0)[size : size + core.template.moving_size()]
@@ -49,8 +49,8 @@ def measured_anew(core: Core, params: tf.Tensor, stats: tf.Tensor, step: int) ->
 def accuracy(core: Core, params: tf.Tensor, stats: tf.Tensor) -> float:
     """Return the accuracy on the validation split."""
     numbers = range(num_batches(core.splits["validation"].size, core.eval_batch_size))
-    evaluate = core.evaluate_batch["validation"]
-    rows = [evaluate(params, stats, tf.constant(number, tf.int64)) for number in numbers]
+    evaluate = core.examine["validation"]
+    rows = [evaluate(params, stats, tf.constant(number, tf.int64)).row for number in numbers]
     return summarize(np.stack(rows)).accuracy
 
 

@@ -97,16 +97,17 @@ def replace_mean(name: str) -> None:
     import tensorflow as tf
 
     from paceline.engines.collective import CollectiveEngine
-    from paceline.maths.tree import tree_sum
+    from paceline.maths.opaque import add
+    from paceline.maths.sums import tree_sum
 
     def ring(engine: CollectiveEngine, results: list[tf.Tensor]) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, tree_sum(results))
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tree_sum(results, add))
 
     def gather(engine: CollectiveEngine, results: list[tf.Tensor]) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
-        rows = context.all_gather(tree_sum(results)[None], axis=0)
-        return tree_sum(tf.unstack(rows, num=context.num_replicas_in_sync))
+        rows = context.all_gather(tree_sum(results, add)[None], axis=0)
+        return tree_sum(tf.unstack(rows, num=context.num_replicas_in_sync), add)
 
     CollectiveEngine._sum = {"ring": ring, "gather": gather}[name]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.maths.shares import divided_tree
+from paceline.maths.sums import divided_tree
 
 FLOAT_BYTES = 4
 LATENCY_S = 50e-6  # of a round on a network of one data centre

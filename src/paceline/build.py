@@ -113,17 +113,19 @@ def initial_state(core: Core, send: Send) -> State:
     """Return the state of step 0, with weights from the data or from an earlier training."""
     state, experiment = core.initial_state(), core.experiment
     if experiment.model.whitening:
-        from paceline.models.whitening import whiten
+        from paceline.maths.whitening import whiten
 
         state = whiten(
             state, core.template, core.train, experiment.scaling, experiment.model.whitening
         )
     if experiment.model.init_from:
-        from paceline.models.warm_start import scaled_otherwise, start_from
+        from paceline.maths.warm_start import start_from
+        from paceline.models.applications import scaling_warning
+        from paceline.runs.starting_weights import read_weights
 
-        if note := scaled_otherwise(experiment):
+        if note := scaling_warning(experiment):
             send(Warn(note))
-        state, new = start_from(experiment.model.init_from, core.template, state)
         source = experiment.model.init_from
+        state, new = start_from(source, read_weights(source), core.template, state)
         send(Warn(f"started from {source}; new are {', '.join(new) or 'none'}"))
     return state

@@ -23,7 +23,7 @@ def summary_line(job: Job, core: Core) -> str:
     parameters = f"{sizes['params']:,} parameters" + (f", {frozen:,} more frozen" if frozen else "")
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
-        f"{core.num_examples:,} train, {tests} examples of {len(core.source.classes)} classes · "
+        f"{core.train.size:,} train, {tests} examples of {len(core.source.classes)} classes · "
         f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.side_by_side(job)} side by "
@@ -42,7 +42,7 @@ def numbers(job: Job, core: Core) -> dict[str, Any]:
     """Return every derived number by name."""
     e = job.experiment
     return {
-        "examples": {"train": core.num_examples}
+        "examples": {"train": core.train.size}
         | {name: split.size for name, split in core.splits.items()},
         "classes": len(core.source.classes),
         "image_shape": list(core.template.model.input_shape[1:]),

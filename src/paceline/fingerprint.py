@@ -40,7 +40,7 @@ def data_facts(job: Job, core: Core) -> dict[str, Any]:
     sizes = {name: split.size for name, split in core.splits.items()}
     shape = list(core.source.image_shape) if core.source.image_shape else None
     facts: dict[str, Any] = {
-        "train": core.num_examples,
+        "train": core.train.size,
         **sizes,
         "classes": list(core.source.classes),
         "image_shape": shape,

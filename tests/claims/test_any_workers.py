@@ -19,15 +19,7 @@ from hypothesis import strategies as st
 from helpers import SUPPORT
 from paceline.engines import pairs as exchange
 from paceline.engines.pairs import ExactSum, cut_into_chunks
-from paceline.maths.shares import (
-    Span,
-    add_subtrees,
-    divided_tree,
-    halves,
-    relative,
-    shares,
-    subtrees,
-)
+from paceline.maths.sums import Span, add_subtrees, divided_tree, halves, relative, shares, subtrees
 
 FORKED_WORKERS = SUPPORT / "forked_workers.py"
 UP_TO_32 = [(replicas, workers) for replicas in range(1, 33) for workers in range(1, replicas + 1)]

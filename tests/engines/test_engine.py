@@ -17,6 +17,7 @@ from paceline.experiment.schedule import Rates, rates_at, rates_table
 from paceline.kernels.library import why_unavailable
 from paceline.maths.evaluation import num_batches, summarize
 from paceline.maths.metrics import Tail
+from paceline.maths.replica import Step
 from paceline.maths.state import State
 from tiny import (
     CLASSES,
@@ -108,12 +109,9 @@ def mean_by_numpy(vectors):
 
 
 def replica_vector(core, vectors, step, replica):
-    batch = core.batch(number(step), number(replica))
     params, stats = tf.constant(vectors["params"]), tf.constant(vectors["stats"])
-    where = number(step), number(replica), tf.zeros([2])
-    return core.replica_step(
-        params, stats, batch.images, batch.targets, batch.labels, *where
-    ).numpy()
+    now = Step(number(step), number(replica), tf.zeros([2]))
+    return core.replica_vector(params, stats, now).numpy()
 
 
 def apply(core, vectors, mean, step):
@@ -360,9 +358,7 @@ def test_the_moving_average_is_evaluated_with_statistics_of_its_own():
     numbers = range(num_batches(core.splits["test"].size, core.eval_batch_size))
 
     def loss(params: str, stats: str) -> float:
-        rows = [
-            core.evaluate_batch["test"](state[params], state[stats], number(n)) for n in numbers
-        ]
+        rows = [core.examine["test"](state[params], state[stats], number(n)).row for n in numbers]
         return summarize(np.stack(rows)).loss
 
     assert engine.evaluate(final=True).splits["test"].loss == loss("ema", "ema_stats")

@@ -17,8 +17,7 @@ from paceline.data.source import Split
 from paceline.data.statistics import balanced_weights, channel_statistics, with_numbers
 from paceline.engines.collective import CollectiveEngine
 from paceline.experiment.experiment import Experiment, Loss, Scaling
-from paceline.maths import loss_scale
-from paceline.maths.losses import build_targets, example_weights
+from paceline.maths.losses import LOSS_SCALE, build_targets, example_weights, keep_if_finite
 from paceline.maths.metrics import Tail
 from paceline.runs.checkpoints import newest_variables
 from tiny import EXPERIMENT, build_source, build_tiny_core, number, pictures
@@ -140,7 +139,7 @@ def trained(core, strategy, scale, steps=3):
     """The state after some steps from a loss scale."""
     engine = CollectiveEngine(core, strategy, side_by_side=1)
     first = core.initial_state()
-    first.vectors[loss_scale.VECTOR] = np.array([scale, 0], np.float32)
+    first.vectors[LOSS_SCALE] = np.array([scale, 0], np.float32)
     engine.load(first)
     block = engine.advance(0, steps)
     return first, engine.state(), block
@@ -176,9 +175,9 @@ def test_all_workers_skip_the_same_steps_and_have_the_same_bits(half, mirrored):
 
 def test_the_scale_grows_after_many_finite_steps_within_its_limits():
     def after(scale, count, finite):
-        vectors = {loss_scale.VECTOR: tf.constant([scale, count])}
+        vectors = {LOSS_SCALE: tf.constant([scale, count])}
         gradient = tf.constant([1.0, 0.0 if finite else np.nan])
-        return loss_scale.finish_step(vectors, {}, gradient)[loss_scale.VECTOR].numpy().tolist()
+        return keep_if_finite(vectors, {}, gradient)[LOSS_SCALE].numpy().tolist()
 
     assert after(8.0, 5.0, True) == [8.0, 6]
     assert after(8.0, 1999.0, True) == [16.0, 0]

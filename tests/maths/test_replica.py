@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.data.batches import Batch
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Loss
 from paceline.experiment.schedule import Rates
 from paceline.maths.metrics import Tail
+from paceline.maths.replica import Step
 from paceline.maths.template import build_template
 from paceline.models.build import build_model
 from tiny import (
@@ -70,16 +72,9 @@ def dense_model(*layers, classes=CLASSES, **options):
 def call(core, step=0, replica=0, state=None, stop=0.0):
     """The replica's vector, parted: gradient, new stats, tail by name."""
     state = state or core.initial_state().vectors
-    batch = core.batch(number(step), number(replica))
-    vector = core.replica_step(
-        *(tf.constant(state[name]) for name in ("params", "stats")),
-        batch.images,
-        batch.targets,
-        batch.labels,
-        number(step),
-        number(replica),
-        tf.constant([stop, 0.0]),
-    ).numpy()
+    weights = [tf.constant(state[name]) for name in ("params", "stats")]
+    now = Step(number(step), number(replica), tf.constant([stop, 0.0]))
+    vector = core.replica_vector(*weights, now).numpy()
     template, size = core.template, core.layout.sizes()["params"]
     gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
     stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
@@ -198,16 +193,12 @@ def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
         core = build_tiny_core(
             replace(EXPERIMENT, seed=seed), dense_model(keras.layers.Dropout(0.5))
         )
-        images, targets, labels = (
-            tf.ones([4, *SHAPE]),
-            tf.one_hot([1, 2, 3, 4], CLASSES),
-            tf.constant([1, 2, 3, 4]),
-        )
+        labels = tf.constant([1, 2, 3, 4])
+        batch = Batch(tf.ones([4, *SHAPE]), tf.one_hot(labels, CLASSES), labels, tf.ones([4]))
         state = core.initial_state().vectors
-        where = number(step), number(replica), tf.zeros([2])
-        return core.replica_step(
-            *(tf.constant(state[n]) for n in ("params", "stats")), images, targets, labels, *where
-        ).numpy()
+        weights = [tf.constant(state[name]) for name in ("params", "stats")]
+        now = Step(number(step), number(replica), tf.zeros([2]))
+        return core.phases[0].replica_step(*weights, batch, now).numpy()
 
     first = gradient()
     assert (first[: -len(Tail) - CLASSES].reshape(-1, CLASSES) == 0).all(
@@ -248,9 +239,9 @@ def test_dropout_is_off_in_evaluation():
     for each in (core, plain):
         vectors = each.initial_state().vectors
         rows.append(
-            each.evaluate_batch["test"](
+            each.examine["test"](
                 tf.constant(vectors["params"]), tf.constant(vectors["stats"]), number(0)
-            ).numpy()
+            ).row.numpy()
         )
     np.testing.assert_array_equal(*rows)
 

@@ -27,14 +27,16 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Experiment, Model, Sync
 from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.encoded.prepare import evaluation_images
+from paceline.maths.replica import Step
 from paceline.maths.state import State
 from paceline.maths.template import build_template
+from paceline.maths.warm_start import start_from
 from paceline.models import applications
-from paceline.models.applications import build_application, own_scaling
+from paceline.models.applications import build_application, own_scaling, scaling_warning
 from paceline.models.build import build_model
-from paceline.models.warm_start import scaled_otherwise, start_from
 from paceline.results.export_formats import scaling_layers
 from paceline.runs.checkpoints import newest_variables
+from paceline.runs.starting_weights import read_weights
 from tiny import EXPERIMENT, build_tiny_core, number
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]
@@ -117,12 +119,16 @@ def test_layers_of_an_export_scale_as_training_does(name):
     np.testing.assert_allclose(found, augment.scale(data, tf.constant(pixels())), atol=1e-4)
 
 
+def started(spec, template):
+    return start_from(spec, read_weights(spec), template, State(0, template.initial()))
+
+
 def test_another_scaling_than_the_applications_is_noted():
     model = Model(init_from="keras:MobileNet")
-    assert "--scaling.method application" in scaled_otherwise(Experiment(model=model))
+    assert "--scaling.method application" in scaling_warning(Experiment(model=model))
     own = own_scaling("MobileNet")
-    assert scaled_otherwise(Experiment(model=model, scaling=own)) == ""
-    assert scaled_otherwise(Experiment()) == ""
+    assert scaling_warning(Experiment(model=model, scaling=own)) == ""
+    assert scaling_warning(Experiment()) == ""
 
 
 # --- weights
@@ -131,7 +137,9 @@ def test_another_scaling_than_the_applications_is_noted():
 def test_a_warm_start_takes_all_weights_but_the_head(cached: Path) -> None:
     experiment = replace(EXPERIMENT, model=Model(init_from="keras:MobileNet"))
     template = build_template(build_model(experiment, (32, 32, 3), 7))
-    state, new = start_from("keras:MobileNet", template, State(0, template.initial()))
+    state, new = start_from(
+        "", read_weights("keras:MobileNet"), template, State(0, template.initial())
+    )
     assert new == ["head_dense/kernel", "head_dense/bias"]
     template.assign(state.vectors["params"], state.vectors["stats"])
     with np.load(cached / "weights.npz") as file:
@@ -262,7 +270,7 @@ def test_own_kernels_compute_the_gradients_through_frozen_norms():
         core = build_tiny_core(replace(frozen, kernels=kernels))
         vectors = core.initial_state().vectors
         state = (tf.constant(vectors["params"]), tf.constant(vectors["stats"]))
-        vector = core.replica_vector(*state, number(0), number(0), tf.zeros([2])).numpy()
+        vector = core.replica_vector(*state, Step(number(0), number(0), tf.zeros([2]))).numpy()
         return vector[: len(vectors["params"])]
 
     own, usual = gradient("own"), gradient("tensorflow")
@@ -285,7 +293,9 @@ def test_frozen_weights_can_come_from_a_run_that_trained_them(uninterrupted: Pat
     smoke = get_recipe("smoke")
     experiment = replace(smoke, model=replace(smoke.model, freeze=("stem..stage2",)))
     template = build_template(build_model(experiment, (32, 32, 3), 10))
-    state, new = start_from(str(uninterrupted), template, State(0, template.initial()))
+    state, new = start_from(
+        "", read_weights(str(uninterrupted)), template, State(0, template.initial())
+    )
     assert new == []
     assert "stem_conv/kernel" in template.fixed
     template.assign(state.vectors["params"], state.vectors["stats"])

@@ -20,8 +20,8 @@ from paceline.experiment.experiment import Augmentation, Average, Data, Experime
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.views import views_of
 from paceline.maths.view_average import mean_over_views, see
+from paceline.maths.whitening import EPSILON, whiten, whitening_filters
 from paceline.models.initializers import Identity
-from paceline.models.whitening import EPSILON, whiten, whitening_filters
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, number, pictures
 
 SMALL = replace(

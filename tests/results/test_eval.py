@@ -100,9 +100,9 @@ def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_movi
             state = core_state(run, core, step)
             numbers = range(num_batches(core.splits[split].size, core.eval_batch_size))
             rows = [
-                core.evaluate_batch[split](
+                core.examine[split](
                     state["ema"], state["ema_stats"], tf.constant(number, tf.int64)
-                ).numpy()
+                ).row.numpy()
                 for number in numbers
             ]
             own = summarize(np.stack(rows))

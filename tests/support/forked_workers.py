@@ -37,8 +37,8 @@ from paceline.engines.pairs import ExactSum
 from paceline.engines.shared_memory import Neighbors, SharedSum
 from paceline.engines.tf_pairs import Collectives
 from paceline.experiment.experiment import Sync
-from paceline.maths.shares import divided_tree, shares
-from paceline.maths.tree import add, subtree_sums
+from paceline.maths.opaque import add
+from paceline.maths.sums import divided_tree, shares, subtree_sums
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core
 
 TIMEOUT_S = 100
@@ -65,7 +65,7 @@ def add_vectors(
         own = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
         first, last = shares(replicas, workers)[own]
         leaves = [tf.constant(leaf(k, size)) * number for k in range(first, last)]
-        sums = subtree_sums(leaves, divided_tree(replicas, workers)[own])
+        sums = subtree_sums(leaves, divided_tree(replicas, workers)[own], add)
         if neighbors:
             return SharedSum(replicas, workers, own, neighbors).total(sums)
         wire = Collectives(own, per_worker=1)

@@ -31,11 +31,11 @@ from paceline.experiment.schedule import rates_table
 from paceline.job import Job
 from paceline.maths.evaluation import EvalResult, evaluate_splits
 from paceline.maths.metrics import BlockResult, Tail, block_result
+from paceline.maths.opaque import add
 from paceline.maths.replica import Core
-from paceline.maths.rounds import build_rounds
-from paceline.maths.shares import divided_tree, mean_factor, shares
+from paceline.maths.rounds import Round, build_rounds, replica_vectors
 from paceline.maths.state import State, evaluated_vectors
-from paceline.maths.tree import add, subtree_sums
+from paceline.maths.sums import divided_tree, mean_factor, shares, subtree_sums
 
 
 def connect(job: Job, wants_stop: WantsStop) -> CollectiveConnection:
@@ -81,7 +81,7 @@ class CollectiveEngine:
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
         self._alone = not strategy.extended._in_multi_worker_mode()
-        self._rounds = build_rounds(core, side_by_side)
+        self._rounds = build_rounds(core)
         self._on_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
         # several devices and GPUs exchange vectors by TensorFlow's collectives
         one_cpu = len(strategy.extended.worker_devices) == 1 and not self._on_gpus
@@ -228,8 +228,12 @@ class CollectiveEngine:
         """Train one round in a replica context; return its tails, and `last` once it is written."""
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
         start, stop = self._share()
-        results = self._rounds.compute(
-            vectors, first, last, table, signals, tf.constant(start), stop - start
+        results = replica_vectors(
+            self._rounds,
+            Round(vectors, first, last, table, signals),
+            tf.constant(start),
+            stop - start,
+            self._side_by_side,
         )
         mean = self._sum(results) * mean_factor(self._core.experiment.replicas)
         new, tails = self._rounds.finish(vectors, mean, table)
@@ -239,7 +243,7 @@ class CollectiveEngine:
         """Return the sum over all replicas from the vectors of this device's share."""
         replicas, members = self._core.experiment.replicas, self._strategy.num_replicas_in_sync
         own, per_worker = _own_index(), len(self._strategy.extended.worker_devices)
-        sums = subtree_sums(results, divided_tree(replicas, members)[own])
+        sums = subtree_sums(results, divided_tree(replicas, members)[own], add)
         if self._neighbors:
             return SharedSum(replicas, members, own, self._neighbors).total(sums)
         wire = Collectives(own, per_worker, ordered=self._on_gpus)

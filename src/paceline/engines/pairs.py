@@ -1,7 +1,7 @@
 """The sum over the replicas of all members by exchanges between pairs of them.
 
 A member is a device of the collective engine. It has the sums of the subtrees in its share of the
-replicas (`maths.shares`), and all members end with the same sum, added in the tree's order.
+replicas (`maths.sums`), and all members end with the same sum, added in the tree's order.
 
 - Two members: each sends the other its whole vector, which is no more than halves twice.
 - 4, 8 ... members whose subtrees are one level of the tree: recursive halving and doubling. At
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from paceline.maths.shares import add_subtrees, divided_tree, level_of
+from paceline.maths.sums import add_subtrees, divided_tree, level_of
 
 ALIGNED = 16
 """Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.engines.pairs import ALIGNED
-from paceline.maths.shares import add_subtrees, divided_tree
-from paceline.maths.tree import add
+from paceline.maths.opaque import add
+from paceline.maths.sums import add_subtrees, divided_tree
 from paceline.messages import NEIGHBORS
 
 FLOAT_BYTES = 4

@@ -106,12 +106,6 @@ def bias_correction(beta: float, updates: int) -> float:
     return 1 - beta**updates
 
 
-def has_groups(experiment: Experiment) -> bool:
-    """Return whether weights are updated in groups, or averaged with a decay that changes."""
-    average = experiment.average
-    return bool(experiment.optimizer.groups) or average.every > 1 or average.power > 0
-
-
 def average_decay(average: Average, step: int, total_steps: int) -> float:
     """Return the decay of the average of weights in step `step` (from 0); 1 leaves it."""
     done = step + 1

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.maths.template import flatten, is_float, relative_names, split, unique
+from paceline.maths.template import flatten, is_float, split
+from paceline.models.variable_names import relative_names, unique
 
 
 class Weights:

@@ -1,8 +1,8 @@
 """The update of weights in groups (`optimizer.groups`): a rule, a rate and a decay for each.
 
-The vectors are cut into segments, each of one group. Each segment is updated by a function of its
-own that is opaque to the graph optimizer, so its bits do not depend on which other segments an
-engine updates with it. Elementwise rules may be cut anywhere; Muon needs whole variables.
+The vectors are cut into segments of one group each. The update of each segment is opaque to the
+graph optimizer, so its bits do not depend on which other segments an engine updates with it.
+Elementwise rules may be cut anywhere; Muon needs whole variables.
 """
 
 from __future__ import annotations
@@ -14,21 +14,12 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from paceline.experiment.groups import Group, find_group, groups_of
-from paceline.experiment.optimizer import Average, Optimizer
+from paceline.experiment.optimizer import Optimizer
 from paceline.experiment.schedule import Rates
 from paceline.maths.muon import build_muon
+from paceline.maths.opaque import opaque
 from paceline.maths.state import Part
-from paceline.maths.tree import opaque
-from paceline.maths.update import (
-    NO_AVERAGE,
-    Update,
-    Vectors,
-    average,
-    clip_scale,
-    decays,
-    slot_names,
-    update_slice,
-)
+from paceline.maths.update import Update, Vectors, clip_scale, decays, slot_names, update_slice
 
 
 @dataclass(frozen=True)
@@ -40,10 +31,11 @@ class Segment:
     group: int
     decay: float
     shape: tuple[int, ...] = ()
-    """With Muon: that of the variable, which is the whole segment."""
+    """The shape of the variable if Muon updates it; then the variable is the whole segment."""
 
 
 def has_muon(optimizer: Optimizer) -> bool:
+    """Return whether some variables must not be cut."""
     return any(group.rule == "muon" for group in groups_of(optimizer))
 
 
@@ -76,9 +68,9 @@ def cut(segments: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, 
     )
 
 
-def build_grouped_update(optimizer: Optimizer, params: Part, ema: Average = NO_AVERAGE) -> Update:
-    """Return the update of params, slots and ema."""
-    update_all = build_segments_update(optimizer, build_segments(optimizer, params), ema)
+def build_grouped_update(optimizer: Optimizer, params: Part) -> Update:
+    """Return the update of params and slots."""
+    update_all = build_segments_update(optimizer, build_segments(optimizer, params))
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
@@ -88,12 +80,12 @@ def build_grouped_update(optimizer: Optimizer, params: Part, ema: Average = NO_A
 
 
 def build_segments_update(
-    optimizer: Optimizer, segments: tuple[Segment, ...], ema: Average = NO_AVERAGE
+    optimizer: Optimizer, segments: tuple[Segment, ...]
 ) -> Callable[[Vectors, tf.Tensor, Rates[tf.Tensor], tf.Tensor | None], Vectors]:
-    """Return the function (vectors, mean gradient, rates, scale) -> new params, slots and ema."""
+    """Return the function (vectors, mean gradient, rates, scale) -> new params and slots."""
     groups = groups_of(optimizer)
-    updates = [_build_one(optimizer, groups[each.group], each, ema) for each in segments]
-    names = ("params", *slot_names(optimizer, ema))
+    updates = [_build_one(optimizer, groups[each.group], each) for each in segments]
+    names = ("params", *slot_names(optimizer))
     sizes = [each.stop - each.start for each in segments]
 
     def update(
@@ -111,24 +103,19 @@ def build_segments_update(
     return update
 
 
-def _build_one(optimizer: Optimizer, group: Group, segment: Segment, ema: Average) -> Update:
+def _build_one(optimizer: Optimizer, group: Group, segment: Segment) -> Update:
     """Return the update of one segment."""
     momentum = optimizer.momentum if group.momentum is None else group.momentum
     own = replace(optimizer, momentum=momentum, weight_decay=segment.decay, groups=())
     muon = build_muon(own, segment.shape) if segment.shape else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
+        group_rates = rates._replace(learning_rate=rates.groups[segment.group])
         if group.is_frozen:
-            new = {"params": vectors["params"]}
-        else:
-            group_rates = rates._replace(learning_rate=rates.groups[segment.group])
-            decay = tf.constant(segment.decay) if segment.decay else None
-            if muon:
-                new = muon(vectors, gradient, group_rates)
-            else:
-                new = update_slice(own, vectors, gradient, group_rates, decay, None)
-        if ema.decay:
-            new["ema"] = average(rates.ema_decay, vectors["ema"], new["params"])
-        return new
+            return {"params": vectors["params"]}
+        if muon:
+            return muon(vectors, gradient, group_rates)
+        decay = tf.constant(segment.decay) if segment.decay else None
+        return update_slice(own, vectors, gradient, group_rates, decay, None)
 
     return opaque(update)

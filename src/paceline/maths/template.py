@@ -1,14 +1,8 @@
-"""Named arrays <-> one flat vector, for any Keras model.
-
-`Template` is what the pure core uses: the model as a function of flat vectors. `Weights` is for
-people who have a Keras model of their own, in a Ray actor for example. Names are relative to the
-model, so they never depend on what else the process built.
-"""
+"""A Keras model as a pure function of flat vectors."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -19,54 +13,8 @@ import tensorflow as tf
 
 from paceline.errors import UserError
 from paceline.maths.state import Part
-from paceline.models.keras_graph import all_layers
-
-
-def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
-    """Return a name for each variable: its Keras path, with automatic layer names (dense_7)
-    numbered from 0 within the model."""
-    automatic = {layer.name for layer in all_layers(model) if _is_automatic(layer)}
-    renamed: dict[str, dict[str, str]] = {}  # parent path -> {component: new name}
-    counts: dict[tuple[str, str], int] = {}
-
-    def rename(parent: str, component: str) -> str:
-        if component not in automatic:
-            return component
-        known = renamed.setdefault(parent, {})
-        if component not in known:
-            base = re.sub(r"_\d+$", "", component)
-            count = counts[parent, base] = counts.get((parent, base), -1) + 1
-            known[component] = f"{base}_{count}" if count else base
-        return known[component]
-
-    def relative(path: str) -> str:
-        parent = ""
-        for component in path.split("/"):
-            parent = f"{parent}/{rename(parent, component)}"
-        return parent[1:]
-
-    # Count in the order of the layers, whichever of them are asked for or frozen.
-    for variable in model.variables:
-        relative(variable.path)
-    return unique([relative(variable.path) for variable in variables])
-
-
-def _is_automatic(layer: keras.Layer) -> bool:
-    """Whether the name is the one that Keras makes of the class: Conv2D -> conv2d,
-    BatchNormalization -> batch_normalization."""
-    base = re.sub(
-        "([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
-    ).lower()
-    return re.fullmatch(rf"{re.escape(base)}(_\d+)?", layer.name) is not None
-
-
-def unique(names: list[str]) -> list[str]:
-    seen: dict[str, int] = {}
-    result = []
-    for name in names:
-        count = seen[name] = seen.get(name, -1) + 1
-        result.append(f"{name}:{count}" if count else name)
-    return result
+from paceline.models.keras_graph import all_layers, own_trainable, seed_generators
+from paceline.models.variable_names import relative_names
 
 
 @dataclass(frozen=True)
@@ -83,10 +31,11 @@ class Template:
     fixed: frozenset[str] = frozenset()
     """Names in `stats` of what no step changes: frozen weights, statistics of frozen BatchNorm."""
     fast: keras.Model | None = None
-    """The model on own kernels, which shares the variables of `model`; None for TensorFlow's."""
+    """The model on Paceline's kernels, which shares the variables of `model`, if it is used."""
 
     @property
     def kernels(self) -> str:
+        """Return whose kernels compute the model."""
         return "own" if self.fast else "tensorflow"
 
     def call(
@@ -128,31 +77,24 @@ class Template:
 
     def moving_size(self) -> int:
         """Return how many numbers of `stats` are not fixed."""
-        return sum(_sizes(tuple(each for each in self.stats if each[0] not in self.fixed)))
+        return int((~self.fixed_mask()).sum())
+
+    def fixed_mask(self) -> np.ndarray:
+        """Return which numbers of `stats` are fixed."""
+        masks = [np.full(math.prod(shape), name in self.fixed) for name, shape in self.stats]
+        return np.concatenate([*masks, np.zeros(0, bool)])
 
     def merge(self, stats: tf.Tensor, moving: tf.Tensor) -> tf.Tensor:
-        """Return `stats` with other numbers in place of those that are not fixed."""
+        """Return `stats` with `moving` in place of the numbers that are not fixed."""
         if not self.fixed:
             return moving
-        changing = [each for each in self.stats if each[0] not in self.fixed]
-        new = iter(tf.split(moving, _sizes(tuple(changing))) if changing else [])
-        pieces = zip(tf.split(stats, _sizes(self.stats)), self.stats, strict=True)
-        return tf.concat([old if name in self.fixed else next(new) for old, (name, _) in pieces], 0)
+        indices = np.flatnonzero(~self.fixed_mask())
+        return tf.tensor_scatter_nd_update(stats, indices[:, None], moving)
 
     def keep_fixed(self, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         """Return the statistics `new`, with the numbers of `old` where they are fixed: a mean of
         equal numbers may differ from them in the last bit."""
-        return self.merge(old, self.moving(new)) if self.fixed else new
-
-    def fixed_mask(self) -> np.ndarray:
-        """Return which numbers of `stats` are fixed."""
-        each = [np.full(math.prod(shape), name in self.fixed) for name, shape in self.stats]
-        return np.concatenate([*each, np.zeros(0, bool)])
-
-    def moving(self, stats: tf.Tensor) -> tf.Tensor:
-        """Return the numbers of `stats` that are not fixed."""
-        pieces = zip(tf.split(stats, _sizes(self.stats)), self.stats, strict=True)
-        return tf.concat([old for old, (name, _) in pieces if name not in self.fixed] or [[]], 0)
+        return tf.where(self.fixed_mask(), old, new) if self.fixed else new
 
     def _seeds(self, key: tf.Tensor | None) -> list[tf.Tensor]:
         if not self.num_seeds:
@@ -184,34 +126,28 @@ class Template:
 
 def build_template(model: keras.Model, fast: keras.Model | None = None) -> Template:
     """Return the template of a built model; a variable that cannot be averaged is an error."""
-    trainable, others = model.trainable_variables, model.non_trainable_variables
-    if not trainable:
+    if not model.trainable_variables:
         raise UserError("the model has no trainable weights; there is nothing to train")
-    names = relative_names(model, [*trainable, *others])
-    seeds = {id(generator.state) for generator in _seed_generators(model)}
-    for variable, name in zip([*trainable, *others], names, strict=True):
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    names = dict(zip(map(id, variables), relative_names(model, variables), strict=True))
+    seeds = {id(generator.state) for generator in seed_generators(model)}
+    for variable in variables:
         if not (is_float(variable) or id(variable) in seeds or _is_counter(variable)):
             raise UserError(
-                f"the model's variable {name} is {variable.dtype}; only float variables and the "
-                "seeds of random layers can be averaged over replicas: make it a float or remove it"
+                f"the model's variable {names[id(variable)]} is {variable.dtype}; only float "
+                "variables and the seeds of random layers can be averaged over replicas: make it a "
+                "float or remove it"
             )
-    shapes = [tuple(v.shape) for v in [*trainable, *others]]
-    floats = [
-        (name, shape)
-        for name, shape, v in zip(names, shapes, [*trainable, *others], strict=True)
-        if is_float(v)
-    ]
-    fixed = _fixed_variables(model)
+
+    def part_of(some: list[Any]) -> Part:
+        return tuple((names[id(v)], tuple(v.shape)) for v in some if is_float(v))
+
     return Template(
         model,
-        tuple(floats[: len(trainable)]),
-        tuple(floats[len(trainable) :]),
-        sum(id(variable) in seeds for variable in others),
-        frozenset(
-            name
-            for name, variable in zip(names, [*trainable, *others], strict=True)
-            if id(variable) in fixed
-        ),
+        part_of(model.trainable_variables),
+        part_of(model.non_trainable_variables),
+        sum(id(variable) in seeds for variable in model.non_trainable_variables),
+        frozenset(names[each] for each in _fixed_variables(model) if each in names),
         fast,
     )
 
@@ -224,24 +160,17 @@ def _fixed_variables(model: keras.Model) -> set[int]:
             fixed += layer.variables
         elif not layer.trainable:
             is_norm = isinstance(layer, keras.layers.BatchNormalization)
-            fixed += layer.variables if is_norm else layer._trainable_variables
+            fixed += layer.variables if is_norm else own_trainable(layer)
     return {id(variable) for variable in fixed}
 
 
 def _is_counter(variable: Any) -> bool:
-    """Whether it is the count of a `keras.layers.Normalization`, which no call reads."""
+    """Return whether it is the count of a `keras.layers.Normalization`, which no call reads."""
     return "int" in str(variable.dtype) and variable.path.endswith("/count")
 
 
-def _seed_generators(model: keras.Model) -> list[Any]:
-    return [
-        generator
-        for layer in all_layers(model)
-        for generator in getattr(layer, "_seed_generators", [])
-    ]
-
-
 def is_float(variable: Any) -> bool:
+    """Return whether the numbers of a variable can be averaged."""
     return "float" in str(variable.dtype)
 
 
@@ -259,11 +188,13 @@ def _unflatten(vector: tf.Tensor, part: Part) -> list[tf.Tensor]:
 
 
 def split(vector: np.ndarray, part: Part) -> list[np.ndarray]:
+    """Return the arrays of a vector."""
     pieces = np.split(vector, np.cumsum(_sizes(part))[:-1])
     return [piece.reshape(shape) for piece, (_, shape) in zip(pieces, part, strict=False)]
 
 
 def flatten(variables: list[Any]) -> np.ndarray:
+    """Return the vector of some variables."""
     return np.concatenate(
         [np.asarray(v, np.float32).ravel() for v in variables] or [np.zeros(0, np.float32)]
     )

@@ -1,38 +1,31 @@
-"""(state, mean gradient, rates) -> state: the optimizer rules, elementwise on flat vectors.
+"""(vectors, mean gradient, rates) -> vectors: the optimizer rules, elementwise on flat vectors.
 
 Rules use only + - x / and square root. TensorFlow computes exp and rsqrt with other instructions at
 the end of a vector than in its middle, so their bits would depend on how a vector is cut into
 slices, as parameter servers do. Groups of weights with their own rules and rates are in
-`maths.grouped_update`.
+`maths.grouped_update`. To add an optimizer: write a rule, and add a line to `RULES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from paceline.experiment.experiment import Average, Experiment, Optimizer
-from paceline.experiment.schedule import Rates, has_groups
-from paceline.maths.state import Part
+from paceline.experiment.experiment import Experiment, Optimizer
+from paceline.experiment.schedule import Rates
+from paceline.maths.state import AVERAGED_STATS, Part
 
 Vectors = dict[str, tf.Tensor]
 Update = Callable[[Vectors, tf.Tensor, Rates[tf.Tensor]], Vectors]
 """(vectors, mean gradient, rates) -> the vectors that change"""
 
-NO_AVERAGE = Average()
 
-_SLOTS = {
-    "sgd": ("momentum",),
-    "rmsprop": ("squares", "momentum"),
-    "adamw": ("momentum", "squares"),
-}
-
-
-def slot_names(optimizer: Optimizer, ema: Average = NO_AVERAGE) -> tuple[str, ...]:
-    """Return the names of the further vectors of the size of params that the rule keeps."""
-    return _SLOTS[optimizer.name] + (("ema",) if ema.decay else ())
+def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
+    """Return the names of the vectors that the rule keeps, each of the size of params."""
+    return RULES[optimizer.name].slots
 
 
 def decays(optimizer: Optimizer, name: str, shape: tuple[int, ...]) -> bool:
@@ -52,13 +45,13 @@ def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
     )
 
 
-def build_update(optimizer: Optimizer, params: Part, ema: Average = NO_AVERAGE) -> Update:
-    """Return the update of params, slots and ema."""
+def build_update(optimizer: Optimizer, params: Part) -> Update:
+    """Return the update of params and slots."""
     decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
-        return update_slice(optimizer, vectors, gradient, rates, decay, scale, ema)
+        return update_slice(optimizer, vectors, gradient, rates, decay, scale)
 
     return update
 
@@ -76,37 +69,33 @@ def update_slice(
     rates: Rates[tf.Tensor],
     decay: tf.Tensor | None,
     scale: tf.Tensor | None,
-    ema: Average = NO_AVERAGE,
 ) -> Vectors:
     """Update any slice of the vectors, or all of them; `decay` is the same slice of the mask."""
-    rule = {"sgd": _sgd, "rmsprop": _rmsprop, "adamw": _adamw}[optimizer.name]
+    rule = RULES[optimizer.name]
     if scale is not None:
         gradient = gradient * scale
-    if decay is not None and optimizer.name != "adamw":
+    if decay is not None and not rule.decays_apart:
         gradient += decay * vectors["params"]
-    new = rule(optimizer, vectors, gradient, rates)
-    if decay is not None and optimizer.name == "adamw":
+    new = rule.update(optimizer, vectors, gradient, rates)
+    if decay is not None and rule.decays_apart:
         new["params"] -= rates.learning_rate * (decay * vectors["params"])
-    if ema.decay:
-        new["ema"] = average(ema.decay, vectors["ema"], new["params"])
     return new
 
 
-def average(decay: float | tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-    """Return a moving average after a step."""
-    return decay * old + (1 - decay) * new
-
-
-def average_of_stats(
-    experiment: Experiment, old: tf.Tensor, stats: tf.Tensor, rates: Rates[tf.Tensor]
-) -> tf.Tensor:
-    """Return the moving average of the statistics after a step, with the decay of the weights.
-
-    Averaged weights need averaged BatchNorm statistics.
-    """
-    # a constant and a tensor give different bits of 1 - decay
-    decay = rates.ema_decay if has_groups(experiment) else experiment.average.decay
-    return average(decay, old, stats)
+def moving_averages(
+    experiment: Experiment, vectors: Vectors, new: Vectors, rates: Rates[tf.Tensor]
+) -> Vectors:
+    """Return the moving averages after a step that led to `new`; averaged weights need averaged
+    BatchNorm statistics."""
+    average, decay = experiment.average, rates.ema_decay
+    if not average.decay:
+        return {}
+    if not experiment.optimizer.groups and average.every == 1 and not average.power:
+        decay = average.decay  # a constant, which gives other bits of 1 - decay than a tensor
+    sources = {"ema": "params", AVERAGED_STATS: "stats"}
+    return {
+        name: decay * vectors[name] + (1 - decay) * new[source] for name, source in sources.items()
+    }
 
 
 def _sgd(
@@ -118,27 +107,38 @@ def _sgd(
 
 
 def _rmsprop(
-    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor
+    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]
 ) -> Vectors:
     squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
     momentum = optimizer.momentum * vectors["momentum"] + gradient / (
         tf.sqrt(squares) + optimizer.epsilon
     )
-    return {
-        "params": vectors["params"] - rates.learning_rate * momentum,
-        "squares": squares,
-        "momentum": momentum,
-    }
+    params = vectors["params"] - rates.learning_rate * momentum
+    return {"params": params, "squares": squares, "momentum": momentum}
 
 
 def _adamw(
-    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: tf.Tensor
+    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]
 ) -> Vectors:
     momentum = optimizer.momentum * vectors["momentum"] + (1 - optimizer.momentum) * gradient
     squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
     direction = (momentum / rates.bias_1) / (tf.sqrt(squares / rates.bias_2) + optimizer.epsilon)
-    return {
-        "params": vectors["params"] - rates.learning_rate * direction,
-        "momentum": momentum,
-        "squares": squares,
-    }
+    params = vectors["params"] - rates.learning_rate * direction
+    return {"params": params, "momentum": momentum, "squares": squares}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer: the vectors that it keeps, and its update."""
+
+    slots: tuple[str, ...]
+    update: Callable[[Optimizer, Vectors, tf.Tensor, Rates[tf.Tensor]], Vectors]
+    decays_apart: bool = False
+    """Whether weight decay is subtracted from the weights instead of added to the gradient."""
+
+
+RULES = {
+    "sgd": Rule(("momentum",), _sgd),
+    "rmsprop": Rule(("squares", "momentum"), _rmsprop),
+    "adamw": Rule(("momentum", "squares"), _adamw, decays_apart=True),
+}

@@ -120,8 +120,8 @@ def own_scaling(name: str) -> Scaling:
     prepare = importlib.import_module(find_application(name).__module__).preprocess_input
     pixels = np.zeros([4, 1, 1, 3], np.float32)
     pixels[[1, 2, 3], 0, 0, [0, 1, 2]] = 255
-    black, *colours = np.asarray(prepare(pixels), np.float64)[:, 0, 0]
-    slopes = (np.stack(colours) - black) / 255  # by colour, then by channel
+    black, *colors = np.asarray(prepare(pixels), np.float64)[:, 0, 0]
+    slopes = (np.stack(colors) - black) / 255  # by color, then by channel
     order = slopes.argmax(0)
     factors = slopes.max(0)
     mean = tuple(np.round(-black / factors, 3).tolist())
@@ -133,6 +133,20 @@ def own_scaling(name: str) -> Scaling:
             f"the preprocessing of keras:{name} is unknown; give a different scaling.method"
         )
     return Scaling("mean_std", mean=mean, std=std)
+
+
+def scaling_warning(experiment: Experiment) -> str:
+    """Return a warning if the weights to start from were trained on images of another scaling."""
+    spec = experiment.model.init_from
+    if not is_application(spec):
+        return ""
+    own = own_scaling(parse_application(spec)[0])
+    if own == experiment.scaling:
+        return ""
+    return (
+        f"{spec} was trained on images of a different scaling ({own.method}, mean {own.mean}, std "
+        f"{own.std}); use --scaling.method application"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -31,3 +31,13 @@ def producer_of(tensor: Any) -> Any:
 def all_layers(model: keras.Model) -> list[keras.Layer]:
     """Return the model and all its layers, with the layers inside of layers."""
     return list(model._flatten_layers())
+
+
+def seed_generators(model: keras.Model) -> list[Any]:
+    """Return the generators that seed the random layers of a model."""
+    return [each for layer in all_layers(model) for each in getattr(layer, "_seed_generators", [])]
+
+
+def own_trainable(layer: keras.Layer) -> list[Any]:
+    """Return the variables that a layer itself would train if it were not frozen."""
+    return list(layer._trainable_variables)

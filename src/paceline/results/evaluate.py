@@ -218,7 +218,7 @@ def _evaluate_batches(
     params, stats = (tf.constant(state.vectors[n]) for n in evaluated_vectors(state.vectors))
 
     def evaluate(number: int) -> list[np.ndarray]:
-        batch = core.examine_batch[split](params, stats, tf.constant(number, tf.int64))
+        batch = core.examine[split](params, stats, tf.constant(number, tf.int64))
         return [tensor.numpy() for tensor in batch]
 
     parts = [evaluate(0)]  # alone, because TensorFlow compiles the function now

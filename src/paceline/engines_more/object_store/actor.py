@@ -20,7 +20,7 @@ from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
 from paceline.job import Job
 from paceline.maths.metrics import Tail
-from paceline.maths.shares import add_subtrees, divided_tree, mean_factor
+from paceline.maths.sums import add_subtrees, divided_tree, mean_factor
 
 
 class Actor:

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from paceline.experiment.schedule import rates_table
 from paceline.maths.metrics import SIGNALS
+from paceline.maths.opaque import add
 from paceline.maths.replica import Core
-from paceline.maths.rounds import build_rounds
-from paceline.maths.shares import Span, relative
+from paceline.maths.rounds import Round, build_rounds, replica_vectors
 from paceline.maths.state import evaluated_vectors
-from paceline.maths.tree import subtree_sums
+from paceline.maths.sums import Span, relative, subtree_sums
 from paceline.maths.update import Vectors
 
 
@@ -24,7 +24,7 @@ class Computer:
     def __init__(self, core: Core, side_by_side: int) -> None:
         self._core = core
         self._side_by_side = side_by_side
-        self._rounds = build_rounds(core, side_by_side)
+        self._rounds = build_rounds(core)
         self._sums = tf.function(self._sum_subtrees, autograph=False)
         self._finish = tf.function(self._rounds.finish, autograph=False)
         self._evaluate = tf.function(core.evaluate_batches, autograph=False)
@@ -51,8 +51,9 @@ class Computer:
         shape: tuple[Span, ...],
     ) -> tf.Tensor:
         signals, count = tf.zeros([len(SIGNALS)]), shape[-1][1]
-        results = self._rounds.compute(vectors, first, last, table, signals, first_replica, count)
-        return tf.stack(subtree_sums(results, shape))
+        now = Round(vectors, first, last, table, signals)
+        results = replica_vectors(self._rounds, now, first_replica, count, self._side_by_side)
+        return tf.stack(subtree_sums(results, shape, add))
 
     def finish(self, vectors: Vectors, mean: np.ndarray, now: tuple[int, int]) -> Vectors:
         """Return the vectors after the round of steps `now`, from the mean over all replicas."""

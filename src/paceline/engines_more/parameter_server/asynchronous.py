@@ -22,8 +22,8 @@ from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
 from paceline.engines_more.parameter_server.server import STAMP, stamps
 from paceline.experiment.schedule import Rates, bias_correction, rates_at
 from paceline.maths.metrics import BlockResult, block_result, tail_scale
+from paceline.maths.opaque import opaque
 from paceline.maths.state import State
-from paceline.maths.tree import opaque
 
 
 class Flights:

@@ -23,10 +23,10 @@ from paceline.engines.probe import answers
 from paceline.engines_more.parameter_server.server import Server
 from paceline.maths.evaluation import EvalResult, evaluate_splits
 from paceline.maths.metrics import SIGNALS, Tail
-from paceline.maths.replica import Core
+from paceline.maths.opaque import opaque
+from paceline.maths.replica import Core, Step
 from paceline.maths.rounds import run_side_by_side
 from paceline.maths.state import State, evaluated_vectors
-from paceline.maths.tree import opaque
 from paceline.maths.update import clip_scale
 
 
@@ -135,9 +135,9 @@ class ParameterServerEngine:
         self, params: tf.Tensor, stats: tf.Tensor, which: list[tuple[tf.Tensor, tf.Tensor]]
     ) -> list[tf.Tensor]:
         """In the graph of a worker: compute the vectors of replicas, pairs (step, replica)."""
-        compute = partial(self._core.replica_vector, params, stats)
         signals = tf.zeros([len(SIGNALS)])
-        replicas = [partial(compute, step, replica, signals) for step, replica in which]
+        steps = [Step(step, replica, signals) for step, replica in which]
+        replicas = [partial(self._core.replica_vector, params, stats, step) for step in steps]
         return run_side_by_side(replicas, self._side_by_side)
 
     def _split(self, vector: tf.Tensor) -> list[tf.Tensor]:

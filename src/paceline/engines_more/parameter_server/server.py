@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from paceline.experiment.schedule import Rates, has_groups
+from paceline.experiment.schedule import Rates
 from paceline.maths.grouped_update import build_segments, build_segments_update, cut, has_muon
+from paceline.maths.opaque import opaque
 from paceline.maths.replica import Core
-from paceline.maths.state import AVERAGED_STATS, STATISTICS, Part
-from paceline.maths.tree import opaque
-from paceline.maths.update import average_of_stats, decay_mask, update_slice
+from paceline.maths.state import STATISTICS, Part
+from paceline.maths.update import decay_mask, moving_averages, update_slice
 
 STAMP = 2  # float32 places of an int64
 
@@ -61,15 +61,13 @@ class Server:
                 n: own if n in STATISTICS else own_params for n, own in self.slices.items()
             }
         self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
-        self._update = opaque(partial(update_slice, optimizer, ema=experiment.average))
-        self._average_stats = opaque(partial(average_of_stats, experiment))
+        self._update = opaque(partial(update_slice, optimizer))
+        self._averages = opaque(partial(moving_averages, experiment))
         self._update_groups = None
-        if has_groups(experiment):
+        if optimizer.groups:
             own = self.slices["params"]
             segments = cut(build_segments(optimizer, params), own.start, own.stop)
-            self._update_groups = opaque(
-                build_segments_update(optimizer, segments, experiment.average)
-            )
+            self._update_groups = opaque(build_segments_update(optimizer, segments))
         self._decay = None
         self._fixed = None
         if core.template.fixed:
@@ -124,8 +122,7 @@ class Server:
             decay = None if self._decay is None else tf.identity(self._decay)
             new = self._update(vectors, gradient, rates, decay, scale)
         new = {**new, "stats": stats}
-        if AVERAGED_STATS in vectors:
-            new[AVERAGED_STATS] = self._average_stats(vectors[AVERAGED_STATS], stats, rates)
+        new |= self._averages(vectors, new, rates)
         for name, variable in self.vectors.items():
             changes = ready
             if name in STATISTICS and self._fixed is not None:

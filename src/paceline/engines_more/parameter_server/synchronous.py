@@ -14,8 +14,15 @@ from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
 from paceline.engines_more.parameter_server.server import STAMP, stamps
 from paceline.experiment.schedule import Rates, rates_table
 from paceline.maths.metrics import BlockResult, Tail, block_result, tail_scale
-from paceline.maths.shares import Span, add_subtrees, divided_tree, mean_factor, relative
-from paceline.maths.tree import add, subtree_sums
+from paceline.maths.opaque import add
+from paceline.maths.sums import (
+    Span,
+    add_subtrees,
+    divided_tree,
+    mean_factor,
+    relative,
+    subtree_sums,
+)
 
 TRIES = 5
 
@@ -71,7 +78,7 @@ class SynchronousEngine(ParameterServerEngine):
         step, first_replica, first_slot = tf.unstack(request, num=3)
         _, (params, stats) = self._read("params", "stats")
         which = [(step, first_replica + k) for k in range(shape[-1][1])]
-        sums = subtree_sums(self._replica_vectors(params, stats, which), shape)
+        sums = subtree_sums(self._replica_vectors(params, stats, which), shape, add)
         for k, total in enumerate(sums):
             gradient, new_stats, tail = self._split(total)
             for server in self._servers:

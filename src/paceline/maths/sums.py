@@ -1,13 +1,14 @@
-"""Which replicas a worker computes, and which subtrees of the sum over replicas are in its share.
+"""The sum over replicas in one fixed order, and which part of it each worker computes.
 
-The tree of the sum halves the range of replicas again and again (`maths.tree`). A worker owns a
-contiguous range, its share. It adds up the largest whole subtrees in its share, so that the sum
-over all workers has the tree's order for any number of workers. No TensorFlow.
+Floating-point addition is not associative, so the order is part of the experiment: the tree halves
+the range of replicas until one is left, and adds the halves. A worker owns a contiguous range of
+replicas, its share. It adds up the largest subtrees in its share, so that the sum over all workers
+has the order of the tree for any number of workers. No TensorFlow: the addition is passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 
 Span = tuple[int, int]
 """A range of replicas: the first one, and the one after the last."""
+Add = Callable[[Any, Any], Any]
+"""`maths.opaque.add` for tensors, `np.add` for arrays."""
 
 
 def halves(span: Span) -> tuple[Span, Span]:
@@ -22,6 +25,35 @@ def halves(span: Span) -> tuple[Span, Span]:
     first, last = span
     middle = first + (last - first) // 2
     return (first, middle), (middle, last)
+
+
+def add_subtrees(tree: Span, sums: Mapping[Span, Any], add: Add) -> Any:
+    """Return the sum over a tree from the sums of subtrees that divide it."""
+    if tree in sums:
+        return sums[tree]
+    left, right = halves(tree)
+    return add(add_subtrees(left, sums, add), add_subtrees(right, sums, add))
+
+
+def tree_sum(values: Sequence[Any], add: Add) -> Any:
+    """Return the sum of the values of all replicas."""
+    leaves = {(k, k + 1): value for k, value in enumerate(values)}
+    return add_subtrees((0, len(values)), leaves, add)
+
+
+def subtree_sums(values: Sequence[Any], spans: Sequence[Span], add: Add) -> list[Any]:
+    """Return the sums of the subtrees of a share from the values of all its replicas."""
+    first = spans[0][0]
+    return [tree_sum(values[start - first : stop - first], add) for start, stop in spans]
+
+
+def mean_factor(replicas: int) -> np.float32:
+    """Return the factor that turns the sum over the replicas into their mean.
+
+    A division by a constant would not be the same everywhere: TensorFlow's graph optimizer makes
+    this product of it, NumPy does not. For 2, 4, 8 ... replicas both give the same bits.
+    """
+    return np.float32(1) / np.float32(replicas)
 
 
 def level_of(tree: Span, count: int) -> list[Span]:
@@ -47,7 +79,8 @@ def shares(replicas: int, workers: int) -> tuple[Span, ...]:
     """Return the share of each worker; sizes differ by at most one.
 
     Of all such divisions, this is one with the fewest subtrees in a share, because each subtree is
-    one more vector to send: a share of 2, 4, 8 ... workers is always one subtree.
+    one more vector to send. A division by rounding would send more for every second number of
+    workers: 32 replicas of 9 workers have 3 subtrees in a share instead of 2.
     """
     smallest, larger = divmod(replicas, workers)
     # (replicas divided, larger shares used) -> (most subtrees in a share, all subtrees, shares)
@@ -79,20 +112,3 @@ def relative(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     """
     first = spans[0][0]
     return tuple((start - first, stop - first) for start, stop in spans)
-
-
-def mean_factor(replicas: int) -> np.float32:
-    """Return the factor that turns the sum over the replicas into their mean.
-
-    A division by a constant would not be the same everywhere: TensorFlow's graph optimizer makes
-    this product of it, NumPy does not. For 2, 4, 8 ... replicas both give the same bits.
-    """
-    return np.float32(1) / np.float32(replicas)
-
-
-def add_subtrees(tree: Span, sums: Mapping[Span, Any], add: Callable[[Any, Any], Any]) -> Any:
-    """Return the sum over a tree from the sums of subtrees that divide it."""
-    if tree in sums:
-        return sums[tree]
-    left, right = halves(tree)
-    return add(add_subtrees(left, sums, add), add_subtrees(right, sums, add))

@@ -18,7 +18,7 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.schedule import Rates, rates_table
 from paceline.maths import grouped_update as groups
 from paceline.maths import muon
-from paceline.maths.update import NO_AVERAGE, slot_names
+from paceline.maths.update import slot_names
 from tiny import EXPERIMENT, build_tiny_core, with_optimizer
 from tiny import groups as parsed
 
@@ -32,8 +32,8 @@ def random(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def vectors_of(optimizer, average=NO_AVERAGE):
-    names = ("params", *slot_names(optimizer, average))
+def vectors_of(optimizer):
+    names = ("params", *slot_names(optimizer))
     return {name: tf.constant(random(i, SIZE)) for i, name in enumerate(names)}
 
 
@@ -90,16 +90,15 @@ def test_three_iterations_bring_most_singular_values_near_one():
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adamw"])
 def test_slices_between_variables_give_the_bits_of_the_whole(name):
     optimizer = replace(SGD, name=name, groups=parsed("a/kernel rule=muon", "*/beta rate=3"))
-    average = Average(0.9)
-    vectors, gradient = vectors_of(optimizer, average), tf.constant(random(9, SIZE))
+    vectors, gradient = vectors_of(optimizer), tf.constant(random(9, SIZE))
     row = row_of(optimizer, decay=0.9)
-    update = groups.build_grouped_update(optimizer, PARTS, average)
+    update = groups.build_grouped_update(optimizer, PARTS)
     whole = tf.function(update)(vectors, gradient, row)
     segments = groups.build_segments(optimizer, PARTS)
     found = []
     for start, stop in layer_bounds(PARTS, 3):
         own_segments = groups.cut(segments, start, stop)
-        update = groups.build_segments_update(optimizer, own_segments, average)
+        update = groups.build_segments_update(optimizer, own_segments)
         own = {key: vector[start:stop] for key, vector in vectors.items()}
         found.append(tf.function(update)(own, gradient[start:stop], row, None))
     for key, vector in whole.items():

@@ -72,7 +72,7 @@ def whitening_filters(images: np.ndarray, side: int, factors: np.ndarray) -> np.
 
 
 def _first_convolution(template: Template) -> tuple[str, tuple[int, ...], int]:
-    """Return name, shape and place in the vector of the first filter tensor."""
+    """Return name, shape and offset in the vector of the first filter tensor."""
     start = 0
     for name, shape in template.params:
         if len(shape) == 4:

@@ -9,8 +9,9 @@ import pytest
 from paceline.errors import UserError
 from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
-from paceline.models.warm_start import start_from
+from paceline.maths.warm_start import start_from
 from paceline.runs.checkpoints import Checkpoints
+from paceline.runs.starting_weights import read_weights
 
 
 def a_model(classes: int, seed: int) -> keras.Model:
@@ -23,11 +24,15 @@ def a_model(classes: int, seed: int) -> keras.Model:
     return keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Dense(classes)])
 
 
+def started(spec, template, state):
+    return start_from(str(spec), read_weights(str(spec)), template, state)
+
+
 def test_weights_of_a_keras_file_are_taken_and_the_head_starts_new(tmp_path):
     old, template = a_model(3, seed=1), build_template(a_model(5, seed=2))
     old.save(tmp_path / "old.keras")
     fresh = template.initial()
-    state, new = start_from(str(tmp_path / "old.keras"), template, State(0, fresh))
+    state, new = started(tmp_path / "old.keras", template, State(0, fresh))
     assert new == ["sequential/dense/kernel", "sequential/dense/bias"]
     kernel = old.layers[0].kernel.numpy().ravel()
     assert np.array_equal(state.vectors["params"][: kernel.size], kernel)
@@ -40,14 +45,13 @@ def test_weights_of_another_kind_of_model_are_refused(tmp_path):
     )
     template = build_template(a_model(5, seed=2))
     with pytest.raises(UserError, match="same kind of model"):
-        start_from(str(tmp_path / "old.keras"), template, State(0, template.initial()))
+        started(tmp_path / "old.keras", template, State(0, template.initial()))
 
 
 @pytest.mark.parametrize("spec", ["nowhere", "nowhere.keras"])
 def test_a_start_that_is_not_there_is_one_clear_line(tmp_path, spec):
-    template = build_template(a_model(5, seed=2))
     with pytest.raises(UserError, match=r"model\.init-from") as error:
-        start_from(str(tmp_path / spec), template, State(0, template.initial()))
+        read_weights(str(tmp_path / spec))
     assert "\n" not in str(error.value)
 
 
@@ -62,7 +66,7 @@ def test_a_start_from_a_run_with_an_average_takes_the_averages_of_weights_and_st
     Checkpoints(tmp_path / "checkpoints", layout).save(State(7, vectors))
     fresh = template.initial()
     averages = {"ema": fresh["params"], "ema_stats": fresh["stats"]}
-    state, new = start_from(str(tmp_path), template, State(0, fresh | averages))
+    state, new = started(tmp_path, template, State(0, fresh | averages))
     assert new == []
     for name, value in {"params": 2, "ema": 2, "stats": 3, "ema_stats": 3}.items():
         np.testing.assert_array_equal(state.vectors[name], np.full(sizes[name], value))
