@@ -17,6 +17,7 @@ from paceline.api.notebook_code import ship_function, ship_model
 from paceline.api.progress import Progress
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.model import NETWORKS
 from paceline.experiment.names import apply_settings
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
@@ -200,9 +201,9 @@ def run_name(experiment: Experiment) -> str:
     """Return a name for the run of an experiment without a recipe: its data and its model."""
     data, model = experiment.data, experiment.model
     own = data.build.rpartition(":")[2] or (data.source if data.source != "auto" else "")
-    family = model.layout if model.layout == "speedrun" else f"resnet{model.depth}"
+    network = NETWORKS[model.layout].format(depth=model.depth).lower().replace("-", "")
     built = Path(model.build.rpartition(":")[2]).stem
-    return f"{own or Path(data.dir).name}-{built or family}"
+    return f"{own or Path(data.dir).name}-{built or network}"
 
 
 def _with_early_stopping(settings: Mapping[str, Any], callbacks: Sequence[Any]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ IMAGENET_STAGES: dict[int, tuple[Block, tuple[int, ...]]] = {
 """By depth: the kind of block, and the number of blocks in each stage (He et al. 2015, table 1; 200
 from He et al. 2016)."""
 
+NETWORKS = {"cifar": "ResNet-{depth}", "imagenet": "ResNet-{depth}", "speedrun": "speedrun"}
+"""By layout: the name of the network."""
+
 
 @dataclass(frozen=True)
 class Model:

@@ -4,8 +4,6 @@ scaling of images that they were trained with."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers
-from keras.src.backend.config import keras_home
-from keras.src.utils import file_utils
 
 from paceline.data.draws import initializer_seed
 from paceline.errors import UserError, near_names
@@ -51,11 +47,18 @@ def find_application(name: str) -> Any:
 
 
 def application_weights(name: str, file: str) -> keras.Model:
-    """Return the network without its head, with weights of Keras's cache or of a file."""
+    """Return the network without its head, with weights from a file, or that Keras downloads or
+    finds in its cache."""
     build = find_application(name)
     if not file:
-        with _weights_from_cache(name):
+        try:
             return build(include_top=False, weights="imagenet")
+        except Exception as error:  # of the network, of the disk, or a wrong checksum
+            raise UserError(
+                f"model.init-from keras:{name}: Keras cannot download the weights "
+                f"({_first_line(error)}); put the file into its cache (~/.keras/models), or give "
+                f"the path of the file: keras:{name}:FILE"
+            ) from error
     if not Path(file).is_file():
         raise UserError(f"model.init-from keras:{name}: there is no file {file}")
     try:
@@ -68,31 +71,6 @@ def application_weights(name: str, file: str) -> keras.Model:
         raise UserError(
             f"model.init-from: {file} does not have the weights of {name}: {_first_line(error)}"
         ) from error
-
-
-@contextmanager
-def _weights_from_cache(name: str) -> Iterator[None]:
-    """Within it, Keras takes weights from its cache; what is not there is downloaded."""
-    download = file_utils.get_file
-
-    def get_file(fname: str, origin: str, *arguments: Any, **options: Any) -> str:
-        folder = Path(keras_home()).expanduser() / "models"
-        if (folder / fname).is_file():
-            return str(folder / fname)
-        try:
-            return str(download(fname, origin, *arguments, **options))
-        except Exception as error:  # of the network, of the disk, or a wrong checksum
-            raise UserError(
-                f"model.init-from keras:{name} needs {fname}, which cannot be downloaded "
-                f"({_first_line(error)}); put it into {folder} (it is at {origin}), or give its "
-                f"path: keras:{name}:FILE"
-            ) from error
-
-    file_utils.get_file = get_file
-    try:
-        yield
-    finally:
-        file_utils.get_file = download
 
 
 def with_own_scaling(experiment: Experiment) -> Experiment:

@@ -1,8 +1,9 @@
-"""Experiment -> Keras model: the ResNet family, one of keras.applications, or a user's own
-function."""
+"""Experiment -> Keras model: a built-in network, one of keras.applications, or a user's own
+function or .keras file."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import keras
@@ -11,49 +12,48 @@ from paceline.errors import UserError
 from paceline.experiment.application_names import application_of
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.user_code import SAVED_MODEL, load_function
-from paceline.models.applications import build_application
 from paceline.models.freezing import freeze_layers
-from paceline.models.resnet import build_resnet
-from paceline.models.speedrun import build_speedrun
+
+LAYOUTS = {
+    "cifar": ("paceline.models.resnet", "build_resnet"),
+    "imagenet": ("paceline.models.resnet", "build_resnet"),
+    "speedrun": ("paceline.models.speedrun", "build_speedrun"),
+}
+"""By `model.layout`: the function that builds the network."""
+APPLICATION = ("paceline.models.applications", "build_application")
+Shape = tuple[int, int, int]
 
 
-def build_model(
-    experiment: Experiment, image_shape: tuple[int, int, int], num_classes: int
-) -> keras.Model:
+def build_model(experiment: Experiment, image_shape: Shape, num_classes: int) -> keras.Model:
     """Return a model whose initial weights depend on the experiment alone."""
     keras.utils.set_random_seed(experiment.seed)
-    precision = experiment.precision
+    precision, model = experiment.precision, experiment.model
     keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
-    model = _build(experiment, image_shape, num_classes)
-    freeze_layers(model, experiment.model.freeze)
-    return model
-
-
-def _build(
-    experiment: Experiment, image_shape: tuple[int, int, int], num_classes: int
-) -> keras.Model:
-    if application_of(experiment.model):
-        return build_application(experiment.model, image_shape, num_classes, experiment.seed)
-    if not experiment.model.build:
-        build = build_speedrun if experiment.model.layout == "speedrun" else build_resnet
-        return build(experiment.model, image_shape, num_classes, experiment.seed)
-    if experiment.model.build.endswith(SAVED_MODEL):
-        model = _load_saved(experiment.model.build)
+    if model.build and not application_of(model):
+        built = _build_own(model.build, image_shape, num_classes)
     else:
-        build_own = load_function(experiment.model.build)
-        model = build_own(image_shape=image_shape, num_classes=num_classes)
+        module, name = APPLICATION if application_of(model) else LAYOUTS[model.layout]
+        build = getattr(import_module(module), name)
+        built = build(model, image_shape, num_classes, experiment.seed)
+    freeze_layers(built, model.freeze)
+    return built
+
+
+def _build_own(spec: str, image_shape: Shape, num_classes: int) -> keras.Model:
+    if spec.endswith(SAVED_MODEL):
+        model = _load_saved(spec)
+    else:
+        model = load_function(spec)(image_shape=image_shape, num_classes=num_classes)
     if not isinstance(model, keras.Model):
         raise UserError(
-            f"model.build {experiment.model.build} returned {type(model).__name__}; "
-            "it must return a keras.Model"
+            f"model.build {spec} returned {type(model).__name__}; it must return a keras.Model"
         )
     if not model.built:
         model.build((None, *image_shape))
-    if tuple(model.compute_output_shape((None, *image_shape))) != (None, num_classes):
-        shape = model.compute_output_shape((None, *image_shape))
+    shape = tuple(model.compute_output_shape((None, *image_shape)))
+    if shape != (None, num_classes):
         raise UserError(
-            f"model.build {experiment.model.build} gives outputs {shape}; "
-            f"it must give (None, {num_classes})"
+            f"model.build {spec} gives outputs {shape}; it must give (None, {num_classes})"
         )
     return model
 

@@ -1,5 +1,5 @@
 """Layers that are not trained (`model.freeze`): their weights stay as they are, and their BatchNorm
-normalises by its stored statistics."""
+normalizes with its stored statistics."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ def freeze_layers(model: keras.Model, specs: tuple[str, ...]) -> None:
 def _find_layers(model: keras.Model, spec: str) -> list[keras.Layer]:
     layers, names = model.layers, [layer.name for layer in model.layers]
     if spec == BACKBONE:
-        last = max(place for place, layer in enumerate(layers) if layer.weights)
+        last = max(index for index, layer in enumerate(layers) if layer.weights)
         return layers[:last]
     if RANGE not in spec:
-        return [layers[place] for place in _places(names, spec)]
+        return [layers[index] for index in _indices(names, spec)]
     start, _, stop = spec.partition(RANGE)
-    first = _places(names, start)[0] if start else 0
-    last = _places(names, stop)[-1] if stop else len(layers) - 1
+    first = _indices(names, start)[0] if start else 0
+    last = _indices(names, stop)[-1] if stop else len(layers) - 1
     if first > last:
         raise UserError(f"model.freeze {spec}: {start} comes after {stop} in the model")
     return layers[first : last + 1]
 
 
-def _places(names: list[str], pattern: str) -> list[int]:
-    """Return the places of the layers that a pattern means: stage1 is stage1_block1_conv1 too, but
-    not stage10."""
-    found = [place for place, name in enumerate(names) if _fits(name, pattern)]
+def _indices(names: list[str], pattern: str) -> list[int]:
+    """Return the layers that a pattern means: stage1 includes stage1_block1_conv1, not stage10."""
+    found = [index for index, name in enumerate(names) if _fits(name, pattern)]
     if not found:
         near = near_names(pattern, names)
         raise UserError(f"model.freeze: no layer is called {pattern} or begins so; {near}")

@@ -1,6 +1,6 @@
 """The ResNet family (He et al. 2015; 2016 for pre-activation) as one Keras functional model.
 
-Layer names are fixed. The names of weights, and the random numbers that initialise them, therefore
+Layer names are fixed. The names of weights, and the random numbers that initialize them, therefore
 do not depend on what else the process built.
 """
 

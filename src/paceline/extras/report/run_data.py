@@ -14,6 +14,7 @@ import numpy as np
 from paceline.errors import UserError
 from paceline.experiment.application_names import is_application
 from paceline.experiment.diff import flatten
+from paceline.experiment.model import NETWORKS
 from paceline.experiment.plan import build_plan
 from paceline.maths.evaluation import Examples
 from paceline.runs.folder import RunFolder
@@ -81,9 +82,7 @@ class RunData:
         """Return the model and the data in a few words."""
         settings = self.settings
         source, init_from = settings["data.source"], settings["model.init_from"]
-        model = f"ResNet-{settings['model.depth']}"
-        if settings["model.layout"] == "speedrun":
-            model = "speedrun"
+        model = NETWORKS[settings["model.layout"]].format(depth=settings["model.depth"])
         if is_application(init_from):
             model = init_from
         if source == "auto":
