@@ -19,7 +19,7 @@ from paceline.data.draws import Draws, initializer_seed, op_key
 from paceline.data.order import slice_indices
 from paceline.experiment.experiment import Augmentation, Experiment, Loss, Scaling
 from paceline.formats.arrays import in_memory
-from paceline.maths.replica import build_targets
+from paceline.maths.losses import build_targets
 from tiny import number
 
 # To renew a golden value after a wanted change of the order or the augmentation (it changes every

@@ -23,7 +23,7 @@ from paceline.formats.encoded.headers import read_headers
 from paceline.formats.encoded.prepare import evaluation_images
 from paceline.formats.image_file import inspect_image
 from paceline.formats.reading import explain
-from paceline.maths.replica import build_targets
+from paceline.maths.losses import build_targets
 from paceline.results.image_bytes import to_png
 from tiny import number
 

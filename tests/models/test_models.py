@@ -13,10 +13,11 @@ from paceline import build
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Model
 from paceline.job import Job
-from paceline.maths.template import build_template, relative_names
+from paceline.maths.template import build_template
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.models.build import build_model
 from paceline.models.resnet import build_resnet
+from paceline.models.variable_names import relative_names
 
 SHAPE = (32, 32, 3)
 

@@ -27,7 +27,8 @@ def freeze_layers(model: keras.Model, specs: tuple[str, ...]) -> None:
 
 
 def _find_layers(model: keras.Model, spec: str) -> list[keras.Layer]:
-    layers, names = model.layers, [layer.name for layer in model.layers]
+    layers: list[keras.Layer] = model.layers
+    names = [layer.name for layer in layers]
     if spec == BACKBONE:
         last = max(index for index, layer in enumerate(layers) if layer.weights)
         return layers[:last]

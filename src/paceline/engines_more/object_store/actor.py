@@ -171,5 +171,5 @@ def mean(sums: Sequence[np.ndarray], replicas: int) -> np.ndarray:
     """
     spans = [span for spans in divided_tree(replicas, len(sums)) for span in spans]
     rows = (row for rows in sums for row in rows)
-    total = add_subtrees((0, replicas), dict(zip(spans, rows, strict=True)), np.add)
-    return np.multiply(total, mean_factor(replicas), out=total if total.flags.writeable else None)
+    total: np.ndarray = add_subtrees((0, replicas), dict(zip(spans, rows, strict=True)), np.add)
+    return np.asarray(total * mean_factor(replicas))

@@ -39,7 +39,8 @@ class Computer:
         """Return the sums of subtrees of replicas for the round of steps `now`, a row for each."""
         first, last, start = (tf.constant(n, tf.int64) for n in (*now, spans[0][0]))
         table = self._table(now)
-        return self._sums(vectors, first, last, table, start, relative(spans)).numpy()
+        sums = self._sums(vectors, first, last, table, start, relative(spans))
+        return np.asarray(sums)
 
     def _sum_subtrees(
         self,
@@ -57,7 +58,8 @@ class Computer:
 
     def finish(self, vectors: Vectors, mean: np.ndarray, now: tuple[int, int]) -> Vectors:
         """Return the vectors after the round of steps `now`, from the mean over all replicas."""
-        return self._finish(vectors, tf.constant(mean), self._table(now))[0]
+        new: Vectors = self._finish(vectors, tf.constant(mean), self._table(now))[0]
+        return new
 
     def evaluate(self, vectors: Vectors, split: str, start: int, stop: int) -> np.ndarray:
         """Return the rows of the evaluation batches [start, stop)."""

@@ -26,7 +26,7 @@ class Crew:
         self._job = job
         self._wanted = job.place.workers
         self._resources = resources_of(job)
-        # the reference to the answer of `build` -> the actor, the reference to that of `where`
+        # build() future -> (actor, where() future)
         self._waiting = dict[Any, tuple[Any, Any]]()
         self._expected = dict[str, Any]()  # fingerprint
         self._died: RayError | None = None  # of the last actor that never became ready
@@ -124,4 +124,5 @@ def wait(references: list[Any], timeout_s: float) -> tuple[list[Any], list[Any]]
     """Return which answers are there after that time at the latest, and which are not."""
     if not references:
         return [], []
-    return ray.wait(references, num_returns=len(references), timeout=timeout_s)
+    done, others = ray.wait(references, num_returns=len(references), timeout=timeout_s)
+    return done, others

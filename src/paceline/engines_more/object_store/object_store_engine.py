@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
@@ -61,6 +61,14 @@ class RayConnection:
         return ObjectStoreEngine(self.job, core, self.crew, self.wants_stop)
 
 
+class Pending(NamedTuple):
+    """A round that is under way: its steps [first, last), and references to its tails."""
+
+    first: int
+    last: int
+    tails: list[Any]
+
+
 class ObjectStoreEngine:
     """Passes references from call to call, and continues from the survivors' state after a loss.
 
@@ -78,7 +86,7 @@ class ObjectStoreEngine:
         self._attempt = 0
         self._step = 0
         self._failures = 0  # since the last round that was completed
-        self._pending = deque[tuple[int, int, list[Any]]]()  # rounds: first, last, their tails
+        self._pending = deque[Pending]()
         self._tails = dict[int, np.ndarray]()  # of the block, by the first step of the round
         self._compiled = set[tuple[Any, int]]()  # actors that computed in a team of this size
         self._events = list[str]()
@@ -174,7 +182,7 @@ class ObjectStoreEngine:
         shards = num_shards(len(self._team))
         calls = [actor.advance.options(num_returns=shards + 1) for actor in self._team]
         sums = [call.remote(self._attempt, before, now, *pieces) for call in calls]
-        self._pending.append((*now, [row[-1] for row in sums]))
+        self._pending.append(Pending(*now, [row[-1] for row in sums]))
         if shards == 1:
             return [row[0] for row in sums]
         columns = zip(*(row[:-1] for row in sums), strict=True)
@@ -185,10 +193,9 @@ class ObjectStoreEngine:
 
     def _take_tails(self) -> None:
         """Read the tails of the oldest round under way; only then is it no longer pending."""
-        first, last, references = self._pending[0]
-        replicas = self._core.experiment.replicas
-        rows = mean(self._get(references), replicas).reshape(self._core.plan.round_steps, -1)
-        self._tails[first] = rows[: last - first] * tail_scale(replicas)
+        oldest, replicas = self._pending[0], self._core.experiment.replicas
+        rows = mean(self._get(oldest.tails), replicas).reshape(self._core.plan.round_steps, -1)
+        self._tails[oldest.first] = rows[: oldest.last - oldest.first] * tail_scale(replicas)
         self._pending.popleft()
         self._failures = 0
         self._compiled.update((actor, len(self._team)) for actor in self._team)
@@ -234,9 +241,9 @@ class ObjectStoreEngine:
         """Give everyone the state of this actor, take the tails up to it, and return its step."""
         reached, state = newest.state.remote()
         # the step of that very state: the actor may have advanced since it was asked
-        (step,) = self._get([reached])
+        step = int(self._get([reached])[0])
         self._form(state)
-        self._pending = deque(row for row in self._pending if row[1] <= step)
+        self._pending = deque(each for each in self._pending if each.last <= step)
         while self._pending:
             self._take_tails()
         return step
@@ -262,7 +269,7 @@ class ObjectStoreEngine:
         work = 0.0
         while True:
             try:
-                return ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4))
+                return list(ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4)))
             except GetTimeoutError:
                 now, before, work = time.monotonic(), work, self._crew.work()
                 if before and work - before > WORKING_SHARE * min(LOOK_EVERY_S, limit_s / 4):

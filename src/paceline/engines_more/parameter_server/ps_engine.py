@@ -104,7 +104,7 @@ def _check_workers(cluster: Cluster) -> None:
         theirs = cpu_features(_read_there("worker", index, "/proc/cpuinfo"))
         if theirs != own:
             raise UserError(
-                f"worker {index} ({address}) has another kind of CPU than the chief: "
+                f"worker {index} ({address}) has a different kind of CPU than the chief: "
                 f"{theirs}, not {own}; use machines of the same kind"
             )
     for role in ("worker", "ps"):
@@ -124,10 +124,9 @@ def _read_there(role: str, index: int, path: str) -> str:
 
 def check_libraries(task: str, text: str) -> None:
     """Check that a task has the chief's libraries; `text` is what it published."""
-    theirs = json.loads(text) if text else {"paceline": "an older version"}
-    if different := diff(library_versions(), theirs):
+    if different := diff(library_versions(), json.loads(text or "{}")):
         raise UserError(
-            f"{task} has other libraries than the chief: {', '.join(different[:4])}; "
+            f"{task} has different libraries than the chief: {', '.join(different[:4])}; "
             "install the same versions everywhere"
         )
 
@@ -140,7 +139,7 @@ def _check_kernels(cluster: Cluster) -> None:
                 ops.conv3x3(tf.zeros([1, 1, 1, 8]), tf.zeros([3, 3, 8, 8])).numpy()
         except tf.errors.OpError as error:
             raise UserError(
-                f"worker {index} ({address}) lacks the own kernels that the chief has; "
+                f"worker {index} ({address}) lacks the chief's kernels; "
                 "run python -m paceline.kernels there, or give --kernels tensorflow"
             ) from error
 

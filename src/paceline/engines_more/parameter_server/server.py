@@ -104,7 +104,7 @@ class Server:
 
     def split(self, row: tf.Tensor) -> list[tf.Tensor]:
         """Return gradient, statistics and the rest of a row that has no stamp."""
-        return tf.split(row, [self.sizes["params"], self.sizes["stats"], -1])
+        return list(tf.split(row, [self.sizes["params"], self.sizes["stats"], -1]))
 
     def update(
         self,
