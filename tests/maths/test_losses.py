@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_replica import call, dense_model
 
 from in_process import paceline_here
 from paceline.data.build import hold_out
@@ -20,7 +19,15 @@ from paceline.experiment.experiment import Experiment, Loss, Scaling
 from paceline.maths.losses import LOSS_SCALE, build_targets, example_weights, keep_if_finite
 from paceline.maths.metrics import Tail
 from paceline.runs.checkpoints import newest_variables
-from tiny import EXPERIMENT, build_source, build_tiny_core, number, pictures
+from tiny import (
+    EXPERIMENT,
+    build_source,
+    build_tiny_core,
+    call_replica,
+    dense_model,
+    number,
+    pictures,
+)
 
 WEIGHTS = tuple(0.25 + 0.5 * k for k in range(10))
 
@@ -61,7 +68,7 @@ def test_balanced_weights_do_not_read_images_where_labels_are_known():
 
 def test_weights_of_classes_are_in_the_loss_and_the_gradient_as_in_keras():
     core = build_tiny_core(with_weights(WEIGHTS), model := dense_model())
-    gradient, _, tail = call(core, step=1, replica=1)
+    gradient, _, tail = call_replica(core, step=1, replica=1)
     batch = core.batch(number(1), number(1))
     weights = np.array(WEIGHTS)[batch.labels.numpy()]
     assert len(set(weights.tolist())) > 2
@@ -89,7 +96,9 @@ def test_equal_weights_change_nothing_but_the_scale_of_the_loss():
     plain, doubled = (
         build_tiny_core(with_weights(weights), dense_model()) for weights in ((), (2.0,) * 10)
     )
-    np.testing.assert_allclose(call(doubled)[0], 2 * call(plain)[0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        call_replica(doubled)[0], 2 * call_replica(plain)[0], rtol=1e-5, atol=1e-7
+    )
 
 
 def test_the_wrong_number_of_weights_is_one_line(tmp_path: Path) -> None:

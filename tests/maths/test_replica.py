@@ -10,12 +10,10 @@ import pytest
 import tensorflow as tf
 
 from paceline.data.batches import Batch
-from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Loss
 from paceline.experiment.schedule import Rates
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Step
-from paceline.maths.template import build_template
 from paceline.models.build import build_model
 from tiny import (
     CLASSES,
@@ -23,6 +21,8 @@ from tiny import (
     SHAPE,
     build_small_model,
     build_tiny_core,
+    call_replica,
+    dense_model,
     number,
     with_optimizer,
 )
@@ -43,42 +43,6 @@ class OwnLayer(keras.layers.Layer):
 
     def compute_output_shape(self, shape):
         return shape
-
-
-class Counter(keras.layers.Layer):
-    """Keeps an integer, which cannot be averaged."""
-
-    def build(self, shape):
-        self.calls = self.add_weight(
-            shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls"
-        )
-
-    def call(self, x):
-        return x
-
-
-def dense_model(*layers, classes=CLASSES, **options):
-    keras.utils.set_random_seed(4)
-    return keras.Sequential(
-        [
-            keras.Input(SHAPE),
-            keras.layers.Flatten(),
-            *layers,
-            keras.layers.Dense(classes, **options),
-        ]
-    )
-
-
-def call(core, step=0, replica=0, state=None, stop=0.0):
-    """The replica's vector, parted: gradient, new stats, tail by name."""
-    state = state or core.initial_state().vectors
-    weights = [tf.constant(state[name]) for name in ("params", "stats")]
-    now = Step(number(step), number(replica), tf.constant([stop, 0.0]))
-    vector = core.replica_vector(*weights, now).numpy()
-    template, size = core.template, core.layout.sizes()["params"]
-    gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
-    stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
-    return gradient, stats, dict(zip(Tail, tail, strict=True))
 
 
 def by_keras(core, model, step=0, replica=0, from_logits=True):
@@ -102,7 +66,7 @@ def by_keras(core, model, step=0, replica=0, from_logits=True):
 
 def check_against_keras(experiment, model, **options):
     core = build_tiny_core(experiment, model)
-    gradient, stats, tail = call(core, step=1, replica=1)
+    gradient, stats, tail = call_replica(core, step=1, replica=1)
     wanted, wanted_stats, loss, correct = by_keras(core, model, step=1, replica=1, **options)
     assert np.abs(wanted).max() > 1e-3
     np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=2e-6)
@@ -124,12 +88,12 @@ def test_label_smoothing_is_in_the_loss_and_the_gradient():
     smooth = replace(EXPERIMENT, loss=Loss(label_smoothing=0.3))
     core = check_against_keras(smooth, dense_model())
     plain = build_tiny_core(EXPERIMENT, dense_model())
-    assert np.abs(call(core)[0] - call(plain)[0]).max() > 1e-3
+    assert np.abs(call_replica(core)[0] - call_replica(plain)[0]).max() > 1e-3
 
 
 def test_gradients_agree_with_finite_differences_in_double_precision():
     core = build_tiny_core(EXPERIMENT, dense_model(classes=CLASSES))
-    gradient, _, tail = call(core)
+    gradient, _, tail = call_replica(core)
     batch = core.batch(number(0), number(0))
     x, targets = (
         batch.images.numpy().reshape(4, -1).astype(float),
@@ -157,7 +121,8 @@ def test_gradients_agree_with_finite_differences_in_double_precision():
 
 def test_weight_decay_is_not_in_the_vector_that_replicas_share():
     with_decay, without = (
-        call(build_tiny_core(with_optimizer(weight_decay=d), dense_model())) for d in (0.5, 0.0)
+        call_replica(build_tiny_core(with_optimizer(weight_decay=d), dense_model()))
+        for d in (0.5, 0.0)
     )
     np.testing.assert_array_equal(with_decay[0], without[0])
     assert with_decay[2] == without[2]
@@ -167,7 +132,7 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
     """Why statistics may be averaged with the gradients: their update is linear."""
     core = build_tiny_core(EXPERIMENT, build_small_model())
     old = core.initial_state().vectors["stats"]
-    new = [call(core, replica=replica)[1] for replica in range(4)]
+    new = [call_replica(core, replica=replica)[1] for replica in range(4)]
     assert all(np.abs(a - b).max() > 1e-4 for a, b in itertools.pairwise(new))
     batches = [(n.astype(float) - 0.9 * old) / 0.1 for n in new]
     np.testing.assert_allclose(
@@ -185,7 +150,7 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
 
 
 def test_a_request_to_stop_travels_in_the_tail():
-    assert call(build_tiny_core(EXPERIMENT, dense_model()), stop=1.0)[2]["stop"] == 1
+    assert call_replica(build_tiny_core(EXPERIMENT, dense_model()), stop=1.0)[2]["stop"] == 1
 
 
 def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
@@ -214,24 +179,6 @@ def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
         assert (other != first).mean() > 0.2
 
 
-def test_two_dropout_layers_drop_different_units():
-    x = keras.Input((1000,))
-    model = keras.Model(
-        x,
-        keras.layers.Dropout(0.5)(x)
-        - keras.layers.Dropout(0.5)(x)
-        + 0 * keras.layers.Dense(1000)(x),
-    )
-    template = build_template(model)
-    state = template.initial()
-    key = tf.constant([1, 2], tf.int64)
-    arguments = tf.constant(state["params"]), tf.constant(state["stats"]), tf.ones([1, 1000])
-    outputs, _, _ = template.call(*arguments, training=True, key=key)
-    assert 300 < (outputs.numpy() != 0).sum() < 700
-    still, _, _ = template.call(*arguments, training=False)
-    np.testing.assert_array_equal(still.numpy(), np.zeros((1, 1000)))
-
-
 def test_dropout_is_off_in_evaluation():
     core = build_tiny_core(EXPERIMENT, dense_model(keras.layers.Dropout(0.5)))
     plain = build_tiny_core(EXPERIMENT, dense_model())
@@ -251,7 +198,7 @@ def test_a_regulariser_counts_in_the_loss_and_the_gradient():
     core = check_against_keras(EXPERIMENT, regularised)
     plain = build_tiny_core(EXPERIMENT, dense_model())
     kernel = plain.initial_state().vectors["params"][:-CLASSES]
-    (gradient, _, tail), (bare, _, bare_tail) = call(core), call(plain)
+    (gradient, _, tail), (bare, _, bare_tail) = call_replica(core), call_replica(plain)
     np.testing.assert_allclose((gradient - bare)[:-CLASSES], 0.2 * kernel, rtol=1e-3, atol=1e-6)
     assert tail[Tail.LOSS] - bare_tail[Tail.LOSS] == pytest.approx(
         0.1 * (kernel.astype(float) ** 2).sum(), rel=1e-4
@@ -261,13 +208,13 @@ def test_a_regulariser_counts_in_the_loss_and_the_gradient():
 def test_a_model_with_a_persons_own_layers_trains():
     core = check_against_keras(EXPERIMENT, dense_model(OwnLayer()))
     assert [name for name, _ in core.layout.parts["stats"]] == ["sequential/own_layer/seen"]
-    assert call(core, replica=0)[1] != call(core, replica=1)[1]
+    assert call_replica(core, replica=0)[1] != call_replica(core, replica=1)[1]
 
 
 def test_a_layer_that_is_frozen_keeps_its_weights():
     frozen = keras.layers.Dense(6, trainable=False)
     core = check_against_keras(EXPERIMENT, dense_model(frozen))
-    np.testing.assert_array_equal(call(core)[1], core.initial_state().vectors["stats"])
+    np.testing.assert_array_equal(call_replica(core)[1], core.initial_state().vectors["stats"])
     assert core.layout.sizes()["stats"] == 192 * 6 + 6
 
 
@@ -275,50 +222,19 @@ def test_probabilities_give_the_gradients_of_logits():
     probabilities = replace(EXPERIMENT, model=replace(EXPERIMENT.model, outputs="probabilities"))
     core = check_against_keras(probabilities, dense_model(activation="softmax"), from_logits=False)
     logits = build_tiny_core(EXPERIMENT, dense_model())
-    np.testing.assert_allclose(call(core)[0], call(logits)[0], rtol=1e-3, atol=1e-6)
-    assert call(core)[2]["loss"] == pytest.approx(call(logits)[2]["loss"], rel=1e-5)
+    np.testing.assert_allclose(call_replica(core)[0], call_replica(logits)[0], rtol=1e-3, atol=1e-6)
+    assert call_replica(core)[2][Tail.LOSS] == pytest.approx(
+        call_replica(logits)[2]["loss"], rel=1e-5
+    )
 
 
 def test_a_probability_of_zero_gives_a_large_loss_not_an_infinite_one():
     probabilities = replace(EXPERIMENT, model=replace(EXPERIMENT.model, outputs="probabilities"))
     core = build_tiny_core(probabilities, dense_model(activation="softmax"))
     state = core.initial_state().vectors
-    gradient, _, tail = call(core, state=state | {"params": state["params"] * 1e4})
+    gradient, _, tail = call_replica(core, state=state | {"params": state["params"] * 1e4})
     assert 1 < tail[Tail.LOSS] < 20
     assert np.isfinite(gradient).all()
-
-
-def test_an_integer_variable_is_a_clear_error():
-    with pytest.raises(
-        UserError, match=r"sequential/counter/calls is int32; .* make it a float or remove it"
-    ):
-        build_template(dense_model(Counter()))
-
-
-def test_a_model_without_trainable_weights_is_a_clear_error():
-    model = dense_model()
-    model.trainable = False
-    with pytest.raises(UserError, match="no trainable weights"):
-        build_template(model)
-
-
-def test_a_model_without_statistics_has_an_empty_vector_of_them():
-    core = build_tiny_core(EXPERIMENT, dense_model())
-    assert core.layout.sizes()["stats"] == 0
-    gradient, stats, _ = call(core)
-    assert len(stats) == 0
-    assert len(gradient) == 192 * 10 + 10
-
-
-def test_assigning_the_vectors_puts_them_into_the_keras_model():
-    model = build_small_model()
-    template = build_template(model)
-    other = build_template(build_small_model(seed=5)).initial()
-    before = template.initial()
-    assert not np.array_equal(before["params"], other["params"])
-    template.assign(other["params"], other["stats"] + 1)
-    np.testing.assert_array_equal(template.initial()["params"], other["params"])
-    np.testing.assert_array_equal(template.initial()["stats"], other["stats"] + 1)
 
 
 def test_bfloat16_layers_keep_a_float32_state():
@@ -328,7 +244,7 @@ def test_bfloat16_layers_keep_a_float32_state():
     finally:
         keras.config.set_dtype_policy("float32")
     exact = build_tiny_core(EXPERIMENT)
-    (rough, stats, tail), (gradient, _, exact_tail) = call(core), call(exact)
+    (rough, stats, tail), (gradient, _, exact_tail) = call_replica(core), call_replica(exact)
     assert rough.dtype == stats.dtype == np.float32
     assert core.initial_state().vectors["params"].dtype == np.float32
     assert tail[Tail.LOSS] == pytest.approx(exact_tail[Tail.LOSS], rel=0.05)
@@ -344,7 +260,9 @@ def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
             6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength)
         )
         losses.append(
-            call(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2]["loss"]
+            call_replica(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2][
+                "loss"
+            ]
         )
     regularised, plain, exact = losses
     assert regularised > plain + 0.01

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import keras
 
-from paceline.models.keras_graph import all_layers, calls_of, is_graph, producer_of
+from paceline.models.keras_graph import (
+    all_layers,
+    calls_of,
+    is_graph,
+    own_trainable,
+    producer_of,
+    seed_generators,
+)
 
 
 class Own(keras.Model):
@@ -37,3 +44,12 @@ def test_a_subclass_with_its_own_call_is_not_a_graph() -> None:
     assert own.inner in all_layers(own)
     sequential = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="dense")])
     assert calls_of(sequential)[-1].operation.name == "dense"
+
+
+def test_a_random_layer_has_a_seed_generator_and_a_frozen_layer_its_weights() -> None:
+    dense, dropout = keras.layers.Dense(2), keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.Input((4,)), dense, dropout])
+    (generator,) = seed_generators(model)
+    assert any(variable is generator.state for variable in model.non_trainable_variables)
+    dense.trainable = False
+    assert [variable.name for variable in own_trainable(dense)] == ["kernel", "bias"]

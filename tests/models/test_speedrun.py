@@ -1,11 +1,10 @@
-"""What a short training needs: whitening, identity, crops, light, small images first and views,
-each against NumPy; and all together, with the same bits on one and two workers."""
+"""What a short training needs of its images, against NumPy; and the recipe with everything, with
+the same bits on one and two workers."""
 
 import os
 from dataclasses import replace
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,12 +15,9 @@ from paceline.build import _check_sizes
 from paceline.data.batches import evaluation_images
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment.experiment import Augmentation, Average, Data, Experiment, Model, Scaling
+from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
 from paceline.experiment.recipes.table import get_recipe
-from paceline.experiment.views import views_of
-from paceline.maths.view_average import mean_over_views, see
-from paceline.maths.whitening import EPSILON, whiten, whitening_filters
-from paceline.models.initializers import Identity
+from paceline.maths.whitening import whiten
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, number, pictures
 
 SMALL = replace(
@@ -39,64 +35,6 @@ FLAGS = (
     *("--model.width", "8", "--model.whitening", "40", "--global-batch-size", "16"),
     *("--epochs", "2", "--average.decay", "0.5", "--average.power", "1"),
 )
-
-
-# ---- initial values ------------------------------------------------------------------------------
-
-
-def test_the_covariance_of_whitened_patches_is_the_identity():
-    images = pictures(60, (12, 12, 3))[0]
-    factors = 1 / np.array([60.0, 50.0, 70.0])
-    filters = whitening_filters(images, 2, factors)
-    assert filters.shape == (2, 2, 3, 24)
-    np.testing.assert_array_equal(filters[..., 12:], -filters[..., :12])
-    scaled = tf.constant((images - 100.0) * factors, tf.float32)
-    outputs = tf.nn.conv2d(scaled, filters[..., :12], 1, "VALID").numpy().reshape(-1, 12)
-    covariance = np.cov(outputs, rowvar=False)
-    assert np.abs(covariance - np.eye(12)).max() < 100 * EPSILON  # EPSILON over the least variance
-
-
-def test_the_chief_puts_the_filters_into_the_first_convolution_and_the_average():
-    source = build_source(shape=(32, 32, 3))
-    averaged = replace(SMALL, average=Average(0.9))
-    core = build_tiny_core(averaged, source=source)
-    first = core.initial_state()
-    state = whiten(first, core.template, source.train, SMALL.scaling, 30)
-    images = source.train.read(tf.range(30, dtype=tf.int64))[0].numpy()
-    wanted = whitening_filters(images, 2, 1 / np.array(SMALL.scaling.std)).ravel()
-    for vector in ("params", "ema"):
-        np.testing.assert_array_equal(state.vectors[vector][: len(wanted)], wanted)
-        np.testing.assert_array_equal(
-            state.vectors[vector][len(wanted) :], first.vectors[vector][len(wanted) :]
-        )
-    assert not np.array_equal(first.vectors["params"][: len(wanted)], wanted), "it is a copy"
-
-
-@pytest.mark.parametrize(
-    ("scaling", "model", "message"),
-    [
-        (SMALL.scaling, Model(depth=8), "stem_conv/kernel has 16 filters.*it must have 54"),
-        (Scaling("standardize"), SMALL.model, "not standardize"),
-    ],
-)
-def test_whitening_that_does_not_fit_is_a_clear_error(scaling, model, message):
-    source = build_source(shape=(32, 32, 3))
-    core = build_tiny_core(replace(EXPERIMENT, model=model), source=source)
-    with pytest.raises(UserError, match=message):
-        whiten(core.initial_state(), core.template, core.train, scaling, 10)
-
-
-@pytest.mark.parametrize("channels", [(4, 8), (8, 4), (8, 8)])
-def test_identity_copies_its_input_into_the_first_channels(channels):
-    inputs, outputs = channels
-    x = np.random.default_rng(0).standard_normal((2, 5, 5, inputs)).astype(np.float32)
-    kernel = Identity(seed=3)((3, 3, inputs, outputs), "float32")
-    y = tf.nn.conv2d(x, kernel, 1, "SAME").numpy()
-    common = min(channels)
-    np.testing.assert_array_equal(y[..., :common], x[..., :common])
-    rest = np.asarray(kernel)[..., common:]
-    assert rest.size == 0 or 0.9 < rest.std() * (3 * 9 * inputs) ** 0.5 < 1.1
-    np.testing.assert_array_equal(kernel, Identity(seed=3)((3, 3, inputs, outputs), "float32"))
 
 
 # ---- images --------------------------------------------------------------------------------------
@@ -196,34 +134,6 @@ def test_reflected_padding_larger_than_the_image_is_refused():
     settings = Augmentation(padding=9, padding_mode="reflect")
     with pytest.raises(UserError, match="reflect cannot add 9 pixels to images of 8 pixels; use 7"):
         build_tiny_core(replace(EXPERIMENT, augment=settings))
-
-
-# ---- views ---------------------------------------------------------------------------------------
-
-
-def test_a_view_is_the_image_moved_and_mirrored():
-    images = np.arange(2 * 4 * 5 * 3, dtype=np.float32).reshape(2, 4, 5, 3)
-    padded = np.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]], "reflect")
-    for view in views_of("shifts"):
-        first = 1 - view.shift
-        wanted = padded[:, first : first + 4, first : first + 5]
-        wanted = wanted[:, :, ::-1] if view.mirrored else wanted
-        np.testing.assert_array_equal(see(tf.constant(images), view), wanted)
-
-
-@pytest.mark.parametrize(("views", "count"), [("none", 1), ("mirror", 2), ("shifts", 6)])
-def test_views_give_the_mean_of_single_predictions(views, count):
-    model = build_small_model()
-    images = tf.constant(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), tf.float32)
-    chosen = views_of(views)
-    assert len(chosen) == count
-    assert sum(view.share for view in chosen) == 1
-    single = [view.share * np.float64(model(see(images, view))) for view in chosen]
-    found = mean_over_views(model, images, views)
-    np.testing.assert_allclose(found, np.sum(single, 0), atol=1e-6)
-    inputs = keras.Input((8, 8, 3))
-    graph = keras.Model(inputs, mean_over_views(model, inputs, views))
-    np.testing.assert_allclose(graph(images), found, atol=1e-6)
 
 
 # ---- all together --------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
 from paceline.formats.arrays import in_memory
 from paceline.kernels.choice import accelerated
-from paceline.maths.replica import Core, build_core
+from paceline.maths.metrics import Tail
+from paceline.maths.replica import Core, Step, build_core
 from paceline.maths.template import build_template
 from paceline.models.build import build_model
 
@@ -101,3 +102,34 @@ def groups(*texts: str) -> tuple[Group, ...]:
 def number(value: int) -> tf.Tensor:
     """A step or a replica as the core takes it."""
     return tf.constant(value, tf.int64)
+
+
+def dense_model(*layers: keras.Layer, classes: int = CLASSES, **options: object) -> keras.Model:
+    """Return some layers between flat pixels and logits."""
+    keras.utils.set_random_seed(4)
+    return keras.Sequential(
+        [
+            keras.Input(SHAPE),
+            keras.layers.Flatten(),
+            *layers,
+            keras.layers.Dense(classes, **options),
+        ]
+    )
+
+
+def call_replica(
+    core: Core,
+    step: int = 0,
+    replica: int = 0,
+    state: dict[str, np.ndarray] | None = None,
+    stop: float = 0.0,
+) -> tuple[np.ndarray, np.ndarray, dict[Tail, float]]:
+    """Return the parts of a replica's vector: gradient, new stats, tail by name."""
+    state = state or core.initial_state().vectors
+    weights = [tf.constant(state[name]) for name in ("params", "stats")]
+    now = Step(number(step), number(replica), tf.constant([stop, 0.0]))
+    vector = core.replica_vector(*weights, now).numpy()
+    template, size = core.template, core.layout.sizes()["params"]
+    gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
+    stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
+    return gradient, stats, dict(zip(Tail, tail, strict=True))

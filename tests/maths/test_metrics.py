@@ -1,0 +1,61 @@
+"""What a block of steps reports, from the tails of its steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blocks import block_of, evaluation_of
+from paceline.maths.metrics import Tail, block_result, recovered_block, scalars, tail_scale
+from paceline.maths.state import State
+from tiny import build_tiny_core
+
+TAILS = np.array([[2.0, 4, 16, 0, 0.5], [1.0, 8, 16, 0, 0.25], [3.0, 16, 16, 1, 0.125]], np.float32)
+"""Loss, correct, count, stop, seconds of three steps."""
+
+
+def test_means_of_replicas_become_sums_where_a_step_counts():
+    replicas = np.array([[1.0, 2, 4, 0, 0.5], [3.0, 4, 4, 1, 1.5]], np.float32)
+    step = replicas.mean(0) * tail_scale(2)
+    assert dict(zip(Tail, step.tolist(), strict=True)) == {
+        Tail.LOSS: 2.0,
+        Tail.CORRECT: 6.0,
+        Tail.COUNT: 8.0,
+        Tail.STOP: 1.0,
+        Tail.SECONDS: 1.0,
+    }
+
+
+def test_a_block_has_a_number_for_each_of_its_steps():
+    core = build_tiny_core()
+    block = block_result(core, 5, TAILS, seconds=2.0)
+    assert (block.step, block.num_steps, block.epoch) == (5, 3, 5 / core.plan.steps_per_epoch)
+    assert block.losses.tolist() == [2, 1, 3]
+    assert block.accuracies.tolist() == [0.25, 0.5, 1]
+    assert (block.seconds_per_step, block.images_per_second) == (2.0, 8.0)
+    assert block.stop_requested
+    assert not block_result(core, 4, TAILS[:2], seconds=2.0).stop_requested
+    assert [step for step, _ in block.each_step()] == [3, 4, 5]
+    assert block.each_step()[1][1].keys() == {"loss", "accuracy", "learning_rate"}
+
+
+def test_a_recovered_block_is_the_block_that_led_to_the_state():
+    core = build_tiny_core()
+    block = recovered_block(core, State(5, {}, TAILS))
+    assert (block.step, block.num_steps, block.seconds_per_step) == (5, 3, 0.125)
+    assert block.losses.tolist() == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("block", "evaluation", "some"),
+    [
+        (block_of(7), None, {"step": 7, "loss": 0.375, "accuracy": 0.5, "learning_rate": 0.1}),
+        (block_of(7, more={"staleness_max": 3}), None, {"staleness_max": 3}),
+        (block_of(7), evaluation_of(test=0.75), {"test_accuracy": 0.75, "test_count": 10}),
+    ],
+)
+def test_the_scalars_of_a_block_and_its_evaluation_are_plain_numbers(block, evaluation, some):
+    numbers = scalars(block, evaluation)
+    assert some.items() <= numbers.items()
+    assert {type(value) for value in numbers.values()} <= {int, float}
+    assert any(name.startswith("test_") for name in numbers) is (evaluation is not None)
