@@ -1,5 +1,7 @@
-"""Epochs -> steps: how long to train, and at which steps to return, evaluate and save. Pure, no
-TensorFlow."""
+"""Epochs -> steps: how long to train, and after which steps to evaluate, save and stop.
+
+No TensorFlow. Nothing after this module counts in epochs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from paceline.experiment.experiment import Experiment
 
 @dataclass(frozen=True)
 class Plan:
-    """All durations in steps. A round is what replicas do between two meetings; everything that
-    reads the state waits for its end."""
+    """All durations in steps. A round is the steps between two exchanges. Code that reads the state
+    waits until the round ends."""
 
     steps_per_epoch: int
     total_steps: int
@@ -21,10 +23,10 @@ class Plan:
     save_every: int = 0
     stop_at: int = 0
     pauses: tuple[int, ...] = ()
-    """Further steps at which blocks end, for someone who looks on."""
+    """Extra block boundaries, for the profiler."""
 
     def next_stop(self, step: int, block_steps: int = 1_000_000) -> int:
-        """The step at which the block that starts at `step` returns to the loop."""
+        """Return the step at which the block that starts at `step` ends."""
         blocks = max(1, block_steps // self.round_steps) * self.round_steps
         ends = [
             self._due(step, every)
@@ -35,15 +37,16 @@ class Plan:
         return min([self._round_end(step + blocks), self.total_steps, *ends])
 
     def evaluates_at(self, step: int) -> bool:
+        """Return whether the state after `step` steps is evaluated."""
         return step == self.total_steps or self._falls_on(step, self.evaluate_every)
 
     def saves_at(self, step: int) -> bool:
-        return (
-            step == self.total_steps or self.stops_at(step) or self._falls_on(step, self.save_every)
-        )
+        """Return whether the state after `step` steps is saved."""
+        is_last = step == self.total_steps or self.stops_at(step)
+        return is_last or self._falls_on(step, self.save_every)
 
     def stops_at(self, step: int) -> bool:
-        """Whether a person asked for an interruption here."""
+        """Return whether --stop-at interrupts training after `step` steps."""
         return bool(self.stop_at) and step >= min(self._round_end(self.stop_at), self.total_steps)
 
     def _round_end(self, step: int) -> int:
@@ -61,7 +64,7 @@ class Plan:
 def build_plan(
     experiment: Experiment, num_examples: int, stop_at: int = 0, pauses: tuple[int, ...] = ()
 ) -> Plan:
-    """The plan of an experiment on `num_examples` training examples."""
+    """Return the plan of an experiment on `num_examples` training examples."""
     epoch = steps_per_epoch(experiment, num_examples)
     return Plan(
         steps_per_epoch=epoch,
@@ -75,7 +78,7 @@ def build_plan(
 
 
 def steps_per_epoch(experiment: Experiment, num_examples: int) -> int:
-    """Return the number of whole global batches of an epoch; a rest is left out of that epoch."""
+    """Return the number of complete global batches in an epoch; the rest is left out."""
     steps = num_examples // experiment.global_batch_size
     if steps < 1:
         raise UserError(
@@ -86,7 +89,7 @@ def steps_per_epoch(experiment: Experiment, num_examples: int) -> int:
 
 
 def total_steps(experiment: Experiment, steps_per_epoch: int) -> int:
-    """Return the number of steps of the whole training."""
+    """Return the number of steps of the training."""
     return experiment.steps or max(1, round(experiment.epochs * steps_per_epoch))
 
 

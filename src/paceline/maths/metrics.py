@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -118,6 +118,6 @@ def recovered_block(core: Core, state: State) -> BlockResult | None:
     return block_result(core, state.step, state.tails, float(state.tails[-1, Tail.SECONDS]))
 
 
-def scalars(block: BlockResult, evaluation: EvalResult | None) -> dict[str, Any]:
+def scalars(block: BlockResult, evaluation: EvalResult | None) -> dict[str, float]:
     """Return every number of a block and of the evaluation after it, by name."""
     return block.scalars() | (evaluation.scalars() if evaluation else {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +41,10 @@ class WriteMetrics:
         self._run = run
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        events = {"events": list(block.events)} if block.events else {}
-        self._run.metrics.append(scalars(block, evaluation) | events)
+        record: dict[str, Any] = {**scalars(block, evaluation)}
+        if block.events:
+            record["events"] = list(block.events)
+        self._run.metrics.append(record)
 
 
 class WriteEvaluation:

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -21,6 +21,15 @@ from paceline.errors import PassingFault, UserError
 from paceline.job import Job
 from paceline.maths.metrics import Tail
 from paceline.maths.sums import add_subtrees, divided_tree, mean_factor
+
+
+class Status(NamedTuple):
+    """What an actor answers at any time, also while it computes."""
+
+    host: str
+    step: int
+    work_s: float
+    """Processor time so far: it grows while the actor computes."""
 
 
 class Actor:
@@ -57,17 +66,8 @@ class Actor:
         return fingerprint(self._job, core)
 
     @ray.method(concurrency_group="control")
-    def where(self) -> str:
-        return socket.gethostname()
-
-    @ray.method(concurrency_group="control")
-    def step(self) -> int:
-        return self._state[0]
-
-    @ray.method(concurrency_group="control")
-    def work(self) -> float:
-        """Return the processor time so far: it grows while the actor computes."""
-        return time.process_time()
+    def status(self) -> Status:
+        return Status(socket.gethostname(), self._state[0], time.process_time())
 
     @ray.method(concurrency_group="control", num_returns=2)
     def state(self) -> tuple[int, tuple[int, dict[str, np.ndarray]]]:
@@ -133,12 +133,12 @@ class Actor:
         shards = np.array_split(sums, self._shards, axis=1)
         return [*shards, sums[:, -self._num_tails :].copy()]
 
+    def _take(self, step: int, vectors: dict[str, Any]) -> None:
+        self._state = step, vectors
+
     def _check(self, attempt: int) -> None:
         if attempt != self._attempt:
             raise RuntimeError(f"a call of attempt {attempt}, but this is attempt {self._attempt}")
-
-    def _take(self, step: int, vectors: dict[str, Any]) -> None:
-        self._state = step, vectors
 
 
 @contextlib.contextmanager

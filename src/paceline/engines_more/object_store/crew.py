@@ -26,7 +26,7 @@ class Crew:
         self._job = job
         self._wanted = job.place.workers
         self._resources = resources_of(job)
-        # build() future -> (actor, where() future)
+        # build() future -> (actor, status() future)
         self._waiting = dict[Any, tuple[Any, Any]]()
         self._expected = dict[str, Any]()  # fingerprint
         self._died: RayError | None = None  # of the last actor that never became ready
@@ -40,7 +40,7 @@ class Crew:
         kind = ray.remote(**options)(Actor)
         for _ in range(self._wanted - len(self.ready) - len(self._waiting)):
             actor = kind.remote(self._job, os.getcwd())
-            self._waiting[actor.build.remote()] = actor, actor.where.remote()
+            self._waiting[actor.build.remote()] = actor, actor.status.remote()
 
     def meet(self, fingerprint: dict[str, Any]) -> None:
         """Wait for the first actors: all of them, or those that Ray could place.
@@ -53,7 +53,7 @@ class Crew:
         while self._waiting and time.monotonic() - began < 0.9 * self._job.place.start_timeout:
             if refused := self.take_in(0.2):
                 raise UserError(refused[0])
-            placed, _ = wait([where for _, where in self._waiting.values()], 0.0)
+            placed, _ = wait([status for _, status in self._waiting.values()], 0.0)
             if self.ready and not placed and time.monotonic() - began > PLACED_S:
                 return
         if self._died and not self.ready:
@@ -72,9 +72,10 @@ class Crew:
         """
         refused = []
         for reference in wait(list(self._waiting), timeout_s)[0]:
-            actor, where = self._waiting.pop(reference)
+            actor, placed = self._waiting.pop(reference)
             try:
-                fingerprint, self.hosts[actor] = ray.get([reference, where])
+                fingerprint, status = ray.get([reference, placed])
+                self.hosts[actor] = status.host
                 self._compare(self.hosts[actor], fingerprint)
                 self.ready.append(actor)
             except UserError as error:
@@ -91,24 +92,24 @@ class Crew:
 
     def survivors(self) -> dict[Any, int]:
         """Return the actors that answer, with the step of each. The others are killed."""
-        asked = {actor.step.remote(): actor for actor in self.ready}
+        asked = {actor.status.remote(): actor for actor in self.ready}
         done, silent = wait(list(asked), ANSWER_S)
         for reference in silent:
             ray.kill(asked[reference])
         steps = dict[Any, int]()
         for reference in done:
             with contextlib.suppress(RayError):
-                steps[asked[reference]] = ray.get(reference)
+                steps[asked[reference]] = ray.get(reference).step
         self.ready = [actor for actor in self.ready if actor in steps]
         return steps
 
     def work(self) -> float:
         """Return the processor time that all actors have used, as far as they answer."""
-        answers, _ = wait([actor.work.remote() for actor in self.ready], 1.0)
+        answers, _ = wait([actor.status.remote() for actor in self.ready], 1.0)
         total = 0.0
         for answer in answers:
             with contextlib.suppress(RayError):
-                total += ray.get(answer)
+                total += ray.get(answer).work_s
         return total
 
     def team(self) -> list[Any]:
