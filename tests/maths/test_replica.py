@@ -150,7 +150,7 @@ def test_the_mean_of_new_statistics_is_the_update_by_the_mean_of_the_batches():
 
 
 def test_a_request_to_stop_travels_in_the_tail():
-    assert call_replica(build_tiny_core(EXPERIMENT, dense_model()), stop=1.0)[2]["stop"] == 1
+    assert call_replica(build_tiny_core(EXPERIMENT, dense_model()), stop=1.0)[2][Tail.STOP] == 1
 
 
 def test_dropout_repeats_exactly_and_differs_by_step_replica_seed_and_layer():
@@ -224,7 +224,7 @@ def test_probabilities_give_the_gradients_of_logits():
     logits = build_tiny_core(EXPERIMENT, dense_model())
     np.testing.assert_allclose(call_replica(core)[0], call_replica(logits)[0], rtol=1e-3, atol=1e-6)
     assert call_replica(core)[2][Tail.LOSS] == pytest.approx(
-        call_replica(logits)[2]["loss"], rel=1e-5
+        call_replica(logits)[2][Tail.LOSS], rel=1e-5
     )
 
 
@@ -259,11 +259,8 @@ def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
         layer = keras.layers.Dense(
             6, dtype=policy, activity_regularizer=keras.regularizers.L2(strength)
         )
-        losses.append(
-            call_replica(build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32")))[2][
-                "loss"
-            ]
-        )
+        core = build_tiny_core(EXPERIMENT, dense_model(layer, dtype="float32"))
+        losses.append(call_replica(core)[2][Tail.LOSS])
     regularised, plain, exact = losses
     assert regularised > plain + 0.01
     assert regularised == pytest.approx(exact, rel=0.1)

@@ -179,8 +179,8 @@ def test_a_gradient_of_zeros_survives_clipping():
 )
 def test_moving_averages_follow_the_new_weights_and_statistics(average, decay):
     """A decay that changes is the rates' 0.5."""
-    old = {name: tf.fill([3], k) for k, name in enumerate(["ema", "ema_stats"], 1.0)}
-    new = {name: tf.fill([3], k) for k, name in enumerate(["params", "stats"], 10.0)}
+    old = {"ema": tf.fill([3], 1.0), "ema_stats": tf.fill([3], 2.0)}
+    new = {"params": tf.fill([3], 10.0), "stats": tf.fill([3], 11.0)}
     rates = Rates.of_row(tf.constant([0.1, 1.0, 1.0, 0.5, 0.1]))
     averages = moving_averages(Experiment(average=average), old, new, rates)
     if decay is None:
