@@ -50,7 +50,7 @@ def cifar10_resnet56_fast() -> Experiment:
 
 def cifar10_speedrun() -> Experiment:
     """A network for short runs on CIFAR-10 in 11 epochs, after airbench94 with Muon (Jordan 2024):
-    0.9428 with `--views shifts`, 0.9348 without, in 13 minutes on two cores.
+    0.9428 with `--views shifts`, 0.9348 without, in 13 minutes on 2 vCPUs.
 
     The first convolution whitens patches and is not trained. Filters are trained with Muon, all
     other weights with Nesterov's momentum. The first quarter sees images of 20 pixels. Crops have

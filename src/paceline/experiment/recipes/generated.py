@@ -14,8 +14,8 @@ from paceline.experiment.experiment import (
 
 
 def shapes() -> Experiment:
-    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.9802 on 4,000
-    test images.
+    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.946 to 0.980 on
+    4,000 test images (three seeds).
 
     paceline train
     """
