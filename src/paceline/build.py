@@ -11,8 +11,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from paceline.data.batches import image_shape
-from paceline.data.build import build_source, hold_out
+from paceline.data.build_source import build_source
+from paceline.data.image_shape import image_shape
+from paceline.data.source import hold_out
 from paceline.data.statistics import with_numbers, with_stored_means
 from paceline.engines import devices
 from paceline.errors import UserError

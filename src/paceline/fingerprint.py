@@ -46,7 +46,6 @@ def data_facts(job: Job, core: Core) -> dict[str, Any]:
         "image_shape": shape,
     }
     facts |= {"content": core.source.digest} if core.source.digest else {}
-    facts |= {"file_sizes": core.source.file_sizes} if core.source.file_sizes else {}
     return facts | computed_facts(job.experiment, core.experiment)
 
 

@@ -80,7 +80,7 @@ def test_the_loop_imports_neither_tensorflow_nor_data_nor_models():
     assert "paceline.loop" in loaded
     assert not loaded & {
         *HEAVY,
-        "paceline.data.build",
+        "paceline.data.build_source",
         "paceline.models.build",
         "paceline.maths.template",
         "paceline.engines.collective",

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_data_sources import write_binary, write_pickles
 
+from cifar_folders import write_binary, write_pickles
 from image_folders import convert_here
 from in_process import paceline_here
 from paceline import launch
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.errors import PassingFault
 from paceline.experiment.experiment import Data
 from paceline.formats.arrays import save_arrays

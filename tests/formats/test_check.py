@@ -1,21 +1,15 @@
 """`paceline data check` counts every good example and lists every bad one."""
 
 import numpy as np
-import pytest
 
 from image_folders import QUIET, convert_here, draw, write_images
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.experiment.experiment import Data
 from paceline.formats.arrays import save_arrays
 from paceline.formats.check import check
 from paceline.formats.detect import describe_source
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
@@ -26,8 +20,8 @@ def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
         assert report.per_class == {splits[0]: [6, 6, 6], splits[1]: [2, 2, 2]}
         assert report.problems == ()
         assert report.lines()[-1] == "no problems"
-    facts = describe_source(build_source(Data(source="tfrecord", dir=str(tmp_path / "out"))))
-    assert facts["splits"]["train"]["per_class"] == [6, 6, 6]
+    found = describe_source(build_source(Data(source="tfrecord", dir=str(tmp_path / "out"))))
+    assert found.per_class["train"] == [6, 6, 6]
 
 
 def test_every_problem_is_listed_with_its_file_and_offset(tmp_path):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from image_folders import content_of, convert_here, draw, flatten, write_images
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats import conversion_plan
@@ -17,11 +17,6 @@ from paceline.formats.check import check
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import read_all
 from record_folders import assert_one_line
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def shards_of(folder):

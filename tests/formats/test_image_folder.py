@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from image_folders import content_of, draw, write_images
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.detect import detect

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.tfrecord import index
@@ -14,11 +14,6 @@ from paceline.formats.tfrecord.frames import Shard, find_offsets, framed
 from paceline.formats.tfrecord.index import FILE_NAME, ShardIndex, load_index
 from paceline.formats.tfrecord.shards import find_shards
 from record_folders import JPEG, imagenet_example, write_imagenet
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def build(folder):

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from in_process import paceline_here
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from record_folders import write_imagenet
 
 
-def test_labels_from_1_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+def test_labels_from_1_are_noticed(tmp_path: Path):
     folder = write_imagenet(tmp_path / "records", labels_file=False)
     data = Data(source="tfrecord", dir=str(folder), image_size=8)
     with pytest.raises(UserError, match=r"labels are 1 to 5, and no record has the label 0; give"):
@@ -27,10 +26,7 @@ def test_labels_from_1_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "if labels count from 1, give --records.first-label 1" in checked.out + checked.err
 
 
-def test_a_wrong_key_names_the_flag_and_the_file_that_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+def test_a_wrong_key_names_the_flag_and_the_file_that_was_given(tmp_path: Path):
     folder = write_imagenet(tmp_path / "records", labels_file=False)
     for file in list(folder.iterdir()):
         (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))

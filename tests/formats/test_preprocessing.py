@@ -1,5 +1,5 @@
-"""Issue 19, points 1 and 2: one preprocessing for every format and everywhere, which a stranger can
-repeat from docs/preprocessing.md, and exports that say what to feed them."""
+"""One preprocessing for every format and everywhere: docs/preprocessing.md is enough to repeat it,
+and exports say what to feed them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from test_export import export
 
+from export_run import export
 from helpers import paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
 from paceline.experiment.experiment import Augmentation, Data, Scaling
@@ -83,9 +83,7 @@ def predictor(pictures: RunFolder) -> Predictor:
     return load_predictor(pictures.path)
 
 
-def test_point_1_a_jpeg_and_other_files_with_the_same_pixels_get_the_same_predictions(
-    predictor: Predictor,
-):
+def test_a_jpeg_and_other_files_with_the_same_pixels_get_the_same_predictions(predictor: Predictor):
     files = [in_five_formats(jpeg) for jpeg in JPEGS]
     found = {kind: predictor.predict([each[kind] for each in files]) for kind in files[0]}
     for kind in LOSSLESS:
@@ -108,7 +106,7 @@ def runs_to_repeat(folder: Path) -> dict[str, RunFolder]:
     return runs | {"pictures": make_pictures_run(folder)[0], "grey": make_grey_run(folder)[0]}
 
 
-def test_point_1_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path):
+def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path):
     """To a thousandth, also of images that EXIF turns, by the code in docs/preprocessing.md."""
     theirs = documented()
     files = [data for jpeg in JPEGS for data in in_five_formats(jpeg).values()]
@@ -136,7 +134,7 @@ def test_point_1_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["gif", "bmp", "webp", "png"])
-def test_point_1_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
+def test_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path, kind: str
 ):
     files = []
@@ -155,7 +153,7 @@ def test_point_1_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
     np.testing.assert_array_equal(found, evaluation.probabilities)
 
 
-def test_point_1_the_faster_decoding_of_training_shifts_no_colours():
+def test_the_faster_decoding_of_training_shifts_no_colors():
     """The same box by both ways: they differ by noise around 0. The rest of the way is a factor of
     1.8, near the largest that training has."""
     strings = tf.constant(JPEGS[3:])
@@ -179,7 +177,7 @@ def printed(text: str) -> list[str]:
     return out.getvalue().split()
 
 
-def test_point_2_the_snippets_of_the_documentation_give_the_answers_of_predict(
+def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for to, out in (("keras", "model.keras"), ("savedmodel", "model"), ("onnx", "model.onnx")):
@@ -211,7 +209,7 @@ def picture_files(count: int) -> list[bytes]:
 
 
 @pytest.mark.long
-def test_point_1_two_hundred_pictures_in_five_formats_are_the_same_to_all(
+def test_two_hundred_images_in_five_formats_are_the_same_to_all(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path
 ):
     """eval, predict, Spark, Keras, SavedModel and ONNX: same top-1, probabilities to 1e-4."""

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from paceline.data.build import build_source
+from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import explain
@@ -26,12 +26,6 @@ from record_folders import (
     overwrite,
     write_imagenet,
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-
 
 FROM_1 = Records(first_label=1)
 

@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 
 from in_process import paceline_here
-from paceline.data.build import hold_out
-from paceline.data.source import Split
+from paceline.data.source import Split, hold_out
 from paceline.data.statistics import balanced_weights, channel_statistics, with_numbers
 from paceline.engines.collective import CollectiveEngine
 from paceline.experiment.experiment import Experiment, Loss, Scaling

@@ -21,10 +21,10 @@ from PIL import Image
 
 from helpers import paceline, result_of
 from in_process import paceline_here
-from paceline.data.augment import crop as augment
+from paceline.data.augment.scale import scale
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
-from paceline.experiment.experiment import Average, Experiment, Model, Sync
+from paceline.experiment.experiment import Average, Data, Experiment, Model, Sync
 from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.encoded.prepare import evaluation_images
 from paceline.maths.replica import Step
@@ -93,7 +93,7 @@ def pixels():
 def test_scaling_is_the_applications_own_preprocess_input(name):
     prepare = importlib.import_module(getattr(keras.applications, name).__module__).preprocess_input
     wanted = np.asarray(prepare(pixels().astype(np.float32)))
-    found = augment.scale(own_scaling(name), tf.constant(pixels())).numpy()
+    found = scale(own_scaling(name), tf.constant(pixels())).numpy()
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-5)
 
 
@@ -116,7 +116,7 @@ def test_layers_of_an_export_scale_as_training_does(name):
     inputs = keras.Input((16, 16, 3))
     model = keras.Model(inputs, scaling_layers(data, (16, 16, 3), inputs))
     found = model(pixels().astype(np.float32)).numpy()
-    np.testing.assert_allclose(found, augment.scale(data, tf.constant(pixels())), atol=1e-4)
+    np.testing.assert_allclose(found, scale(data, tf.constant(pixels())), atol=1e-4)
 
 
 def started(spec, template):
@@ -346,7 +346,9 @@ def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
     file = photos / "val/light/0.png"
     predicted = paceline_here("predict", "run", str(file), "--json", cwd=tmp_path)
     assert predicted.code == 0, predicted.err
-    seen = evaluation_images(tf.constant([file.read_bytes()]), 32, tf.constant([0], tf.int64))
+    experiment = Experiment(data=Data(image_size=32))
+    files = tf.constant([file.read_bytes()])
+    seen = evaluation_images(experiment, files, tf.constant([0], tf.int64))
     exported = keras.saving.load_model(target)(seen).numpy()[0]
     (best,) = json.loads(predicted.out)["top"][:1]
     assert exported.max() == pytest.approx(best["probability"], abs=1e-5)

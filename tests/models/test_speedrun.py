@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_order_augment import drawn_by_numpy, to_pixels, train_batch
 
+from augmented import drawn_by_numpy, to_pixels, train_batch
 from helpers import paceline, result_of
 from paceline.build import _check_sizes
 from paceline.data.batches import evaluation_images

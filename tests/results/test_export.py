@@ -16,10 +16,11 @@ import pytest
 import tensorflow as tf
 from safetensors import safe_open
 
+from export_run import export
 from helpers import SUPPORT, TIMEOUT_S, Ended, paceline
 from in_process import paceline_here
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
-from paceline.data.augment import crop as augment
+from paceline.data.augment.scale import scale
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Scaling
@@ -32,16 +33,6 @@ from paceline.results.trained_model import to_probabilities
 from paceline.runs.folder import RunFolder
 
 TOLERANCE = 1e-4
-
-
-def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
-    """Export as the worker process of the command does; return its warnings."""
-    notes: list[str] = []
-    request = ExportRequest(str(out), to, serving)
-    job = Job(run.experiment(), run=Run(run_dir=str(run.path)))
-    done = answer(job, request, lambda message: notes.append(message.text))
-    assert done["out"] == str(out)
-    return notes
 
 
 def use(
@@ -76,7 +67,7 @@ def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
         to,
         outs,
         tmp_path,
-        images=augment.scale(run.experiment().scaling, tf.constant(images)).numpy(),
+        images=scale(run.experiment().scaling, tf.constant(images)).numpy(),
         pixels=images.astype(np.float32),
         encoded=np.array([encode(each) for each in images], object),
     )
@@ -182,7 +173,7 @@ def test_scaling_in_kerass_own_layers_is_that_of_training(
     model = keras.Model(inputs, scaling_layers(settings, (7, 6, channels), inputs))
     model.save(tmp_path / "scaling.keras")
     found = keras.models.load_model(tmp_path / "scaling.keras")(pixels)
-    np.testing.assert_allclose(found, augment.scale(settings, tf.constant(pixels)), atol=1e-4)
+    np.testing.assert_allclose(found, scale(settings, tf.constant(pixels)), atol=1e-4)
 
 
 def test_a_run_of_lower_precision_is_exported_in_float32_with_a_note(tmp_path: Path):

@@ -33,7 +33,7 @@ def model(image_shape, num_classes):
 
 def data(settings):
     from paceline.experiment.experiment import Data
-    from paceline.data.build import build_source
+    from paceline.data.build_source import build_source
 
     return build_source(Data(train_size=32, test_size=8))
 

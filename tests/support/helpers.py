@@ -125,8 +125,8 @@ def build_model_of_wrong_shape(image_shape, num_classes):
 
 def build_data(data):
     import numpy as np
-    from paceline.data.build import Source
-    from paceline.formats.arrays import in_memory
+    from paceline.data.source import Source
+    from paceline.data.source import in_memory
 
     labels = np.arange(96, dtype=np.int32) % 3
     images = np.repeat(labels * 80, 8 * 8 * 3).reshape(96, 8, 8, 3).astype(np.uint8)

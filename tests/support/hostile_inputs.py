@@ -45,8 +45,8 @@ from paceline.formats.image_file import inspect_image
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.index import load_index
-from paceline.formats.tfrecord.keys import choose_keys
-from paceline.formats.tfrecord.shards import read_labels, read_notes, train_and_test
+from paceline.formats.tfrecord.keys import complete_keys
+from paceline.formats.tfrecord.shards import noted_keys, read_labels, train_and_test
 from paceline.job import Job, Place, Run
 from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config_variable import parse_tf_config
@@ -221,7 +221,7 @@ def fuzz_records(folder: Path) -> Try:
             content = json.dumps(mutate_json(notes, chance)).encode("utf-8", "surrogatepass")
         (folder / name).write_bytes(content)
         with each_refused():
-            choose_keys(Records(), read_notes(str(folder)))
+            complete_keys(Records(), noted_keys(str(folder)))
         with each_refused():
             assert len(read_labels(str(folder))) <= content.count(b"\n") + 4
         with each_refused():
@@ -243,28 +243,23 @@ def fuzz_pickles(folder: Path) -> Try:
     pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
     content = {b"data": pixels, b"labels": [3, 9], b"filenames": [b"a.png", b"b.png"]}
     seeds = [pickle.dumps(content, protocol) for protocol in range(6)]
-    seeds += [pickle.dumps({b"label_names": [b"x"] * 10}, protocol) for protocol in (2, 4)]
     seeds += [
         b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two billion places
         b"cbuiltins\nbytes\n(I1000000000000\ntR.",
         b"cnumpy\ndtype\n(VO8\nI0\nI1\ntR(I3\nV|\nNNNI-1\nI-1\nI63\ntb.",
         b"\x80\x03\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
     ]
-    names = ("data_batch_1", "batches.meta")
+    file = folder / "data_batch_1"
 
     def attempt(chance: random.Random) -> bytes:
         content = chance.choice(seeds)
         content = mutate(content, chance) if chance.random() < 0.99 else content
-        file = folder / chance.choice(names)
         file.write_bytes(content)
         with each_refused():
-            if file.name == "batches.meta":
-                assert len(cifar.read_class_names(layout, folder)) == 10
-            else:
-                images, labels = cifar._read_file(layout, file)
-                assert (images.shape[1:], images.dtype) == ((32, 32, 3), np.uint8)
-                assert len(labels) == len(images)
-                assert 0 <= labels.min() <= labels.max() < 10
+            images, labels = cifar._read_file(layout, file)
+            assert (images.shape[1:], images.dtype) == ((32, 32, 3), np.uint8)
+            assert len(labels) == len(images)
+            assert 0 <= labels.min() <= labels.max() < 10
         return content
 
     return attempt
@@ -273,17 +268,14 @@ def fuzz_pickles(folder: Path) -> Try:
 def fuzz_cifar_binary(folder: Path) -> Try:
     layout = next(each for each in cifar.LAYOUTS if each.folder == "cifar-10-batches-bin")
     whole = b"".join(bytes([label]) + bytes(3072) for label in (1, 2))
-    file, names = folder / "data_batch_1.bin", folder / "batches.meta.txt"
+    file = folder / "data_batch_1.bin"
 
     def attempt(chance: random.Random) -> bytes:
         content = mutate(whole, chance)
         file.write_bytes(content)
-        names.write_bytes(text := mutate("\n".join(cifar.CIFAR10_CLASSES).encode(), chance))
         with each_refused():
             assert cifar._read_file(layout, file)[1].max() < 10
-        with each_refused():
-            assert len(cifar.read_class_names(layout, folder)) == 10
-        return content + text
+        return content
 
     return attempt
 

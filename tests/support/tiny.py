@@ -9,12 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from paceline.data.batches import image_shape
-from paceline.data.source import Source
+from paceline.data.image_shape import image_shape
+from paceline.data.source import Source, in_memory
 from paceline.experiment.experiment import Augmentation, Experiment, Model, Optimizer, Schedule
 from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
-from paceline.formats.arrays import in_memory
 from paceline.kernels.choice import accelerated
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Core, Step, build_core

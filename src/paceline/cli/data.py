@@ -67,7 +67,7 @@ class Info:
     records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
-        from paceline.formats.detect import describe_source, description_lines, detect
+        from paceline.formats.detect import describe_source, detect
         from paceline.storage.data_cache import local_folder
 
         check_records(self.records)
@@ -78,11 +78,11 @@ class Info:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         os.environ |= quiet | {"CUDA_VISIBLE_DEVICES": "-1"}
-        from paceline.data.build import build_source
+        from paceline.data.build_source import build_source
 
         data = Data(**vars(self.data), source=source, dir=folder)
         built = build_source(data, self.records)
-        print("\n".join(description_lines(describe_source(built))))
+        print("\n".join(describe_source(built).lines()))
         return 0
 
 

@@ -39,6 +39,11 @@ class Draws:
         return tf.cast(tf.bitwise.right_shift(words, tf.constant(33, tf.uint64)), tf.int64)
 
 
+def unit(numbers: tf.Tensor) -> tf.Tensor:
+    """Return random numbers below 2**31 as numbers of [0, 1)."""
+    return tf.cast(numbers, tf.float64) / 2.0**31
+
+
 def op_key(name: str, seed: int, *numbers: tf.Tensor) -> tf.Tensor:
     """Return the seed of one of TensorFlow's stateless operations, int64 [2]."""
     with tf.device("CPU:0"):

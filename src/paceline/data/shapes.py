@@ -1,6 +1,6 @@
-"""A built-in data set: ten classes of 32 x 32 colour images, drawn by the program. No download.
+"""A built-in data set: ten classes of 32 x 32 color images, drawn by the program. No download.
 
-Each image has one shape of random place, size, rotation and colour on an uneven background, with
+Each image has one shape of random place, size, rotation and color on an uneven background, with
 clutter beneath and above it and noise over all. The bytes are the same everywhere: only raw PCG64
 bits and + - x / sqrt floor are used, which have one result on every machine. Images are drawn in
 chunks with a seed of their own: an image depends on its split and number, not on how many images
@@ -10,9 +10,10 @@ are drawn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
@@ -24,20 +25,20 @@ TRAIN_SIZE, TEST_SIZE = 20_000, 4_000
 SIDE, CHUNK = 32, 200
 SEED = 151_203_385
 
-# How difficult it is: pixels from centre to edge, the colour's distance from the background,
+# How difficult it is: pixels from centre to edge, the color's distance from the background,
 # clutter, and the strongest noise.
 RADIUS, CONTRAST = (6, 12.5), (72, 184)
 SPECKS_BELOW, SPECKS_ABOVE = 3, 2
 NOISE = (10, 50)
 
-Field = np.ndarray
+Array = npt.NDArray[Any]
+Field = npt.NDArray[np.float32]
 """float32 [n, 32, 32]: a value for each pixel of n images."""
 
 
 def build_shapes(data: Data) -> Source:
     """Return the source of drawn shapes, with the sizes of `data` or its own."""
-    from paceline.data.source import Source
-    from paceline.formats.arrays import in_memory
+    from paceline.data.source import Source, in_memory
 
     for name, size in (("train-size", data.train_size), ("test-size", data.test_size)):
         if size < 0:
@@ -47,7 +48,7 @@ def build_shapes(data: Data) -> Source:
     return Source(train, test, CLASSES, (SIDE, SIDE, 3))
 
 
-def draw_shapes(split: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_shapes(split: int, size: int) -> tuple[Array, Array]:
     """Return the first `size` images, uint8 [size, 32, 32, 3], and labels of a split (0: train,
     1: test)."""
     images = np.empty((size, SIDE, SIDE, 3), np.uint8)
@@ -63,16 +64,16 @@ class _Bits:
     def __init__(self, split: int, chunk: int):
         self._raw = np.random.PCG64(np.random.SeedSequence([SEED, split, chunk]))
 
-    def uniform(self, low: float, high: float, *shape: int) -> np.ndarray:
+    def uniform(self, low: float, high: float, *shape: int) -> Array:
         """Return float32 [CHUNK, *shape], uniform in [low, high)."""
         words = self._raw.random_raw((CHUNK, *shape)) >> np.uint64(40)
         return words.astype(np.float32) * np.float32((high - low) / 2**24) + np.float32(low)
 
-    def noise(self) -> np.ndarray:
+    def noise(self) -> Array:
         """Return int8 [CHUNK, 3, 32, 32], uniform."""
         return self._raw.random_raw((CHUNK, 3, SIDE, SIDE // 8)).astype("<u8").view(np.int8)
 
-    def direction(self) -> tuple[np.ndarray, np.ndarray]:
+    def direction(self) -> tuple[Array, Array]:
         """Return cosine and sine of a random angle, without these functions: their last bits differ
         between machines."""
         t = self.uniform(-1, 1)
@@ -80,24 +81,24 @@ class _Bits:
         return sign * (1 - t * t) / (1 + t * t), sign * 2 * t / (1 + t * t)
 
 
-def _draw_chunk(split: int, chunk: int) -> np.ndarray:
+def _draw_chunk(split: int, chunk: int) -> Array:
     bits = _Bits(split, chunk)
     ground = bits.uniform(0, 256, 3)
     image = _background(bits, ground)
     for _ in range(SPECKS_BELOW):
         _paint(image, _speck(bits), bits.uniform(0, 256, 3))
-    # Half the range away, modulo 256: the colour differs from the background, and brighter or
+    # Half the range away, modulo 256: the color differs from the background, and brighter or
     # darker says nothing about the class.
-    colour = ground + bits.uniform(*CONTRAST, 3)
-    _paint(image, _shape(bits), np.where(colour >= 256, colour - 256, colour))
+    color = ground + bits.uniform(*CONTRAST, 3)
+    _paint(image, _shape(bits), np.where(color >= 256, color - 256, color))
     for _ in range(SPECKS_ABOVE):
         _paint(image, _speck(bits), bits.uniform(0, 256, 3))
     image += bits.noise() * (bits.uniform(*NOISE) / 128)[:, None, None, None]
     return np.clip(image, 0, 255, out=image).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
-def _background(bits: _Bits, ground: np.ndarray) -> np.ndarray:
-    """Draw two similar colours in soft waves, with a coarse pattern of brightness."""
+def _background(bits: _Bits, ground: Array) -> Array:
+    """Draw two similar colors in soft waves, with a coarse pattern of brightness."""
     across, down = bits.direction()
     length = bits.uniform(0.02, 0.12)
     waves = _wave(_plane(across * length, down * length, bits.uniform(0, 1)))
@@ -137,7 +138,7 @@ def _shape(bits: _Bits) -> Field:
     return _coverage(distance * radius[:, None, None])
 
 
-def _plane(across: np.ndarray, down: np.ndarray, offset: np.ndarray) -> Field:
+def _plane(across: Array, down: Array, offset: Array) -> Field:
     """Return across * x + down * y + offset at each pixel."""
     pixels = np.arange(SIDE, dtype=np.float32)
     columns, rows = across[:, None] * pixels, down[:, None] * pixels + offset[:, None]
@@ -146,12 +147,13 @@ def _plane(across: np.ndarray, down: np.ndarray, offset: np.ndarray) -> Field:
 
 def _coverage(distance: Field) -> Field:
     """Return the share of each pixel that is inside, from its distance to the edge."""
-    return np.clip(np.float32(0.5) - distance, 0, 1)
+    inside: Field = np.clip(np.float32(0.5) - distance, 0, 1)
+    return inside
 
 
-def _paint(image: np.ndarray, coverage: Field, colour: np.ndarray) -> None:
-    """Blend a colour into float32 [n, 3, 32, 32]: channels first, where NumPy's loops are long."""
-    step = colour[..., None, None] - image
+def _paint(image: Array, coverage: Field, color: Array) -> None:
+    """Blend a color into float32 [n, 3, 32, 32]: channels first, where NumPy's loops are long."""
+    step = color[..., None, None] - image
     step *= coverage[:, None]
     image += step
 
@@ -174,7 +176,8 @@ def _box(u: Field, v: Field) -> Field:
 
 
 def _triangle(u: Field, v: Field) -> Field:
-    return np.maximum(np.maximum(0.866 * u, -0.866 * u) + 0.5 * v, -v) - 0.55
+    distance: Field = np.maximum(np.maximum(0.866 * u, -0.866 * u) + 0.5 * v, -v) - 0.55
+    return distance
 
 
 def _cross(u: Field, v: Field) -> Field:
@@ -194,17 +197,20 @@ def _star(u: Field, v: Field) -> Field:
 
 
 def _stripes(u: Field, v: Field) -> Field:
-    return np.maximum(_box(u, v) - 0.9, (_wave(1.65 * u + 0.5) - 0.5) / 3.3)
+    distance: Field = np.maximum(_box(u, v) - 0.9, (_wave(1.65 * u + 0.5) - 0.5) / 3.3)
+    return distance
 
 
 def _checker(u: Field, v: Field) -> Field:
     a, b = _wave(1.1 * u + 0.25) - 0.5, _wave(1.1 * v + 0.25) - 0.5
     edge = np.minimum(np.maximum(a, b), -np.minimum(a, b))
-    return np.maximum(_box(u, v) - 0.9, edge / 2.2)
+    distance: Field = np.maximum(_box(u, v) - 0.9, edge / 2.2)
+    return distance
 
 
 def _crescent(u: Field, v: Field) -> Field:
-    return np.maximum(_round(u, v) - 0.95, 0.75 - _round(u - 0.42, v))
+    distance: Field = np.maximum(_round(u, v) - 0.95, 0.75 - _round(u - 0.42, v))
+    return distance
 
 
 FORMS: dict[str, Callable[[Field, Field], Field]] = {

@@ -1,7 +1,6 @@
 """Data in NumPy arrays: given through the Python API, stored for the workers as .npy files.
 
-It owns the layout of that folder, its checks, and `in_memory`, the split of every source that
-holds its images in one tensor. Saving runs on the driver and needs no TensorFlow.
+It owns the layout of that folder and its checks. Saving runs on the driver and needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from paceline.storage.array_files import read_npy
 from paceline.storage.files import explained, is_file, read_text, replacing_path
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from paceline.data.source import Source, Split
+    from paceline.data.source import Source
 
 Examples = tuple[Any, Any]
 """Images and labels: arrays, or what NumPy makes arrays of."""
@@ -80,8 +77,7 @@ def save_arrays_by_digest(
 def build_arrays(data: Data) -> Source:
     """Return the source of a folder written by `save_arrays`. Without test arrays, a tenth of the
     training examples is held out."""
-    from paceline.data.build import hold_out
-    from paceline.data.source import Source
+    from paceline.data.source import Source, hold_out, in_memory
 
     folder = source_folder(data.dir, "it must have train_images.npy and train_labels.npy")
     splits = {"train": _load_split(folder, "train")}
@@ -98,20 +94,6 @@ def build_arrays(data: Data) -> Source:
     train, test = hold_out(source, max(1, train.size // TEST_SHARE))
     assert test is not None
     return replace(source, train=train, test=test)
-
-
-def in_memory(images: np.ndarray, labels: np.ndarray) -> Split:
-    """Return a split with its images, uint8 [n, height, width, channels], and labels as tensors."""
-    import tensorflow as tf
-
-    from paceline.data.source import Split
-
-    all_images, all_labels = tf.constant(images, tf.uint8), tf.constant(labels, tf.int32)
-
-    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.gather(all_images, indices), tf.gather(all_labels, indices)
-
-    return Split(len(images), read)
 
 
 def _check_split(examples: Examples, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -25,13 +25,13 @@ from paceline.formats.image_folder import LabelledImage, find_images
 from paceline.formats.pool import Tick, run_jobs
 from paceline.formats.tfrecord.frames import BadRecord, Shard, read_all
 from paceline.formats.tfrecord.index import unpacked_shard
-from paceline.formats.tfrecord.keys import Keys, check_example, choose_keys, fit_keys
+from paceline.formats.tfrecord.keys import check_example, complete_keys, fit_keys
 from paceline.formats.tfrecord.shards import (
     MOST_UNNAMED_CLASSES,
     TOO_MANY_CLASSES,
     find_shards,
+    noted_keys,
     read_labels,
-    read_notes,
 )
 from paceline.storage.files import explained
 
@@ -42,8 +42,6 @@ IMAGES_AT_ONCE = 256
 class CheckReport:
     """Good examples by split and class, and one line per problem. Without problems, all is good."""
 
-    folder: str
-    source: str
     classes: tuple[str, ...]
     per_class: dict[str, list[int]]
     problems: tuple[str, ...]
@@ -71,13 +69,13 @@ def check(
     console: Console | None = None,
 ) -> CheckReport:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
-    place = str(Path(folder).expanduser())
-    source = detect(place)
+    path = str(Path(folder).expanduser())
+    source = detect(path)
     if source == "pictures":
-        return _check_pictures(place, split, processes, console)
+        return _check_pictures(path, split, processes, console)
     if source == "tfrecord":
-        return _check_tfrecord(place, records or Records(), processes, console)
-    return _check_other(place, source)
+        return _check_tfrecord(path, records or Records(), processes, console)
+    return _check_other(path, source)
 
 
 def _check_pictures(
@@ -93,7 +91,7 @@ def _check_pictures(
     total = sum(map(len, splits.values()))
     check_images = partial(_check_images, folder)
     found = run_jobs(check_images, jobs, "checking", total, console, processes=processes)
-    return _summarise(folder, "pictures", folders.classes, list(splits), found)
+    return _summarize(folder, folders.classes, list(splits), found)
 
 
 def _check_tfrecord(
@@ -104,32 +102,30 @@ def _check_tfrecord(
         for split, shards in find_shards(folder).items()
     }
     shards = [shard for found in splits.values() for shard in found]
-    keys = _fit_to_first(choose_keys(records, read_notes(folder)), shards)
+    keys = _fit_to_first(complete_keys(records, noted_keys(folder)), shards)
     classes = read_labels(folder)
     jobs = [(split, shard) for split, found in splits.items() for shard in found]
     total = sum(shard.size for shard in shards)
     check_shard = partial(_check_shard, keys, len(classes))
     found = run_jobs(check_shard, jobs, "checking", total, console, processes=processes)
-    return _summarise(folder, "tfrecord", classes, list(splits), found, keys.first_label)
+    return _summarize(folder, classes, list(splits), found, keys.first_label)
 
 
 def _check_other(folder: str, source: str) -> CheckReport:
     """Build the source: CIFAR and arrays check themselves when they are read."""
-    from paceline.data.build import build_source
+    from paceline.data.build_source import build_source
 
     try:
-        facts = describe_source(build_source(Data(source=source, dir=folder)))
+        found = describe_source(build_source(Data(source=source, dir=folder)))
     except PassingFault:
         raise
     except UserError as error:
-        return CheckReport(folder, source, (), {}, (str(error),))
-    counts = {name: split["per_class"] for name, split in facts["splits"].items()}
-    return CheckReport(folder, source, tuple(facts["classes"]), counts, ())
+        return CheckReport((), {}, (str(error),))
+    return CheckReport(found.classes, found.per_class, ())
 
 
-def _summarise(
+def _summarize(
     folder: str,
-    source: str,
     classes: tuple[str, ...],
     splits: list[str],
     results: Iterable[JobResult],
@@ -143,7 +139,7 @@ def _summarise(
     highest = max((label for counter in labels.values() for label in counter), default=first_label)
     if not classes and highest - first_label >= MOST_UNNAMED_CLASSES:
         problems.append(f"{folder}: the highest label is {highest}; {TOO_MANY_CLASSES}")
-        return CheckReport(folder, source, (), {split: [] for split in splits}, tuple(problems))
+        return CheckReport((), {split: [] for split in splits}, tuple(problems))
     names = classes or tuple(str(label) for label in range(highest - first_label + 1))
     counts = {
         split: [counter[first_label + label] for label in range(len(names))]
@@ -152,10 +148,10 @@ def _summarise(
     empty = [
         f"{folder}: the {split} split has no good example" for split in splits if not labels[split]
     ]
-    return CheckReport(folder, source, names, counts, (*sorted(problems), *empty))
+    return CheckReport(names, counts, (*sorted(problems), *empty))
 
 
-def _check_shard(keys: Keys, num_classes: int, job: tuple[str, Shard], tick: Tick) -> JobResult:
+def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard], tick: Tick) -> JobResult:
     split, shard = job
     found = JobResult(split, Counter(), [])
     with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
@@ -192,7 +188,7 @@ def _check_image(data: bytes) -> None:
         raise ValueError(f"the image cannot be decoded ({error})") from None
 
 
-def _fit_to_first(keys: Keys, shards: Sequence[Shard]) -> Keys:
+def _fit_to_first(keys: Records, shards: Sequence[Shard]) -> Records:
     """Fit the keys to the first record that can be read. Without one, each record is reported."""
     for shard in shards:
         with contextlib.suppress(BadRecord):

@@ -11,24 +11,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.data.digests import arrays_digest
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.cifar_pickle import BadPickle, read_pickle
 from paceline.formats.source_folder import source_folder
-from paceline.storage.files import explained, is_file, read_text
+from paceline.storage.files import explained, is_file
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
 
-Examples = tuple[np.ndarray, np.ndarray]
+Examples = tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]
 """Images and labels."""
 IMAGE_BYTES = 3 * 32 * 32
-CIFAR10_CLASSES = (
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
-)
+CLASSES = {
+    "cifar10": "airplane automobile bird cat deer dog frog horse ship truck",
+    "cifar100": """
+        apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+        butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch
+        crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo
+        keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+        mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain
+        plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+        skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+        television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+    """,
+}
 
 
 @dataclass(frozen=True)
@@ -40,13 +50,12 @@ class Layout:
     folder: str
     train: tuple[str, ...]
     test: str
-    names: str
     label_bytes: int = 0
     label_key: bytes = b""
 
     @property
-    def num_classes(self) -> int:
-        return 10 if self.source == "cifar10" else 100
+    def classes(self) -> tuple[str, ...]:
+        return tuple(CLASSES[self.source].split())
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -56,19 +65,10 @@ class Layout:
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _BINARY_BATCHES = tuple(f"{name}.bin" for name in _BATCHES)
 LAYOUTS = (
-    Layout(
-        "cifar10", "cifar-10-batches-bin", _BINARY_BATCHES, "test_batch.bin", "batches.meta.txt", 1
-    ),
-    Layout(
-        "cifar10",
-        "cifar-10-batches-py",
-        _BATCHES,
-        "test_batch",
-        "batches.meta",
-        label_key=b"labels",
-    ),
-    Layout("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 2),
-    Layout("cifar100", "cifar-100-python", ("train",), "test", "meta", label_key=b"fine_labels"),
+    Layout("cifar10", "cifar-10-batches-bin", _BINARY_BATCHES, "test_batch.bin", 1),
+    Layout("cifar10", "cifar-10-batches-py", _BATCHES, "test_batch", label_key=b"labels"),
+    Layout("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", 2),
+    Layout("cifar100", "cifar-100-python", ("train",), "test", label_key=b"fine_labels"),
 )
 
 
@@ -104,14 +104,13 @@ def read_splits(layout: Layout, place: Path) -> tuple[Examples, Examples]:
 
 
 def _build(source: str, data: Data) -> Source:
-    from paceline.data.source import Source
-    from paceline.formats.arrays import in_memory
+    from paceline.data.source import Source, in_memory
 
     layout, place = _find(source, data.dir)
     splits = read_splits(layout, place)
     train, test = (in_memory(*examples) for examples in splits)
     digest = arrays_digest(*splits[0], *splits[1])
-    return Source(train, test, read_class_names(layout, place), (32, 32, 3), digest)
+    return Source(train, test, layout.classes, (32, 32, 3), digest)
 
 
 def _find(source: str, given: str) -> tuple[Layout, Path]:
@@ -128,6 +127,10 @@ def _find(source: str, given: str) -> tuple[Layout, Path]:
 def _read_file(layout: Layout, file: Path) -> Examples:
     read = _read_binary if layout.label_bytes else _read_pickle
     pixels, labels = read(layout, file)
+    for record, label in enumerate(labels.tolist()):
+        if not 0 <= label < len(layout.classes):
+            allowed = f"labels are 0 to {len(layout.classes) - 1}"
+            raise UserError(f"{file} has label {label} in record {record}; {allowed}")
     images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, labels.astype(np.int32)
 
@@ -142,12 +145,6 @@ def _read_binary(layout: Layout, file: Path) -> Examples:
         raise UserError(f"{file} is cut short: {found} {size}; fetch it again")
     records = content.reshape(whole, record)
     labels = records[:, layout.label_bytes - 1]
-    bad = np.flatnonzero(labels >= layout.num_classes)
-    if bad.size:
-        offset = int(bad[0]) * record + layout.label_bytes - 1
-        place = f"at offset {offset} (record {bad[0]})"
-        allowed = f"labels are 0 to {layout.num_classes - 1}"
-        raise UserError(f"{file} has label {labels[bad[0]]} {place}; {allowed}")
     return records[:, layout.label_bytes :], labels
 
 
@@ -162,31 +159,7 @@ def _read_pickle(layout: Layout, file: Path) -> Examples:
     if not is_list or not len(labels) == len(pixels) > 0:
         needed = f"a list of {len(pixels)} whole numbers, one for each image"
         raise UserError(f"{file}: its '{layout.label_key.decode()}' is not {needed}")
-    for record, label in enumerate(labels):
-        if not 0 <= label < layout.num_classes:
-            allowed = f"labels are 0 to {layout.num_classes - 1}"
-            raise UserError(f"{file} has label {label} in record {record}; {allowed}")
     return pixels, np.array(labels)
-
-
-def read_class_names(layout: Layout, place: Path) -> tuple[str, ...]:
-    """Return the class names of the layout's file; without that file, the usual ones."""
-    file = place / layout.names
-    if not is_file(file):
-        numbers = tuple(str(label) for label in range(layout.num_classes))
-        return CIFAR10_CLASSES if layout.source == "cifar10" else numbers
-    if layout.label_bytes:
-        # Not `splitlines`: a name may contain what Unicode also counts as the end of a line.
-        lines = read_text(file).split("\n")
-        names = [line.strip() for line in lines if line.strip()]
-    else:
-        found = _unpickle(file).get(layout.label_key.removesuffix(b"s") + b"_names")
-        found = found if isinstance(found, list) else []
-        names = [name.decode(errors="replace") for name in found if isinstance(name, bytes)]
-    if len(names) != layout.num_classes:
-        expected = f"{layout.source} has {layout.num_classes}"
-        raise UserError(f"{file} has {len(names)} class names; {expected}")
-    return tuple(names)
 
 
 def _read_bytes(file: Path) -> bytes:

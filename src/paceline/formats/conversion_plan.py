@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.formats.cifar import (
-    Layout,
-    check_complete,
-    find_layout,
-    read_class_names,
-    read_splits,
-)
+from paceline.formats.cifar import Layout, check_complete, find_layout, read_splits
 from paceline.formats.image_file import inspect_image, read_image
 from paceline.formats.image_folder import (
     LabelledImage,
@@ -118,8 +112,7 @@ def _plan_cifar(layout: Layout, folder: Path, settings: ConvertSettings) -> Conv
         count = _shard_count(len(examples), len(examples) * CIFAR_RECORD_BYTES)
         jobs += _divide(split, examples, settings.shards_of(split) or count, _encode_cifar)
     identity = {"source": str(folder.resolve()), "shards": f"{len(jobs)} from {jobs[0].name}"}
-    names = read_class_names(layout, folder)
-    return Conversion(tuple(jobs), names, CIFAR_KEYS, identity, is_quick=True)
+    return Conversion(tuple(jobs), layout.classes, CIFAR_KEYS, identity, is_quick=True)
 
 
 def _plan_images(root: Path, settings: ConvertSettings) -> Conversion:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.formats.cifar import find_layout
@@ -23,47 +24,49 @@ LABELS_AT_ONCE = 1024
 
 def detect(folder: str | Path) -> str:
     """Return the name of the source that reads `folder`."""
-    place = Path(folder).expanduser()
-    if not is_folder(place):
-        raise UserError(f"there is no folder {place}")
-    found = [name for name in ("cifar10", "cifar100") if find_layout(name, place)]
-    found += ["arrays"] if is_file(place / "train_images.npy") else []
-    found += ["tfrecord"] if find_shards(str(place)) else []
-    found += ["pictures"] if not found and contains_images(place) else []
+    path = Path(folder).expanduser()
+    if not is_folder(path):
+        raise UserError(f"there is no folder {path}")
+    found = [name for name in ("cifar10", "cifar100") if find_layout(name, path)]
+    found += ["arrays"] if is_file(path / "train_images.npy") else []
+    found += ["tfrecord"] if find_shards(str(path)) else []
+    found += ["pictures"] if not found and contains_images(path) else []
     if not found:
         raise UserError(
-            f"{place} has no data set of a known kind: cifar10, cifar100 (binary or Python files), "
+            f"{path} has no data set of a known kind: cifar10, cifar100 (binary or Python files), "
             "arrays (.npy), tfrecord (train-00000-of-00008 ...), pictures (train/<class>/*.jpg)"
         )
     if len(found) > 1:
         several = ", ".join(found)
-        raise UserError(f"{place} has several data sets: {several}; give the folder of one of them")
+        raise UserError(f"{path} has several data sets: {several}; give the folder of one of them")
     return found[0]
 
 
-def describe_source(source: Source) -> dict[str, Any]:
-    """Return image shape, class names, and each split's size and count per class, for JSON."""
+@dataclass(frozen=True)
+class Description:
+    """What a source contains: the count of each class, by split."""
+
+    image_shape: tuple[int, int, int] | None
+    classes: tuple[str, ...]
+    per_class: dict[str, list[int]]
+
+    def lines(self) -> list[str]:
+        """Return the description as text: one line per split, then one per class."""
+        shape = " x ".join(map(str, self.image_shape or ())) or "encoded, of any size"
+        sizes = {split: sum(counts) for split, counts in self.per_class.items()}
+        return [
+            f"images  {shape}",
+            f"classes {len(self.classes)}",
+            *(f"{split:7} {size:,} examples" for split, size in sizes.items()),
+            *class_table(self.classes, self.per_class),
+        ]
+
+
+def describe_source(source: Source) -> Description:
+    """Read every label of a source."""
     splits = {"train": source.train, "test": source.test}
-    return {
-        "image_shape": None if source.image_shape is None else list(source.image_shape),
-        "classes": list(source.classes),
-        "splits": {
-            name: {"size": split.size, "per_class": _count(split, len(source.classes))}
-            for name, split in splits.items()
-        },
-    }
-
-
-def description_lines(description: dict[str, Any]) -> list[str]:
-    """Return the description as text: one line per split, then one per class."""
-    shape, splits = description["image_shape"], description["splits"]
-    counts = {name: split["per_class"] for name, split in splits.items()}
-    return [
-        f"images  {' x '.join(map(str, shape)) if shape else 'encoded, of any size'}",
-        f"classes {len(description['classes'])}",
-        *(f"{name:7} {split['size']:,} examples" for name, split in splits.items()),
-        *class_table(description["classes"], counts),
-    ]
+    counts = {name: _count(split, len(source.classes)) for name, split in splits.items()}
+    return Description(source.image_shape, tuple(source.classes), counts)
 
 
 def class_table(classes: Sequence[str], per_class: dict[str, list[int]]) -> list[str]:
@@ -89,4 +92,5 @@ def _count(split: Split, num_classes: int) -> list[int]:
             allowed = f"labels of {num_classes} classes are 0 to {num_classes - 1}"
             raise UserError(f"there is a label {outside[0]}; {allowed}")
         counts += np.bincount(labels, minlength=num_classes)
-    return counts.tolist()
+    per_class: list[int] = counts.tolist()
+    return per_class

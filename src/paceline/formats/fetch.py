@@ -1,6 +1,6 @@
 """Download public data sets from their authors' address, check and unpack them. No TensorFlow.
 
-Nothing half-written ever has its final name: the work is done in a temporary folder beside it,
+Nothing half-written ever has its final name: the work is done in a temporary folder next to it,
 which is renamed at the end.
 """
 
@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import os
 import tarfile
+import tempfile
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from paceline.errors import UserError, did_you_mean
 from paceline.formats.cifar import LAYOUTS, Layout, check_complete
-from paceline.storage.files import replacing_path
+from paceline.storage.progress_bar import late_bar
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
 CHUNK_BYTES = 1 << 18
@@ -71,10 +64,11 @@ def fetch(
         return target
     url = base_url.rstrip("/") + "/" + archive.file
     try:
-        with replacing_path(target) as new:
-            file = new.with_name(archive.file)
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
+            file = Path(temporary, archive.file)
             _download(url, file, archive.md5, timeout_s, console)
-            unpack_archive(file, layout)  # into `new`, which is beside the file
+            os.rename(unpack_archive(file, layout), target)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         advice = f"try again, or download it elsewhere and unpack it into {parent}"
@@ -84,38 +78,25 @@ def fetch(
 
 
 def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console) -> None:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with (
-        urllib.request.urlopen(url, timeout=timeout_s) as response,
-        file.open("wb") as out,
-        Progress(*columns, console=console) as bar,
-    ):
+    digest, received = hashlib.md5(usedforsecurity=False), 0
+    with urllib.request.urlopen(url, timeout=timeout_s) as response, file.open("wb") as out:
         total = int(response.headers.get("Content-Length") or 0)
-        task, received = bar.add_task(file.name, total=total or None), 0
-        while chunk := response.read(CHUNK_BYTES):
-            out.write(chunk)
-            received += len(chunk)
-            bar.update(task, completed=received)
+        with late_bar(f"downloading {file.name}", total, console) as advance:
+            while chunk := response.read(CHUNK_BYTES):
+                out.write(chunk)
+                digest.update(chunk)
+                received += len(chunk)
+                advance(len(chunk))
     if received < total:
         counts = f"{received:,} of {total:,} bytes"
         raise UserError(f"the connection to {url} ended after {counts}; try again")
-    with file.open("rb") as content:
-        found = hashlib.file_digest(
-            content, partial(hashlib.md5, usedforsecurity=False)
-        ).hexdigest()
-    if found != md5:
-        advice = "it was not kept: try again"
-        raise UserError(f"{url} has md5 {found}, not the published {md5}; {advice}")
+    if digest.hexdigest() != md5:
+        found = f"{url} has md5 {digest.hexdigest()}, not the published {md5}"
+        raise UserError(f"{found}; it was not kept: try again")
 
 
 def unpack_archive(file: Path, layout: Layout) -> Path:
-    """Unpack an archive beside itself; return the folder of the layout's files."""
+    """Unpack an archive next to itself; return the folder of the layout's files."""
     try:
         with tarfile.open(file) as archive:
             members = archive.getmembers()

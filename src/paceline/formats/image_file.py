@@ -49,7 +49,7 @@ def read_image(path: Path) -> bytes:
 
 def inspect_image(data: bytes) -> ImageFacts:
     """Return the facts of an image. Raise ValueError if it cannot be decoded, with the reason."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if not data:
         raise ValueError("it is empty")
@@ -63,7 +63,7 @@ def inspect_image(data: bytes) -> ImageFacts:
                     raise ValueError(fault)
                 image.draft("L", (1, 1))  # for JPEG only
                 image.load()
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise ValueError("it is not a JPEG, PNG, GIF, BMP or WebP image") from None
     except Exception as error:  # a damaged image can raise anything
         raise ValueError((str(error).splitlines() or [type(error).__name__])[0]) from None

@@ -14,9 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from paceline.data.digests import arrays_digest, digest_of, spread
+from paceline.data.digests import digest_of, spread
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.reading import read_batch
@@ -60,8 +58,7 @@ def build_pictures(data: Data) -> Source:
     folders = find_images(root, data.split)
     train, test = (_split(root, images) for images in (folders.train, folders.test))
     images = [*folders.train, *folders.test]
-    digests = files_digest(root, images), sizes_digest(root, images)
-    return Source(train, test, folders.classes, None, *digests)
+    return Source(train, test, folders.classes, None, files_digest(root, images))
 
 
 def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
@@ -160,9 +157,14 @@ def is_held_out(path: str, split: float) -> bool:
 
 
 def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
-    """Return the digest of paths and labels, and of the content of some files."""
+    """Return the digest of paths, labels and sizes, and of the content of some files."""
+
+    def sizes_of(part: Sequence[tuple[str, int]]) -> list[int]:
+        with explained("read", root):
+            return [os.stat(os.path.join(root, path)).st_size for path, _ in part]
 
     def pieces() -> Iterable[bytes]:
+        yield str(sizes).encode()
         for path, label in files:
             yield f"{label} {path}".encode(errors="surrogateescape")
         for index in spread(len(files)):
@@ -170,23 +172,10 @@ def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
             with explained("read", file):
                 yield file.read_bytes()
 
-    return digest_of(pieces())
-
-
-def sizes_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
-    """Return the digest of the sizes of all files, in their order."""
-
-    def sizes_of(part: int) -> list[int]:
-        with explained("read", root):
-            return [
-                os.stat(os.path.join(root, path)).st_size
-                for path, _ in files[bounds[part] : bounds[part + 1]]
-            ]
-
-    bounds = [len(files) * part // PARALLEL_READS for part in range(PARALLEL_READS + 1)]
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        sizes = [size for each in pool.map(sizes_of, range(PARALLEL_READS)) for size in each]
-    return arrays_digest(np.array(sizes, np.int64))
+        parts = [files[number::PARALLEL_READS] for number in range(PARALLEL_READS)]
+        sizes = list(pool.map(sizes_of, parts))
+    return digest_of(pieces())
 
 
 def _split(root: Path, images: Sequence[LabelledImage]) -> Split:

@@ -87,7 +87,7 @@ def _with_scaling(model: keras.Model, trained: TrainedModel) -> keras.Model:
 def scaling_layers(
     scaling: Scaling, shape: tuple[int, int, int], x: keras.KerasTensor
 ) -> keras.KerasTensor:
-    """Apply `augment.scale` as layers of Keras."""
+    """Apply `data.augment.scale` as layers of Keras."""
     from keras import layers, ops
 
     if scaling.method == "standardize":
@@ -108,7 +108,7 @@ def _write_savedmodel(
 ) -> None:
     import tensorflow as tf
 
-    from paceline.data.batches import prepare_encoded
+    from paceline.formats.encoded.prepare import prepare_encoded
 
     def decode(files: tf.Tensor) -> tf.Tensor:
         return prepare_encoded(trained.experiment, trained.stored_shape, files)
@@ -138,13 +138,13 @@ def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: dict[st
     import tensorflow as tf
     import tf2onnx
 
-    from paceline.data.augment import crop as augment
+    from paceline.data.augment.scale import scale
 
-    def scale(pixels: tf.Tensor) -> tf.Tensor:
-        return augment.scale(trained.experiment.scaling, pixels)
+    def scale_pixels(pixels: tf.Tensor) -> tf.Tensor:
+        return scale(trained.experiment.scaling, pixels)
 
     spec = [_images(trained, "pixels" if serving else "images")]
-    function = _build_function(trained, scale if serving else None)
+    function = _build_function(trained, scale_pixels if serving else None)
     function = tf.function(function, input_signature=spec, autograph=False)
     model, _ = tf2onnx.convert.from_function(function, input_signature=spec, opset=OPSET)
     _rename_output(model.graph, "probabilities" if serving else "outputs")

@@ -140,7 +140,7 @@ def _build_prepare(trained: TrainedModel, fitting: bool) -> Callable[..., Any]:
     """Build: encoded images -> the model's input; `fitting` if all have the stored shape."""
     import tensorflow as tf
 
-    from paceline.data.batches import prepare_encoded
+    from paceline.formats.encoded.prepare import prepare_encoded
 
     def prepare(encoded: tf.Tensor) -> tf.Tensor:
         return prepare_encoded(trained.experiment, trained.stored_shape, encoded, fitting)

@@ -27,7 +27,7 @@ from paceline.runs.folder import RunFolder
 if TYPE_CHECKING:
     import keras
 
-    from paceline.data.batches import Shape
+    from paceline.data.image_shape import Shape
     from paceline.maths.template import Template
 
 
@@ -79,7 +79,7 @@ def load_trained_model(
         )
     layout_of = run.experiment()  # the checkpoint is that of the training's precision
     devices.configure_inference(experiment)
-    from paceline.data.batches import model_shape
+    from paceline.data.image_shape import model_shape
     from paceline.data.statistics import with_stored_means
     from paceline.kernels.choice import accelerated
     from paceline.maths.replica import build_layout
@@ -139,7 +139,7 @@ def _stored_shape(experiment: Experiment, facts: dict[str, Any]) -> Shape | None
     if "image_shape" in facts:
         shape = facts["image_shape"] and tuple(facts["image_shape"])
     else:  # an older version wrote the run folder: ask the data
-        from paceline.data.build import build_source
+        from paceline.data.build_source import build_source
 
         shape = build_source(experiment.data, experiment.records).image_shape
     if shape and shape[2] not in (1, 3):

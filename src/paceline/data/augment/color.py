@@ -1,4 +1,4 @@
-"""Random colours of training images, values of 0 to 255, in TensorFlow ops over a batch."""
+"""Random changes of the colors of training images, in TensorFlow ops over a batch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,32 @@ import tensorflow as tf
 from paceline.data.draws import Draws
 from paceline.experiment.experiment import Augmentation
 
-GREY = (0.299, 0.587, 0.114)
+GRAY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the brightness of a pixel (ITU-R BT.601)."""
 
 
-def change_colours(augment: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Change saturation and hue of each image by random amounts, in this order."""
-    if not augment.saturation and not augment.hue:
+def change_colors(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Change the saturation and then the hue of each image by random amounts, before scaling."""
+    if not settings.saturation and not settings.hue:
         return images
     x = tf.cast(images, tf.float32)
-    if augment.saturation:
-        grey = tf.reduce_sum(x * GREY, axis=-1, keepdims=True)
-        factor = 1.0 + random_amount(draws, "saturation", augment.saturation)
-        x = tf.clip_by_value(grey + factor * (x - grey), 0.0, 255.0)
-    if augment.hue:
+    if settings.saturation:
+        gray = tf.reduce_sum(x * GRAY, axis=-1, keepdims=True)
+        factor = 1.0 + random_amount(draws, "saturation", settings.saturation)
+        x = tf.clip_by_value(gray + factor * (x - gray), 0.0, 255.0)
+    if settings.hue:
         hue, *others = tf.unstack(tf.image.rgb_to_hsv(x / 255.0), axis=-1)
-        turned = tf.math.floormod(hue + random_amount(draws, "hue", augment.hue)[..., 0], 1.0)
+        turned = tf.math.floormod(hue + random_amount(draws, "hue", settings.hue)[..., 0], 1.0)
         x = tf.image.hsv_to_rgb(tf.stack([turned, *others], axis=-1)) * 255.0
+    return x
+
+
+def jitter(settings: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Change the contrast and brightness of each image by random amounts, after scaling."""
+    if settings.contrast:
+        x *= 1.0 + random_amount(draws, "contrast", settings.contrast)
+    if settings.brightness:
+        x += random_amount(draws, "brightness", settings.brightness)
     return x
 
 

@@ -1,17 +1,11 @@
-"""Images -> what the model sees: random crop and flip, then scaling; in TensorFlow ops, vectorised
-over a batch. `colour`, `rand_augment`, `rectangles` and `mixing` have the other augmentations.
-
-Every random choice is a function of (seed, epoch, index), so it does not matter who prepares an
-example, or when.
-"""
+"""Random crop and flip of images of one size, and resizing; in TensorFlow ops over a batch."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from paceline.data.augment.color import random_amount
 from paceline.data.draws import Draws
-from paceline.experiment.experiment import Augmentation, Scaling
+from paceline.experiment.experiment import Augmentation
 
 
 def mirrored(settings: Augmentation, draws: Draws) -> tf.Tensor:
@@ -27,9 +21,8 @@ def mirrored(settings: Augmentation, draws: Draws) -> tf.Tensor:
     return draws.one("flip") % 2 == 1
 
 
-def augment(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Random crop and flip of uint8 [n, h, w, c], by one gather of pixels from the padded
-    images."""
+def crop_and_flip(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Crop and flip uint8 [n, h, w, c] at random, with one gather of pixels."""
     if not settings.padding and not settings.flip and not settings.crop_size:
         return images
     height, width = images.shape[1:3]
@@ -45,11 +38,11 @@ def augment(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tenso
     return _take(settings, images, rows - (tall - height) // 2, columns - (wide - width) // 2)
 
 
-def centre(settings: Augmentation, images: tf.Tensor) -> tf.Tensor:
+def crop_center(settings: Augmentation, images: tf.Tensor) -> tf.Tensor:
     """Return the crop of `augment.crop_size` in the center; images that are smaller are padded."""
     size, (height, width) = settings.crop_size, images.shape[1:3]
-    places = tf.range(size, dtype=tf.int64)[None]
-    return _take(settings, images, places - (size - height) // 2, places - (size - width) // 2)
+    pixels = tf.range(size, dtype=tf.int64)[None]
+    return _take(settings, images, pixels - (size - height) // 2, pixels - (size - width) // 2)
 
 
 def _take(
@@ -70,38 +63,9 @@ def _take(
     return tf.gather(tf.reshape(padded, [-1, channels]), pixels)
 
 
-def _reflected(places: tf.Tensor, length: int) -> tf.Tensor:
-    """Return places in [0, length); the edge itself is not repeated."""
-    return (length - 1) - tf.abs((length - 1) - tf.abs(places))
-
-
-def jitter(settings: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Change the contrast and brightness of each image by random amounts, after scaling."""
-    if settings.contrast:
-        x *= 1.0 + random_amount(draws, "contrast", settings.contrast)
-    if settings.brightness:
-        x += random_amount(draws, "brightness", settings.brightness)
-    return x
-
-
-def scale(scaling: Scaling, images: tf.Tensor) -> tf.Tensor:
-    """Scale values of 0 to 255 to the float32 range of the experiment."""
-    assert scaling.method != "application", "`models.applications` puts a scaling in its place"
-    x = tf.cast(images, tf.float32)
-    if scaling.method == "standardize":
-        return tf.image.per_image_standardization(x)
-    if scaling.method == "unit":
-        return x / 128.0 - 1.0
-    _, height, width, channels = images.shape
-    # by whole rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a
-    # multiple of the time
-    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(
-        tf.constant(scaling.mean[:channels], tf.float32), [width]
-    )
-    if scaling.method == "mean_std":
-        rows /= tf.tile(tf.constant(scaling.std[:channels], tf.float32), [width])
-    scaled = tf.reshape(rows, [-1, height, width, channels])
-    return tf.reverse(scaled, [-1]) if scaling.method == "bgr_mean" else scaled
+def _reflected(positions: tf.Tensor, length: int) -> tf.Tensor:
+    """Return positions in [0, length); the edge itself is not repeated."""
+    return (length - 1) - tf.abs((length - 1) - tf.abs(positions))
 
 
 def resize(images: tf.Tensor, size: int) -> tf.Tensor:

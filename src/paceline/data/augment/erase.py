@@ -1,13 +1,12 @@
 """Rectangles of training images, in TensorFlow ops over a batch: cutout and random erasing blank
-one, cutmix (`data.augment.mix`) takes one from another image."""
+one, cutmix (`data.augment.mix`) takes one from a different image."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from paceline.data.draws import Draws
+from paceline.data.draws import Draws, unit
 from paceline.experiment.experiment import Augmentation
-from paceline.formats.encoded.boxes import random_aspect, unit
 
 ERASED_AREA = (0.02, 0.33)
 """Share of an image's area that random erasing blanks: from, to."""
@@ -19,8 +18,8 @@ def cutout(augment: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Blank a square around a random pixel; it may stick out over the edge."""
     if not augment.cutout:
         return x
-    centres = [draws.one(f"cutout/{axis}") % x.shape[k] for k, axis in ((1, "row"), (2, "column"))]
-    top, left = (centre - augment.cutout // 2 for centre in centres)
+    centers = [draws.one(f"cutout/{axis}") % x.shape[k] for k, axis in ((1, "row"), (2, "column"))]
+    top, left = (center - augment.cutout // 2 for center in centers)
     return tf.where(rectangle(x, top, left, augment.cutout, augment.cutout), 0.0, x)
 
 
@@ -58,9 +57,18 @@ def rectangle(
     return (rows[:, :, None] & columns[:, None, :])[..., None]
 
 
+def random_aspect(slant: tf.Tensor, widest: float) -> tf.Tensor:
+    """Return width by height, from the reciprocal of `widest` to it, for numbers of [0, 1).
+
+    It is as often wide as tall.
+    """
+    stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (widest - 1.0)
+    return tf.where(slant < 0.5, stretch, 1.0 / stretch)
+
+
 def _is_between(start: tf.Tensor, stop: tf.Tensor, length: int) -> tf.Tensor:
-    place = tf.range(length, dtype=tf.int64)[None]
-    return (place >= start[:, None]) & (place < stop[:, None])
+    positions = tf.range(length, dtype=tf.int64)[None]
+    return (positions >= start[:, None]) & (positions < stop[:, None])
 
 
 def _side(pixels: tf.Tensor, longest: int) -> tf.Tensor:

@@ -1,8 +1,8 @@
 """RandAugment (Cubuk et al. 2019): a number of random changes to each training image.
 
 All of it is arithmetic of whole numbers on 8-bit images, so it gives the same bits on every machine
-and in any order. `docs/augmentation.md` lists the changes. Of a geometric change, pixels that come
-from outside are black, others are those of the nearest place.
+and in any order. `docs/augmentation.md` lists the changes. A geometric change takes the nearest
+pixel; pixels from outside the image are black.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Change = Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor]
 """(image uint8 [h, w, c], sign 1 or -1 as int32, strength from 0 to 1) -> image"""
 
 
-def rand_augment(augment: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
-    """Return images uint8 [n, h, w, c], each after `augment.rand_augment` random changes."""
-    count, strength = augment.rand_augment, augment.rand_magnitude / STRONGEST
+def rand_augment(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+    """Return images uint8 [n, h, w, c], each after `rand_augment` random changes."""
+    count, strength = settings.rand_augment, settings.rand_magnitude / STRONGEST
     if not count:
         return images
     if images.dtype != tf.uint8:
@@ -87,14 +87,14 @@ def _solarize(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
     return tf.where(tf.cast(image, tf.int32) < 256 - round(256 * strength), image, 255 - image)
 
 
-def _colour(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    return _blend(image, _grey(image), sign, strength)
+def _color(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
+    return _blend(image, _gray(image), sign, strength)
 
 
 def _contrast(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    grey = _grey(image)
-    count = tf.size(grey)
-    return _blend(image, (2 * tf.reduce_sum(grey) + count) // (2 * count), sign, strength)
+    gray = _gray(image)
+    count = tf.size(gray)
+    return _blend(image, (2 * tf.reduce_sum(gray) + count) // (2 * count), sign, strength)
 
 
 def _brightness(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
@@ -113,7 +113,7 @@ def _sharpness(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
     return _blend(image, tf.concat([x[:1], smooth, x[-1:]], 0), sign, strength)
 
 
-def _grey(image: tf.Tensor) -> tf.Tensor:
+def _gray(image: tf.Tensor) -> tf.Tensor:
     """Return the brightness of each pixel, int32 [h, w, 1], as Pillow computes it."""
     x = tf.cast(image, tf.int32)
     if image.shape[-1] != 3:
@@ -159,9 +159,9 @@ def _moved(
     right: tf.Tensor | int = 0,
     down: tf.Tensor | int = 0,
 ) -> tf.Tensor:
-    """Take each pixel from matrix x (its place from the middle) + (right, down).
+    """Take each pixel from matrix x (its position from the middle) + (right, down).
 
-    `matrix` is in parts of ONE. Places are counted in half pixels, so that the middle is whole.
+    `matrix` is in parts of ONE. Positions are in half pixels, so that the middle is an integer.
     """
     height, width, channels = image.shape
     x = 2 * tf.range(width, dtype=tf.int64)[None, :] - (width - 1)
@@ -170,8 +170,8 @@ def _moved(
     column = (xx * x + xy * y + width * ONE) // (2 * ONE) + tf.cast(right, tf.int64)
     row = (yx * x + yy * y + height * ONE) // (2 * ONE) + tf.cast(down, tf.int64)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    place = tf.where(inside, row * width + column, 0)
-    pixels = tf.gather(tf.reshape(image, [-1, channels]), place)
+    pixel = tf.where(inside, row * width + column, 0)
+    pixels = tf.gather(tf.reshape(image, [-1, channels]), pixel)
     return tf.where(inside[..., None], pixels, tf.zeros_like(pixels))
 
 
@@ -181,7 +181,7 @@ CHANGES: dict[str, Change] = {
     "equalize": _equalize,
     "posterize": _posterize,
     "solarize": _solarize,
-    "colour": _colour,
+    "color": _color,
     "contrast": _contrast,
     "brightness": _brightness,
     "sharpness": _sharpness,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from paceline.data.draws import Draws
+from paceline.data.augment.erase import random_aspect
+from paceline.data.draws import Draws, unit
 
 TRIES = 10  # boxes drawn for a random area before the largest that fits is taken
 
@@ -80,17 +81,3 @@ def _placed(
 ) -> Box:
     top = draws.one("crop/row") % (height - tall + 1)
     return Box(top, draws.one("crop/column") % (width - wide + 1), tall, wide)
-
-
-def random_aspect(slant: tf.Tensor, widest: float) -> tf.Tensor:
-    """Return width by height, from the reciprocal of `widest` to it, for numbers of [0, 1).
-
-    It is as often wide as tall.
-    """
-    stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (widest - 1.0)
-    return tf.where(slant < 0.5, stretch, 1.0 / stretch)
-
-
-def unit(numbers: tf.Tensor) -> tf.Tensor:
-    """Return random numbers below 2**31 as numbers of [0, 1)."""
-    return tf.cast(numbers, tf.float64) / 2.0**31

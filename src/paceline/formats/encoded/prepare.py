@@ -10,12 +10,15 @@ decoded more often than anything else.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
-from paceline.data.augment import crop as augment
+from paceline.data.augment.crop import mirrored
+from paceline.data.augment.scale import scale
+from paceline.data.batches import preparation_of
 from paceline.data.draws import Draws
-from paceline.experiment.experiment import Augmentation
+from paceline.experiment.experiment import Experiment
 from paceline.formats.encoded.boxes import Box, area_box, central_box, short_side_box
 from paceline.formats.encoded.decode import DCT, decode_any
 from paceline.formats.encoded.headers import Headers, is_known_format, read_headers
@@ -24,8 +27,11 @@ _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in l
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
 
 
-def train_images(settings: Augmentation, size: int, encoded: tf.Tensor, draws: Draws) -> tf.Tensor:
+def train_images(
+    experiment: Experiment, encoded: tf.Tensor, draws: Draws, image_size: int
+) -> tf.Tensor:
     """Return random crops of strings [n], flipped where the experiment asks for it."""
+    settings, size = experiment.augment, image_size or experiment.data.image_size
     headers = _checked(encoded, draws.indices)
     crops = {
         "area": partial(area_box, area_min=settings.crop_area_min),
@@ -36,37 +42,51 @@ def train_images(settings: Augmentation, size: int, encoded: tf.Tensor, draws: D
     smaller = shorter // tf.constant(_RATIOS[1:], tf.int64) >= size
     ratio = tf.reduce_sum(tf.cast(smaller, tf.int32), axis=1)
     way = tf.where(headers.is_jpeg, 1 + ratio, 0)
-    return _decode(encoded, headers, box, augment.mirrored(settings, draws), size, way)
+    return _decode(encoded, headers, box, mirrored(settings, draws), size, way)
 
 
-def evaluation_images(encoded: tf.Tensor, size: int, indices: tf.Tensor) -> tf.Tensor:
+def evaluation_images(experiment: Experiment, encoded: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Return central crops of strings [n]: 7/8 of the short side, that is 224 of 256."""
+    size = experiment.data.image_size
     headers = _checked(encoded, indices)
     box = central_box(*_upright_size(headers), size)
     return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
 
 
+def prepare_encoded(
+    experiment: Experiment,
+    stored: tuple[int, int, int] | None,
+    encoded: tf.Tensor,
+    fitting: bool = False,
+) -> tf.Tensor:
+    """Return images of strings [n] as evaluation would see them, scaled: for prediction.
+
+    If the source has images of one shape (`stored`), they are made to fit it first, unless all do
+    already (`fitting`).
+    """
+    with tf.device("CPU:0"):
+        raw = fitted_images(encoded, stored, fitting) if stored else encoded
+        indices = tf.range(tf.size(encoded))
+        images = preparation_of(raw).evaluation_images(experiment, raw, indices)
+        return scale(experiment.scaling, images)
+
+
 def fitted_images(
     encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False
 ) -> tf.Tensor:
-    """uint8 [n, *shape] of strings [n]: as a source of one shape would hold them. The largest box
-    in the middle that has the shape's proportions is resized, bilinear with antialiasing, and
-    rounded; an image of that size already stays as it is, and where all are (`fitting`), decoding
-    is all that is done."""
+    """Return uint8 [n, *shape] of strings [n], as a source of one shape would hold them.
+
+    The largest box in the middle with the shape's proportions is resized, bilinear with
+    antialiasing, and rounded. An image of that size stays as it is. If all have it (`fitting`),
+    they are only decoded.
+    """
     height, width, channels = shape
     if fitting:
         images = _decode_by_tens(encoded, [height, width, 3])
     else:
-        options = {
-            "fn_output_signature": tf.TensorSpec([height, width, 3], tf.uint8),
-            "parallel_iterations": _PARALLEL,
-        }
-        lying, flip_x, flip_y = _turns(read_headers(encoded).orientation)
-        turn = sum(
-            tf.cast(flag, tf.int32) * weight
-            for flag, weight in ((flip_x, 1), (flip_y, 2), (lying, 4))
-        )
-        images = tf.map_fn(partial(_fitted, height=height, width=width), (encoded, turn), **options)
+        turn = _turn_code(*_turns(read_headers(encoded).orientation))
+        fit = partial(_fitted, height=height, width=width)
+        images = _each(fit, (encoded, turn), [height, width, 3], tf.uint8)
     if channels == 1:
         images = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(images, tf.float32))), tf.uint8)
     return images
@@ -91,8 +111,8 @@ def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
 
 
 def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
-    """The headers, sizes complete; what is not an image ends the step with the number of the
-    example."""
+    """Return the headers with all sizes. What is not an image ends the step with the number of
+    the example."""
     headers = read_headers(encoded)
     unknown = tf.minimum(headers.height, headers.width) == 0
     bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
@@ -111,15 +131,9 @@ def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
         return tf.cond(is_unknown, lambda: tf.shape(decode_any(string), tf.int64)[:2], lambda: size)
 
     sizes = tf.stack([headers.height, headers.width], axis=1)
-    signature = tf.TensorSpec([2], tf.int64)
     sizes = tf.cond(
         tf.reduce_any(unknown),
-        lambda: tf.map_fn(
-            size_of,
-            (encoded, sizes, unknown),
-            fn_output_signature=signature,
-            parallel_iterations=_PARALLEL,
-        ),
+        lambda: _each(size_of, (encoded, sizes, unknown), [2], tf.int64),
         lambda: sizes,
     )
     return headers._replace(height=sizes[:, 0], width=sizes[:, 1])
@@ -137,6 +151,12 @@ def _turns(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return orientation >= 5, _is_any(orientation, 2, 3, 6, 7), _is_any(orientation, 3, 4, 7, 8)
 
 
+def _turn_code(lying: tf.Tensor, flip_x: tf.Tensor, flip_y: tf.Tensor) -> tf.Tensor:
+    """Return the `code` of `_turned`, int32 [n]."""
+    flags = ((flip_x, 1), (flip_y, 2), (lying, 4))
+    return sum(tf.cast(flag, tf.int32) * bit for flag, bit in flags)
+
+
 def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
     return tf.reduce_any(values[:, None] == tf.constant(wanted, tf.int64), axis=1)
 
@@ -149,8 +169,10 @@ def _decode(
     size: int,
     way: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """float32 [n, size, size, 3]: the boxes of the upright images, mirrored where `mirror` says
-    so. `way` is 0 to decode an image whole, or 1 + the place in _RATIOS for the box of a JPEG."""
+    """Return float32 [n, size, size, 3]: the boxes of the upright images, some mirrored.
+
+    `way` is 0 to decode the complete image, or 1 + an index of _RATIOS to decode the box of a JPEG.
+    """
     lying, flip_x, flip_y = _turns(headers.orientation)
     tall, wide = _upright_size(headers)
     top = tf.where(flip_y, tall - box.top - box.height, box.top)
@@ -159,20 +181,11 @@ def _decode(
     stored = tf.cast(
         tf.where(lying[:, None], tf.gather(upright, [1, 0, 3, 2], axis=1), upright), tf.int32
     )
-    turn = sum(
-        tf.cast(flag, tf.int32) * weight
-        for flag, weight in ((flip_x ^ mirror, 1), (flip_y, 2), (lying, 4))
-    )
+    turn = _turn_code(lying, flip_x ^ mirror, flip_y)
     with tf.control_dependencies([headers.height]):  # nothing is decoded before it was checked
         encoded = tf.identity(encoded)
-    one = partial(_decode_one, size=size)
-    signature = tf.TensorSpec([size, size, 3], tf.float32)
-    return tf.map_fn(
-        one,
-        (encoded, stored, turn, *(() if way is None else (way,))),
-        fn_output_signature=signature,
-        parallel_iterations=_PARALLEL,
-    )
+    parts = (encoded, stored, turn) if way is None else (encoded, stored, turn, way)
+    return _each(partial(_decode_one, size=size), parts, [size, size, 3], tf.float32)
 
 
 def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
@@ -206,27 +219,23 @@ def _decode_box(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> 
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """Images of one small shape: ten in a turn of the loop, which alone costs as much as decoding
-    one of them."""
+    """Decode images of one small shape, ten in a turn of the loop: a turn alone costs as much as
+    decoding one of them."""
     count = tf.size(encoded)
-    whole = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
+    padded = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
 
     def ten(strings: tf.Tensor) -> tf.Tensor:
-        return tf.stack(
-            [
-                tf.ensure_shape(tf.image.decode_png(s, channels=3), shape)
-                for s in tf.unstack(strings)
-            ]
-        )
+        images = [tf.image.decode_png(string, channels=3) for string in tf.unstack(strings)]
+        return tf.stack([tf.ensure_shape(image, shape) for image in images])
 
-    signature = tf.TensorSpec([10, *shape], tf.uint8)
-    images = tf.map_fn(
-        ten,
-        tf.reshape(whole, [-1, 10]),
-        fn_output_signature=signature,
-        parallel_iterations=_PARALLEL,
-    )
+    images = _each(ten, tf.reshape(padded, [-1, 10]), [10, *shape], tf.uint8)
     return tf.reshape(images, [-1, *shape])[:count]
+
+
+def _each(function: Any, parts: Any, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+    """Return a function's result for each image, some images at a time."""
+    signature = tf.TensorSpec(shape, dtype)
+    return tf.map_fn(function, parts, fn_output_signature=signature, parallel_iterations=_PARALLEL)
 
 
 def _turned(image: tf.Tensor, code: int) -> tf.Tensor:

@@ -54,7 +54,8 @@ def encode(features: Mapping[str, Value]) -> bytes:
             feature.int64_list.value.append(value)
         else:
             feature.bytes_list.value.append(value.encode() if isinstance(value, str) else value)
-    return example.SerializeToString(deterministic=True)
+    encoded: bytes = example.SerializeToString(deterministic=True)
+    return encoded
 
 
 def decode(data: bytes) -> Features:
@@ -66,6 +67,6 @@ def decode(data: bytes) -> Features:
     return {key: _values(feature) for key, feature in found.items()}
 
 
-def _values(feature: Any) -> list:
+def _values(feature: Any) -> list[Any]:
     kind = feature.WhichOneof("kind")
     return list(getattr(feature, kind).value) if kind else []

@@ -155,7 +155,8 @@ def is_gzip(file: IO[bytes]) -> bool:
     header = file.read(HEADER_BYTES)
     if not header.startswith(GZIP_MAGIC) or len(header) < HEADER_BYTES:
         return header.startswith(GZIP_MAGIC)
-    return masked_crc(header[:8]) != _HEADER.unpack(header)[1]
+    crc: int = _HEADER.unpack(header)[1]
+    return masked_crc(header[:8]) != crc
 
 
 def unpack_gzip(file: IO[bytes], name: str, target: Path, keep_partial: bool) -> None:

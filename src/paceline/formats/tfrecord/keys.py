@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +19,39 @@ from paceline.storage.files import explained
 
 IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
 ENCODED_IMAGE = (b"\xff\xd8\xff", b"\x89PNG\r\n")
+IMAGENET = Records(IMAGE_KEY, LABEL_KEY, 0, (), "channels_last")
 
 
-@dataclass(frozen=True)
-class Keys:
-    """How records are read. `raw_shape` (height, width, channels) is empty for JPEG and PNG."""
-
-    image_key: str
-    label_key: str
-    first_label: int
-    raw_shape: tuple[int, ...] = ()
-    raw_order: str = "channels_last"
-
-    @property
-    def raw_bytes(self) -> int:
-        return math.prod(self.raw_shape) if self.raw_shape else 0
-
-    def outside(self, num_classes: int) -> str:
-        """Return what is wrong with a label that is not one of the classes."""
-        last = self.first_label + num_classes - 1
-        classes = f"the {num_classes} classes, {self.first_label} to {last}"
-        other = 1 - self.first_label
-        return (
-            f"is outside {classes}; if labels count from {other}, give --records.first-label "
-            f"{other}"
-        )
-
-    def wrong_size(self) -> str:
-        """Return what is wrong with plain bytes that do not have the right length."""
-        return f"bytes, but {self.raw_shape} needs {self.raw_bytes}"
-
-
-def choose_keys(given: Records, notes: dict[str, Any]) -> Keys:
-    """Return the keys that were given, else those in the notes, else ImageNet's."""
-    first_label = (notes.get("first_label") or 0) if given.first_label < 0 else given.first_label
-    return Keys(
-        given.image_key or notes.get("image_key") or IMAGE_KEY,
-        given.label_key or notes.get("label_key") or LABEL_KEY,
-        first_label,
-        given.raw_shape or tuple(notes.get("raw_shape") or ()),
-        given.raw_order or notes.get("raw_order") or "channels_last",
+def complete_keys(given: Records, noted: Records) -> Records:
+    """Return the keys that were given, else those that the conversion noted, else ImageNet's."""
+    kinds = (given, noted, IMAGENET)
+    return Records(
+        given.image_key or noted.image_key or IMAGENET.image_key,
+        given.label_key or noted.label_key or IMAGENET.label_key,
+        next(each.first_label for each in kinds if each.first_label >= 0),
+        given.raw_shape or noted.raw_shape,
+        given.raw_order or noted.raw_order or IMAGENET.raw_order,
     )
 
 
-def fit_keys(keys: Keys, shard: Shard, offset: int = 0) -> Keys:
+def raw_bytes(keys: Records) -> int:
+    """Return the size of an image of plain bytes; 0 for JPEG and PNG."""
+    return math.prod(keys.raw_shape) if keys.raw_shape else 0
+
+
+def label_fault(keys: Records, num_classes: int) -> str:
+    """Return what is wrong with a label that is not one of the classes."""
+    last, first = keys.first_label + num_classes - 1, 1 - keys.first_label
+    classes = f"the {num_classes} classes, {keys.first_label} to {last}"
+    return f"is outside {classes}; if labels count from {first}, give --records.first-label {first}"
+
+
+def size_fault(keys: Records) -> str:
+    """Return what is wrong with plain bytes that do not have the right length."""
+    return f"bytes, but {keys.raw_shape} needs {raw_bytes(keys)}"
+
+
+def fit_keys(keys: Records, shard: Shard, offset: int = 0) -> Records:
     """Compare the keys with one record of a shard. Return them with the shape of plain bytes, if
     the record has it and none was given."""
     path = shard.given
@@ -113,14 +101,14 @@ def _single(features: example.Features, key: str, kind: type, flag: str) -> Any:
     return values[0]
 
 
-def check_example(data: bytes, keys: Keys, num_classes: int) -> tuple[bytes, int]:
+def check_example(data: bytes, keys: Records, num_classes: int) -> tuple[bytes, int]:
     """Return image and label of a record that training accepts; else raise ValueError.
 
     With `num_classes` 0, any label from the first one on is accepted."""
     image, label = parse_example(data, keys.image_key, keys.label_key)
     number = label - keys.first_label
     if number < 0 or (num_classes and number >= num_classes):
-        raise ValueError(f"label {label} {keys.outside(num_classes)}")
-    if keys.raw_bytes not in (0, len(image)):
-        raise ValueError(f"an image of {len(image)} {keys.wrong_size()}")
+        raise ValueError(f"label {label} {label_fault(keys, num_classes)}")
+    if raw_bytes(keys) not in (0, len(image)):
+        raise ValueError(f"an image of {len(image)} {size_fault(keys)}")
     return image, label

@@ -8,11 +8,14 @@ writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.experiment.data import Records
+from paceline.experiment.fields import from_json
+from paceline.experiment.limits import check_records
 from paceline.formats.source_folder import visible_entries
 from paceline.formats.tfrecord.frames import Shard
 from paceline.storage.files import explained, read_json, read_text
@@ -21,6 +24,7 @@ NOTES, LABELS = "dataset.json", "labels.txt"
 TEST_NAMES = ("test", "eval", "validation", "valid", "val")
 """The first of these that a folder has is the test split: the records of cifar10_estimator are
 evaluated on `eval`, and keep `validation` apart."""
+ADVICE = "convert again, or remove it and give --records.image-key ..."
 MOST_SHARDS = 100_000
 MOST_UNNAMED_CLASSES = 1_000_000
 TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --records.label-key"
@@ -68,34 +72,20 @@ def train_and_test(folder: str) -> dict[str, list[Shard]]:
 
 
 def read_notes(folder: str) -> dict[str, Any]:
-    """Return the notes of the conversion; empty if another program wrote the folder."""
+    """Return the notes of the conversion; empty if a different program wrote the folder."""
     path = Path(folder, NOTES)
-    advice = "convert again, or remove it and give --records.image-key ..."
-    notes = read_json(path, advice) if read_text(path) else {}
-    if wrong := next((name for name, fits in _NOTES.items() if not fits(notes.get(name))), ""):
-        raise UserError(f"{path} is damaged: {wrong} is {str(notes[wrong])[:60]!r}; {advice}")
-    return notes
+    return read_json(path, ADVICE) if read_text(path) else {}
 
 
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-_NOTES: dict[str, Callable[[Any], bool]] = {
-    "image_key": _is_text,
-    "label_key": _is_text,
-    "first_label": lambda value: value is None or (type(value) is int and value in (0, 1)),
-    "raw_order": lambda value: value in (None, "", "channels_last", "channels_first"),
-    "raw_shape": lambda value: (
-        value is None
-        or (
-            isinstance(value, list)
-            and len(value) in (0, 3)
-            and all(type(side) is int and 0 < side <= 2**14 for side in value)
-        )
-    ),
-}
-"""What the notes may say, by name."""
+def noted_keys(folder: str) -> Records:
+    """Return how the conversion's notes say that records are read."""
+    names, notes = [field.name for field in fields(Records)], read_notes(folder)
+    try:
+        keys = from_json(Records, {name: notes[name] for name in names if name in notes})
+        check_records(keys)
+    except UserError as error:
+        raise UserError(f"{Path(folder, NOTES)} is damaged: {error}; {ADVICE}") from None
+    return keys
 
 
 def read_labels(folder: str) -> tuple[str, ...]:
@@ -105,7 +95,7 @@ def read_labels(folder: str) -> tuple[str, ...]:
     text = read_text(Path(folder, LABELS))
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     numbered = [re.fullmatch(r"(\d{1,9}):\s*(.+)", line, re.ASCII | re.DOTALL) for line in lines]
-    if all(match and int(match[1]) == place for place, match in enumerate(numbered)):
+    if all(match and int(match[1]) == number for number, match in enumerate(numbered)):
         return tuple(match[2] for match in numbered if match)
     return tuple(lines)
 

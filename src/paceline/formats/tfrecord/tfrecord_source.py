@@ -20,12 +20,18 @@ from paceline.formats.reading import read_batch, record_names, refuse
 from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.frames import BadRecord
 from paceline.formats.tfrecord.index import ShardIndex, load_index, records_digest
-from paceline.formats.tfrecord.keys import Keys, choose_keys, fit_keys
+from paceline.formats.tfrecord.keys import (
+    complete_keys,
+    fit_keys,
+    label_fault,
+    raw_bytes,
+    size_fault,
+)
 from paceline.formats.tfrecord.shards import (
     MOST_UNNAMED_CLASSES,
     TOO_MANY_CLASSES,
+    noted_keys,
     read_labels,
-    read_notes,
     train_and_test,
 )
 
@@ -51,15 +57,15 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
 
 def _open_records(
     data: Data, records: Records, console: Console
-) -> tuple[Keys, tuple[str, ...], list[list[ShardIndex]]]:
+) -> tuple[Records, tuple[str, ...], list[list[ShardIndex]]]:
     """Return keys, class names and the index of the train and the test split.
 
     Reads all records only if the classes have no names or bad records are skipped."""
     advice = "it must have TFRecords: train-00000-of-00008 ..."
     folder = os.path.abspath(source_folder(data.dir, advice))
     splits = train_and_test(folder)
-    notes, classes = read_notes(folder), read_labels(folder)
-    keys = choose_keys(records, notes)
+    noted, classes = noted_keys(folder), read_labels(folder)
+    keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
     parts = load_index(folder, shards, scanned, data.skip_bad, console)
@@ -67,7 +73,7 @@ def _open_records(
     if first is None:
         raise UserError(f"{data.dir}: there is no whole record in its {len(parts)} shards")
     keys = fit_keys(keys, first.shard, int(first.offsets[0]))
-    chosen = records.first_label >= 0 or "first_label" in notes
+    chosen = max(records.first_label, noted.first_label) >= 0
     classes = classes or _number_classes(parts, keys, chosen)
     if data.skip_bad:
         parts = _skip_bad(parts, keys, len(classes), console)
@@ -79,7 +85,7 @@ def _open_records(
     return keys, classes, halves
 
 
-def _number_classes(parts: Sequence[ShardIndex], keys: Keys, chosen: bool) -> tuple[str, ...]:
+def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) -> tuple[str, ...]:
     """Return numbers as the names of the classes, up to the highest label.
 
     If nobody has `chosen` the first label and no record has the label 0, labels count from 1.
@@ -100,7 +106,7 @@ def _number_classes(parts: Sequence[ShardIndex], keys: Keys, chosen: bool) -> tu
 
 
 def _skip_bad(
-    parts: Sequence[ShardIndex], keys: Keys, num_classes: int, console: Console
+    parts: Sequence[ShardIndex], keys: Records, num_classes: int, console: Console
 ) -> list[ShardIndex]:
     """Return the parts without labels outside the classes. Print how many records are left out,
     and the first of them."""
@@ -111,7 +117,7 @@ def _skip_bad(
         numbers = part.labels.astype(np.int64) - keys.first_label
         inside = (numbers >= 0) & (numbers < num_classes)
         outside = [
-            (int(part.offsets[i]), f"label {part.labels[i]} {keys.outside(num_classes)}")
+            (int(part.offsets[i]), f"label {part.labels[i]} {label_fault(keys, num_classes)}")
             for i in np.flatnonzero(~inside)
         ]
         faults += [
@@ -125,7 +131,7 @@ def _skip_bad(
     return kept
 
 
-def _split(parts: Sequence[ShardIndex], keys: Keys, num_classes: int) -> Split:
+def _split(parts: Sequence[ShardIndex], keys: Records, num_classes: int) -> Split:
     import tensorflow as tf
 
     from paceline.data.source import Split
@@ -145,7 +151,9 @@ def _split(parts: Sequence[ShardIndex], keys: Keys, num_classes: int) -> Split:
     return Split(int(offsets.shape[0]), read)
 
 
-def _read_examples(path: tf.Tensor, offset: tf.Tensor, keys: Keys) -> tuple[tf.Tensor, tf.Tensor]:
+def _read_examples(
+    path: tf.Tensor, offset: tf.Tensor, keys: Records
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return images (strings) and labels (int64) of the records, in order."""
     import tensorflow as tf
 
@@ -170,7 +178,7 @@ def _checks(
     offset: tf.Tensor,
     images: tf.Tensor,
     labels: tf.Tensor,
-    keys: Keys,
+    keys: Records,
     num_classes: int,
 ) -> list[tf.Operation]:
     """Return ops that fail if a label is outside the classes, or an image of the wrong size."""
@@ -182,11 +190,11 @@ def _checks(
 
     last = keys.first_label + num_classes - 1
     outside = (labels < keys.first_label) | (labels > last)
-    checks = [refuse(faults("label", labels, keys.outside(num_classes)), outside)]
+    checks = [refuse(faults("label", labels, label_fault(keys, num_classes)), outside)]
     if keys.raw_shape:
         length = tf.strings.length(images)
-        texts = faults("an image of", length, keys.wrong_size())
-        checks.append(refuse(texts, length != keys.raw_bytes))
+        texts = faults("an image of", length, size_fault(keys))
+        checks.append(refuse(texts, length != raw_bytes(keys)))
     return checks
 
 
@@ -205,14 +213,14 @@ def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.DatasetToSingleElement(dataset=first, **kind)[0]
 
 
-def _shaped(images: tf.Tensor, keys: Keys) -> tf.Tensor:
+def _shaped(images: tf.Tensor, keys: Records) -> tf.Tensor:
     """Return strings unchanged, plain bytes as uint8 [n, height, width, channels]."""
     import tensorflow as tf
 
     if not keys.raw_shape:
         return tf.identity(images)
     height, width, channels = keys.raw_shape
-    values = tf.io.decode_raw(images, tf.uint8, fixed_length=keys.raw_bytes)
+    values = tf.io.decode_raw(images, tf.uint8, fixed_length=raw_bytes(keys))
     if keys.raw_order == "channels_first":
         return tf.transpose(tf.reshape(values, [-1, channels, height, width]), [0, 2, 3, 1])
     return tf.reshape(values, [-1, height, width, channels])

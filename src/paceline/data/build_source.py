@@ -1,0 +1,72 @@
+"""Data sources by name: a table, imported lazily, and the user's own through `data.build`.
+
+TensorFlow is imported only when a source is built, so that `fetch`, `save_arrays` and `detect` run
+without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import UserError, did_you_mean
+from paceline.experiment.experiment import Data, Records
+from paceline.experiment.user_code import load_function
+from paceline.storage.backends import is_remote
+from paceline.storage.retry import retry
+
+if TYPE_CHECKING:
+    from paceline.data.source import Source
+
+SOURCES = {
+    "arrays": "paceline.formats.arrays:build_arrays",
+    "cifar10": "paceline.formats.cifar:build_cifar10",
+    "cifar100": "paceline.formats.cifar:build_cifar100",
+    "pictures": "paceline.formats.image_folder:build_pictures",
+    "shapes": "paceline.data.shapes:build_shapes",
+    "tfrecord": "paceline.formats.tfrecord.tfrecord_source:build_tfrecord",
+}
+DETECT = "paceline.formats.detect:detect"
+EXPLAIN = "paceline.formats.reading:explain"
+NOTED = Records()
+"""TFRecords are read as their conversion noted."""
+
+
+def build_source(data: Data, records: Records = NOTED) -> Source:
+    """Return the source that `data.build` or else `data.source` names. A remote folder is copied
+    into the cache first."""
+    if is_remote(data.dir):
+        from paceline.storage.data_cache import local_folder
+
+        data = dataclasses.replace(data, dir=local_folder(data.dir))
+    if data.build:
+        from paceline.data.user_source import check_source
+
+        source = check_source(load_function(data.build)(data), data.build)
+    else:
+        source = retry(lambda: _build_named(data, records))
+    # The names of folders need not be UTF-8, but class names are written as UTF-8.
+    names = (name.encode(errors="backslashreplace").decode() for name in source.classes)
+    return dataclasses.replace(source, classes=tuple(names))
+
+
+def explain_read_error(error: BaseException) -> UserError | None:
+    """Return one line for TensorFlow's error about an example; None for other errors."""
+    explained: UserError | None = _load(EXPLAIN)(error)
+    return explained
+
+
+def _build_named(data: Data, records: Records) -> Source:
+    name = _load(DETECT)(data.dir) if data.source == "auto" else data.source
+    if name not in SOURCES:
+        hint = did_you_mean(name, [*sorted(SOURCES), "auto"])
+        raise UserError(f"there is no data source {name!r}; {hint}")
+    build = _load(SOURCES[name])
+    source: Source = build(data, records) if name == "tfrecord" else build(data)
+    return source
+
+
+def _load(spec: str) -> Any:
+    module, _, function = spec.partition(":")
+    return getattr(importlib.import_module(module), function)

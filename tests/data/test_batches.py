@@ -1,0 +1,145 @@
+"""Batches for training and evaluation: golden digests pin every augmentation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augmented import PLAIN, UNIT, sha256, to_pixels, train_batch
+from helpers import paceline, result_of
+from paceline.data.batches import build_eval_batches, build_train_batches
+from paceline.data.source import in_memory
+from paceline.engines.collective import CollectiveEngine
+from paceline.experiment.experiment import Augmentation, Experiment, Loss
+from paceline.maths.losses import build_targets
+from tiny import EXPERIMENT, build_small_model, build_tiny_core, number
+
+# To renew a golden value after a wanted change of an augmentation (it changes every result of the
+# program: say so in CHANGELOG.md), run this file and copy the digest from the failure.
+GOLDEN_FEATURES = {
+    "crop": (Augmentation(padding=4), "26e351f3d90268b6"),
+    "flip": (Augmentation(flip=True), "ca36930e1f142d63"),
+    "alternating flip": (Augmentation(flip=True, alternate_flip=True), "3b26c9188f6c7a6b"),
+    "crop and flip": (Augmentation(padding=4, flip=True), "2d0cd71e2b827619"),
+    "cutout": (Augmentation(cutout=9), "c7f4f6354000d465"),
+    "mixup": (Augmentation(mixup=0.4), "4b19473a05fa4ed4"),
+    "rand-augment": (Augmentation(rand_augment=2), "d76cdaad35a838a0"),
+    "random erasing": (Augmentation(random_erasing=0.7), "3b034903ab25dfef"),
+}
+
+
+@pytest.mark.parametrize("feature", GOLDEN_FEATURES)
+def test_a_golden_digest_pins_each_augmentation(feature):
+    """Whole numbers only, so that the digest is the same on every kind of CPU."""
+    settings, golden = GOLDEN_FEATURES[feature]
+    batch, _, _ = train_batch(settings, step=12_345, shape=(32, 32, 3), size=50, seed=7)
+    seen = np.round(batch.targets.numpy() * 1e4).astype("<i4") if settings.mixup else batch.images
+    assert sha256(seen if settings.mixup else to_pixels(seen))[:16] == golden
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Augmentation(padding=2, flip=True, cutout=3),
+        Augmentation(saturation=0.4, hue=0.1, rand_augment=2, random_erasing=0.5),
+    ],
+)
+def test_an_example_is_augmented_alike_whatever_replica_prepares_it(settings):
+    by_two = [train_batch(settings, 1, replica)[0].images for replica in (0, 1)]
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), np.uint8)
+    alone = Experiment(augment=settings, scaling=UNIT, global_batch_size=16, replicas=1, seed=5)
+    split = in_memory(images, np.arange(40) % 10)
+    whole = build_train_batches(alone, split, build_targets(alone, 10))(number(1), number(0))
+    np.testing.assert_array_equal(np.concatenate(by_two), whole.images)
+
+
+def test_an_augmentation_leaves_the_choices_of_the_others_alone():
+    plain, _, _ = train_batch(Augmentation(padding=2, flip=True), shape=(16, 16, 3))
+    more, _, _ = train_batch(Augmentation(padding=2, flip=True, cutout=5), shape=(16, 16, 3))
+    kept = more.images.numpy() != 0
+    assert 0.8 < kept.mean() < 1
+    np.testing.assert_array_equal(more.images.numpy()[kept], plain.images.numpy()[kept])
+
+
+def test_label_smoothing_spreads_its_share_over_all_classes():
+    batch, _, _ = train_batch(PLAIN, loss=Loss(label_smoothing=0.2))
+    wanted = np.full((8, 10), 0.02)
+    wanted[np.arange(8), batch.labels.numpy()] += 0.8
+    np.testing.assert_allclose(batch.targets.numpy(), wanted, rtol=1e-6)
+
+
+def test_evaluation_batches_are_scaled_not_augmented_and_padded_with_weight_zero():
+    images = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), np.uint8)
+    experiment = Experiment(
+        augment=Augmentation(padding=4, flip=True, cutout=4, mixup=1.0),
+        scaling=UNIT,
+        loss=Loss(label_smoothing=0.1),
+    )
+    batch_of = build_eval_batches(experiment, in_memory(images, np.arange(7)), 10, 4)
+    first, second, beyond = (batch_of(number(n)) for n in range(3))
+    np.testing.assert_array_equal(to_pixels(first.images), images[:4])
+    np.testing.assert_array_equal(to_pixels(second.images)[:3], images[4:])
+    assert second.images.shape == (4, 8, 6, 3)
+    assert [batch.weights.numpy().tolist() for batch in (first, second, beyond)] == [
+        [1, 1, 1, 1],
+        [1, 1, 1, 0],
+        [0, 0, 0, 0],
+    ]
+    np.testing.assert_array_equal(second.targets.numpy()[:3], np.eye(10)[4:7])
+
+
+ALL = Augmentation(
+    padding=1,
+    flip=True,
+    saturation=0.4,
+    hue=0.1,
+    rand_augment=2,
+    random_erasing=0.5,
+    cutmix=1.0,
+    mixup=0.2,
+)
+
+FLAGS = (
+    *("train", "smoke", "--steps", "4", "--augment.saturation", "0.4", "--augment.hue", "0.1"),
+    *("--augment.rand-augment", "2", "--augment.random-erasing", "0.5", "--augment.cutmix", "1"),
+    *("--augment.mixup", "0.2", "--loss.class-weights", "balanced", "--scaling.mean", "auto"),
+)
+
+
+@pytest.mark.long  # because of the graph of RandAugment
+def test_with_all_augmentations_two_devices_give_the_bits_of_one(mirrored):
+    experiment = replace(EXPERIMENT, augment=ALL, replicas=2, global_batch_size=8)
+    core, digests = build_tiny_core(experiment, build_small_model()), set()
+    for count in (1, 2):
+        engine = CollectiveEngine(core, mirrored(count), side_by_side=1)
+        engine.load(core.initial_state())
+        engine.advance(0, 2)
+        digests.add(engine.state().sha256())
+    assert len(digests) == 1
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert paceline(*FLAGS, "--run-dir", "run", cwd=folder).code == 0
+    return folder / "run"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("--workers", "2"),
+        ("--workers", "3"),
+        ("--workers", "2", "--ps", "2"),
+        ("--on", "ray", "--workers", "2"),
+    ],
+)
+def test_with_all_augmentations_and_class_weights_every_place_gives_the_same_bits(
+    place: tuple[str, ...], alone: Path, tmp_path: Path
+) -> None:
+    ended = paceline(*FLAGS, "--run-dir", "run", *place, cwd=tmp_path, timeout_s=240)
+    assert ended.code == 0, ended.err
+    assert result_of(tmp_path / "run")["state_sha256"] == result_of(alone)["state_sha256"]

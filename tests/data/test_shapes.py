@@ -1,0 +1,57 @@
+"""The built-in data set: the same bytes everywhere, and not trivial."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from paceline.data.build_source import build_source
+from paceline.data.shapes import draw_shapes
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.formats.detect import describe_source
+
+
+def test_shapes_are_the_same_bytes_everywhere():
+    digest = hashlib.sha256()
+    for split in (0, 1):
+        images, labels = draw_shapes(split, 300)
+        digest.update(images.tobytes() + labels.astype("<i4").tobytes())
+    assert digest.hexdigest() == "3c77b02ab0a7e0ac2862caf5606ace3c6c8e46e83b35c489baa0affa5474c181"
+
+
+def test_a_shape_does_not_depend_on_how_many_are_drawn():
+    images, labels = draw_shapes(0, 777)
+    fewer, fewer_labels = draw_shapes(0, 250)
+    np.testing.assert_array_equal(images[:250], fewer)
+    np.testing.assert_array_equal(labels[:250], fewer_labels)
+
+
+def test_no_test_image_is_a_training_image():
+    train, test = ({image.tobytes() for image in draw_shapes(split, 1000)[0]} for split in (0, 1))
+    assert len(train) == len(test) == 1000
+    assert not train & test
+
+
+def test_shapes_have_the_sizes_asked_for_and_even_classes():
+    description = describe_source(
+        build_source(Data(source="shapes", train_size=230, test_size=101))
+    )
+    assert description.per_class["train"] == [23] * 10
+    assert description.per_class["test"] == [11] + [10] * 9
+    with pytest.raises(UserError, match=r"data\.train-size is -1"):
+        build_source(Data(source="shapes", train_size=-1))
+
+
+def test_shapes_cannot_be_told_by_a_linear_model():
+    (images, labels), (unseen, truth) = draw_shapes(0, 4000), draw_shapes(1, 1000)
+
+    def features(images):
+        small = images.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)).reshape(len(images), -1) / 128 - 1
+        return np.concatenate([small, np.ones((len(images), 1))], axis=1)
+
+    known = features(images)
+    weights = np.linalg.solve(
+        known.T @ known + 10 * np.eye(known.shape[1]), known.T @ np.eye(10)[labels]
+    )
+    assert (np.argmax(features(unseen) @ weights, axis=1) == truth).mean() < 0.4

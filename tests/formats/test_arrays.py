@@ -1,0 +1,124 @@
+"""Arrays come back as they were given, and bad ones are refused before anything is written."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paceline.data.build_source import build_source
+from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.formats.arrays import save_arrays
+from paceline.formats.detect import detect
+
+
+def examples(count, shape=(8, 6, 3), classes=3, seed=0):
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (count, *shape), np.uint8), np.arange(count) % classes
+
+
+def read_all(split):
+    raw, labels = split.read(tf.range(split.size, dtype=tf.int64))
+    return raw.numpy(), labels.numpy()
+
+
+def build(source, folder, **options):
+    return build_source(Data(source=source, dir=str(folder), **options))
+
+
+def test_arrays_come_back_as_they_were_given(tmp_path):
+    train, test = examples(20), examples(7, seed=1)
+    save_arrays(tmp_path / "new" / "folder", train, test, ["a", "b", "c"])
+    source = build("arrays", tmp_path / "new" / "folder")
+    assert source.classes == ("a", "b", "c")
+    assert source.image_shape == (8, 6, 3)
+    for split, (images, labels) in ((source.train, train), (source.test, test)):
+        raw, read_labels = read_all(split)
+        np.testing.assert_array_equal(raw, images)
+        np.testing.assert_array_equal(read_labels, labels)
+        assert read_labels.dtype == np.int32
+    assert detect(tmp_path / "new" / "folder") == "arrays"
+    assert [entry.name for entry in (tmp_path / "new").iterdir()] == ["folder"]
+
+
+def test_grey_arrays_get_one_channel_and_classes_get_numbers(tmp_path):
+    save_arrays(tmp_path, examples(5, (8, 6)), examples(5, (8, 6), classes=4))
+    source = build("arrays", tmp_path)
+    assert source.image_shape == (8, 6, 1)
+    assert source.classes == ("0", "1", "2", "3")
+
+
+def test_without_test_arrays_a_tenth_is_held_out(tmp_path):
+    images = np.arange(50, dtype=np.uint8).reshape(50, 1, 1) * np.ones((1, 2, 2), np.uint8)
+    save_arrays(tmp_path, (images, np.repeat(range(5), 10)))
+    source = build("arrays", tmp_path)
+    assert (source.train.size, source.test.size) == (45, 5)
+    seen = np.concatenate(
+        [read_all(source.train)[0][:, 0, 0, 0], read_all(source.test)[0][:, 0, 0, 0]]
+    )
+    assert sorted(seen) == list(range(50))
+
+
+def test_saving_again_replaces_the_arrays_but_nothing_else(tmp_path):
+    folder = tmp_path / "data"
+    save_arrays(folder, examples(20), examples(7))
+    save_arrays(folder, examples(10))
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "train_images.npy",
+        "train_labels.npy",
+    ]
+    (folder / "thesis.txt").write_text("dear to someone")
+    with pytest.raises(UserError, match=r"has 'thesis\.txt'"):
+        save_arrays(folder, examples(10))
+    assert (folder / "thesis.txt").exists()
+
+
+IMAGES, LABELS = examples(4)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "classes", "message"),
+    [
+        ((IMAGES / 255, LABELS), None, None, "float64; give uint8 from 0 to 255"),
+        ((IMAGES[0, 0], LABELS), None, None, r"shape \(6, 3\)"),
+        ((IMAGES[:0], LABELS[:0]), None, None, "one image or more"),
+        ((IMAGES, LABELS[:3]), None, None, "4 train images and 3 train labels"),
+        ((IMAGES, LABELS[:, None]), None, None, r"labels\.reshape\(-1\)"),
+        ((IMAGES, LABELS * 1.0), None, None, "labels are float64"),
+        ((IMAGES, LABELS - 1), None, None, "have a -1; labels count the classes from 0"),
+        ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS), None, "make their shapes alike"),
+        (
+            (IMAGES, LABELS),
+            None,
+            ["a", "b"],
+            "train labels go up to 2, but there are 2 class names",
+        ),
+        ((IMAGES, LABELS), (IMAGES, LABELS + 1), ["a", "b", "c"], "test labels go up to 3"),
+        ((IMAGES, LABELS), None, "abc", "list of one name per class"),
+        (IMAGES, None, None, r"pair \(images, labels\)"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_refused_before_anything_is_written(
+    tmp_path, train, test, classes, message
+):
+    with pytest.raises(UserError, match=message):
+        save_arrays(tmp_path / "data", train, test, classes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_arrays_with_a_bad_file_names_it(tmp_path):
+    with pytest.raises(UserError, match=r"--data\.dir"):
+        build("arrays", "")
+    with pytest.raises(UserError, match="no folder"):
+        build("arrays", tmp_path / "nowhere")
+    save_arrays(tmp_path, examples(20), examples(7))
+    np.save(tmp_path / "test_labels.npy", np.array([{}] * 7), allow_pickle=True)
+    with pytest.raises(UserError, match=r"test_labels\.npy is not a whole \.npy file of numbers"):
+        build("arrays", tmp_path)
+    (tmp_path / "test_labels.npy").unlink()
+    with pytest.raises(UserError, match=r"no test_labels\.npy"):
+        build("arrays", tmp_path)
+    os.truncate(tmp_path / "train_images.npy", 1000)
+    with pytest.raises(UserError, match=r"train_images\.npy is not a whole"):
+        build("arrays", tmp_path)

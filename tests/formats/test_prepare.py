@@ -1,0 +1,128 @@
+"""Encoded images in batches: choices depend on (seed, epoch, index) only."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from encoded_images import SIZE, drawn, encode, evaluated, expected
+from paceline.data.batches import build_eval_batches, build_train_batches
+from paceline.data.source import Split
+from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
+from paceline.formats.encoded.boxes import short_side
+from paceline.maths.losses import build_targets
+from tiny import number
+
+
+def test_large_jpegs_are_made_smaller_without_aliasing():
+    noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
+    picture = Image.fromarray(
+        np.clip(np.asarray(drawn(900, 700)) * 0.8 + noise * 0.2, 0, 255).astype(np.uint8)
+    )
+    found = evaluated(tf.constant([encode(picture), encode(picture, "PNG")])).numpy()
+    side = int(SIZE * 700 / short_side(SIZE) + 0.5)
+    top, left = (700 - side) // 2, (900 - side) // 2
+    smooth = np.asarray(
+        picture.crop((left, top, left + side, top + side)).resize((SIZE, SIZE), Image.BILINEAR),
+        np.float32,
+    )
+    assert np.abs(found - smooth).mean(axis=(1, 2, 3)).max() < 3
+
+
+@pytest.mark.parametrize("bad", [b"", b"not a picture", b"\xff\xd8\xff\xd9"])
+def test_what_is_not_an_image_ends_the_step_with_its_number(bad):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"(?s)example.*101.*is not a whole JPEG"
+    ):
+        evaluated(tf.constant([encode(drawn(9, 9)), bad]))
+
+
+def split_of(count=24):
+    strings = tf.constant([encode(drawn(50 + 3 * k, 90 - 2 * k, k)) for k in range(count)])
+    return Split(count, lambda indices: (tf.gather(strings, indices), tf.cast(indices, tf.int32)))
+
+
+def train_function(split, replicas, crop):
+    """step -> images and labels of the global batch."""
+    experiment = Experiment(
+        data=Data(image_size=SIZE),
+        augment=Augmentation(flip=True, crop=crop),
+        global_batch_size=8,
+        replicas=replicas,
+        seed=5,
+    )
+    batch = build_train_batches(experiment, split, build_targets(experiment, 24))
+
+    @tf.function(autograph=False)
+    def images_and_labels(step):
+        batches = [batch(step, number(replica)) for replica in range(replicas)]
+        return tf.concat([one.images for one in batches], 0), tf.concat(
+            [one.labels for one in batches], 0
+        )
+
+    return lambda step: [tensor.numpy() for tensor in images_and_labels(number(step))]
+
+
+@pytest.mark.parametrize("crop", ["area", "short-side"])
+def test_crops_depend_on_seed_epoch_and_index_only(crop):
+    split = split_of()
+    whole, halves = train_function(split, 1, crop), train_function(split, 2, crop)
+    (images, labels), (same, same_labels) = whole(2), halves(2)
+    assert images.tobytes() == same.tobytes()
+    assert labels.tobytes() == same_labels.tobytes()
+    next_epoch = {
+        label: image for step in (3, 4, 5) for image, label in zip(*whole(step), strict=True)
+    }
+    assert all(
+        np.abs(image - next_epoch[label]).max() > 0.01
+        for image, label in zip(images, labels, strict=True)
+    )
+
+
+def test_a_training_crop_is_a_part_of_its_image_and_half_are_mirrored():
+    ramp = np.zeros((80, 100, 3), np.uint8)
+    ramp[:, :, 0], ramp[:, :, 1] = np.arange(100)[None] * 2, np.arange(80)[:, None] * 3
+    string = encode(Image.fromarray(ramp), subsampling=0, quality=100)
+    split = Split(
+        64,
+        lambda indices: (
+            tf.fill(tf.shape(indices), tf.constant(string)),
+            tf.cast(indices, tf.int32),
+        ),
+    )
+    experiment = Experiment(
+        data=Data(image_size=SIZE),
+        augment=Augmentation(flip=True),
+        scaling=Scaling("mean", (0, 0, 0)),
+        global_batch_size=64,
+        replicas=1,
+    )
+    images = build_train_batches(experiment, split, build_targets(experiment, 64))(
+        number(0), number(0)
+    ).images.numpy()
+    across = images[:, SIZE // 2, -1, 0] - images[:, SIZE // 2, 0, 0]
+    down = images[:, -1, SIZE // 2, 1] - images[:, 0, SIZE // 2, 1]
+    assert down.min() > 0  # never upside down
+    assert 16 < (across < 0).sum() < 48
+    assert len(np.unique(np.round(np.abs(across)))) > 10
+
+
+def test_evaluation_batches_hold_every_encoded_image_once():
+    split = split_of(7)
+    experiment = Experiment(data=Data(image_size=SIZE), scaling=Scaling("mean", (1, 2, 3)))
+    batch = tf.function(build_eval_batches(experiment, split, 24, 5), autograph=False)
+    batches = [batch(number(k)) for k in range(2)]
+    weights = np.concatenate([one.weights for one in batches])
+    labels = np.concatenate([one.labels for one in batches])
+    images = np.concatenate([one.images for one in batches])[weights > 0] + np.array(
+        [1, 2, 3], np.float32
+    )
+    assert labels[weights > 0].tolist() == list(range(7))
+    strings, _ = split.read(tf.range(7))
+    assert (
+        max(
+            np.abs(image - expected(string)).mean()
+            for image, string in zip(images, strings.numpy(), strict=True)
+        )
+        < 2
+    )
