@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gcs_server import google  # noqa: F401
 from helpers import averaged_run, stopped_run, uninterrupted_run
 from s3_server import folder, s3  # noqa: F401
 
@@ -44,7 +45,7 @@ PROGRAMS = (
     *("test_resume", "test_evaluator", "test_memory_recovery", "test_wait_for_tasks", "test_slurm"),
     *("test_speedrun", "test_passing_faults", "test_coming_from", "test_early_stopping"),
 )
-LONGEST = ("test_chaos", "test_ray", "test_storage", "test_engine")
+LONGEST = ("test_chaos", "test_ray", "test_remote_training", "test_engine")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,7 +29,7 @@ def test_the_version_matrix_has_the_versions_that_are_installed_for_tests() -> N
         ("Ray", ["ray"]),
         ("PySpark", ["pyspark"]),
         ("ONNX, ONNX Runtime", ["onnx", "onnxruntime"]),
-        ("s3fs, gcsfs", ["s3fs", "gcsfs"]),
+        ("obstore", ["obstore"]),
         ("MLflow, Weights & Biases", ["mlflow-skinny", "wandb"]),
     ):
         (tested,) = re.findall(rf"^\| {re.escape(name)}[^|]*\| ([^|]*) \|", matrix, re.MULTILINE)

@@ -151,7 +151,7 @@ def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from paceline.storage import keeper
-    from paceline.storage.backends import StorageFault
+    from paceline.storage.remote import StorageFault
 
     enough, beats = threading.Event(), list[int]()
 

@@ -40,14 +40,14 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
-from paceline.storage import layout, lease, retry, transfer
-from paceline.storage.backends import StorageFault, Store
+from paceline.runs.remote_run import RemoteRun, is_checkpoint
+from paceline.storage import lease, remote, retry, transfer
 from paceline.storage.lease import Lease, read_lease
 from paceline.storage.lock import LeaseLost
-from paceline.storage.remote import RemoteRun
+from paceline.storage.remote import StorageFault, Store
 
 WAIT_S = 60.0
-CHANGES = ("pipe_file", "put_file", "rm_file")
+CHANGES = ("put", "swap", "remove")
 
 
 class Crash(BaseException):
@@ -73,23 +73,19 @@ class Gate:
         return self.happened.get(timeout=WAIT_S)
 
 
-class Faulty:
-    """fsspec's object for a storage; if the gate says so, the answer to a change is lost."""
+def gated(name: str) -> Callable[..., Any]:
+    """Return a method of a Store that waits at a gate; the answer to a change may be lost."""
+    method = getattr(Store, name)
 
-    def __init__(self, system: Any, gate: Gate) -> None:
-        self._system, self._gate = system, gate
+    def call(store: GatedStore, *arguments: Any) -> Any:
+        store.gate.arrive()
+        answer = method(store, *arguments)
+        if name in CHANGES and store.gate.loses_answer:
+            store.gate.loses_answer = False
+            raise StorageFault("the answer is lost")
+        return answer
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._system, name)
-        if name not in CHANGES or not self._gate.loses_answer:
-            return method
-
-        def lose(*arguments: Any, **options: Any) -> None:
-            self._gate.loses_answer = False
-            method(*arguments, **options)
-            raise OSError("the answer is lost")
-
-        return lose
+    return call
 
 
 class GatedStore(Store):
@@ -97,16 +93,10 @@ class GatedStore(Store):
 
     def __init__(self, url: str, gate: Gate) -> None:
         super().__init__(url)
-        self._gate = gate
+        self.gate = gate
 
-    @property
-    def system(self) -> Any:
-        self._gate.arrive()
-        return Faulty(super().system, self._gate)
-
-    def files(self) -> Any:
-        self._gate.arrive()
-        return super().files()
+    files, read_stamped, get = gated("files"), gated("read_stamped"), gated("get")
+    put, swap, remove = gated("put"), gated("swap"), gated("remove")
 
 
 class Chief:
@@ -277,13 +267,13 @@ class RemoteLeases(RuleBasedStateMachine):
             assert self.contents.setdefault(key, content) == content, "no key is written twice"
             if name in changed:
                 assert json.loads(content)["epoch"] == now.epoch, f"{name} is of an earlier chief"
-        assert all(map(layout.is_checkpoint, removed))
+        assert all(map(is_checkpoint, removed))
         assert "result.json" not in before.files or not changed, "finished stays finished"
         self._steps_fit(now)
 
     def _steps_fit(self, now: Lease) -> None:
         steps = {name: json.loads(self.contents[key])["step"] for name, key in now.files.items()}
-        saved = [step for name, step in steps.items() if layout.is_checkpoint(name)]
+        saved = [step for name, step in steps.items() if is_checkpoint(name)]
         assert max(saved, default=0) == steps.get("metrics.jsonl", 0), "one step, one publication"
 
     @invariant()
@@ -304,8 +294,8 @@ class RemoteLeases(RuleBasedStateMachine):
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take over without a wait, as if the holder had been stopped for long enough."""
     monkeypatch.setattr(lease, "LOCK_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(transfer, "FIRST_WAIT_S", 0.0)
-    monkeypatch.setattr(transfer, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(remote, "PATIENCE_S", 5.0)
     monkeypatch.setattr(transfer, "PARALLEL", 1)
 
 

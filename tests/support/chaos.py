@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fsspec
+import boto3
 
 sys.path.append(str(Path(__file__).parents[2]))  # for `benchmarks`
 
@@ -220,7 +220,7 @@ def world_of(folder: Path, reference: Reference, places: Iterable[str]) -> Itera
             "AWS_SECRET_ACCESS_KEY": "er",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
-        fsspec.filesystem("s3").mkdir("bucket")
+        boto3.client("s3").create_bucket(Bucket="bucket")
         master, slurm = cache(lambda: start_spark(folder / "spark", stack)), {}
         if "slurm" in places and not NO_SLURM:
             slurm = stack.enter_context(slurm_cluster(folder / "slurm")).environment

@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fsspec
-
 if TYPE_CHECKING:
     from chaos_scene import Scene
 from helpers import Ended, losses_of
-from paceline.storage.layout import PLAIN
+from paceline.runs.remote_run import PLAIN
+from paceline.storage.lease import read_run_lease
+from paceline.storage.remote import Store
 
 KILLED = r"SIGKILL|exit code -9|code 137|lost|no answer|gone|died|ended without|Connection|connect"
 STOPPED = r"stopped or starved|makes no progress|no sign of life|no answer|lost|gone|died"
@@ -103,11 +103,10 @@ def check_objects(scene: Scene) -> None:
     """Check that storage has nothing that no reader needs, after an attempt without a fault."""
     if not scene.proxy:
         return
-    folder = scene.run_dir.removeprefix("s3://")
-    s3 = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
-    lease = json.loads(s3.cat(f"{folder}/lease.json"))
-    there = {key.removeprefix(f"{folder}/") for key in s3.find(folder)} - {"lease.json"}
-    stray = {key for key in there - set(lease["files"].values()) if not PLAIN.match(key)}
+    store = Store(scene.run_dir)
+    there = set(store.files()) - {"lease.json"}
+    named = set(read_run_lease(store).files.values())
+    stray = {key for key in there - named if not PLAIN.match(key)}
     assert not stray, f"objects are left: {sorted(stray)}"
 
 

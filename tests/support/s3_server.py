@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec
+import boto3
 import pytest
 
 from helpers import free_port, wait_until
+from paceline.runs.remote_run import RemoteRun
+from paceline.storage.lease import read_lease
+from paceline.storage.remote import Store
 
 
 @contextmanager
@@ -53,7 +58,7 @@ def s3() -> Iterator[str]:
             "DEFAULT_REGION": "us-east-1",
         }.items():
             patch.setenv(f"AWS_{name}", value)
-        fsspec.filesystem("s3").mkdir("bucket")
+        boto3.client("s3").create_bucket(Bucket="bucket")
         yield url
 
 
@@ -62,3 +67,20 @@ def folder(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the URL of an empty remote folder for one test, with an empty cache."""
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     return f"s3://bucket/{tmp_path.name}-{os.getpid()}"
+
+
+def put_run(local: Path, url: str) -> None:
+    """Upload a local run folder as a chief would."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = RemoteRun(Store(url), Path(scratch))
+        run.lock("", lambda message: None)
+        shutil.copytree(local, scratch, dirs_exist_ok=True)
+        run.publish()
+        run.unlock()
+
+
+def leased_files(url: str) -> dict[str, str]:
+    """Return the files of a run that its lease names: name -> key."""
+    lease = read_lease(Store(url))
+    assert lease is not None
+    return dict(lease.files)

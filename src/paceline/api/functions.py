@@ -20,7 +20,7 @@ from paceline.messages import Message, Predictions
 from paceline.requests import EvaluateRequest, PredictRequest
 from paceline.results.in_worker import in_a_worker
 from paceline.runs.finding import existing_run
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from paceline.results.evaluate import Evaluation

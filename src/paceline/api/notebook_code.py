@@ -22,8 +22,8 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.experiment.user_code import saved_model_digest
-from paceline.storage.backends import cache_folder
 from paceline.storage.files import replacing
+from paceline.storage.locations import cache_folder
 
 PUT_IN_A_FILE = "put it into a file and give 'file.py:function'"
 

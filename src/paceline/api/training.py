@@ -24,7 +24,7 @@ from paceline.job import Job, Place, Run
 from paceline.launch import launch
 from paceline.messages import Block, Message
 from paceline.runs.finding import default_path, existing_run
-from paceline.storage.backends import cache_folder
+from paceline.storage.locations import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Data, Records
 from paceline.experiment.user_code import load_function
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 from paceline.storage.retry import retry
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
     """Return the source that `data.build` or else `data.source` names. A remote folder is copied
     into the cache first."""
     if is_remote(data.dir):
-        from paceline.storage.data_cache import local_folder
+        from paceline.storage.cache import local_folder
 
         data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:

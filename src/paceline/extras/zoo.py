@@ -17,8 +17,9 @@ from pathlib import Path
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import from_json
-from paceline.storage.backends import Store, cache_folder, is_remote
 from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
+from paceline.storage.locations import cache_folder, is_remote
+from paceline.storage.remote import open_to_read
 
 PREFIX = "zoo:"
 ADVICE = "install Paceline again, or make the entry again"
@@ -101,7 +102,7 @@ def fetch_entry(url: str, name: str) -> Path:
     from paceline.runs.checkpoints import file_of
 
     _check_name(name)
-    store = Store(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
+    store = open_to_read(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
     target = cache_folder() / "zoo" / name
 
     def fetch(file: str) -> Path:

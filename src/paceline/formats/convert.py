@@ -25,10 +25,11 @@ from paceline.formats.conversion_plan import Conversion, ConvertSettings, ShardJ
 from paceline.formats.pool import RunJobs, Tick, run_jobs
 from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.shards import LABELS, NOTES, read_notes
-from paceline.storage.backends import Store, cached, is_remote
-from paceline.storage.data_cache import put_folder
+from paceline.storage.cache import put_folder
 from paceline.storage.files import explained, read_json, replacing, write_json
+from paceline.storage.locations import cached, is_remote
 from paceline.storage.lock import FileLock
+from paceline.storage.remote import open_to_write
 
 WORK, REJECTED = ".conversion", "rejected.jsonl"
 
@@ -63,7 +64,7 @@ def _convert_remote(
 ) -> dict[str, Any]:
     """Convert into the cache and copy the result to `url`, dataset.json last."""
     here = cached("converted", url)
-    if not here.exists() and Store(url).files():
+    if not here.exists() and open_to_write(url).files():
         raise UserError(f"{url} is not empty; give a new folder")
     summary = convert(src, here, settings, run, console)
     put_folder(here, url, NOTES)

@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 
-from paceline.storage.backends import cache_folder
 from paceline.storage.files import replacing
+from paceline.storage.locations import cache_folder
 
 KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-fPIC")
 OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")

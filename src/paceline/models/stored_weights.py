@@ -12,7 +12,7 @@ from paceline.experiment.application_names import parse_application
 from paceline.models.applications import application_weights
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.models.variable_names import relative_names
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 
 def read_application(spec: str) -> dict[str, np.ndarray]:

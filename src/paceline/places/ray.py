@@ -30,7 +30,7 @@ from paceline.places.supervise.open_place import OpenPlace
 from paceline.places.supervise.process import LocalWorker
 from paceline.requests import RelayRequest
 from paceline.runs.folder import DRIVER_FILE, RunFolder
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 METHODS = ("gradients", "weights")
 

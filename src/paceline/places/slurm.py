@@ -21,7 +21,7 @@ from paceline.job import Job
 from paceline.messages import Message, Send, Start, Warn
 from paceline.places.platform_task import PlatformTask, build_cluster, number
 from paceline.runs.folder import RunFolder
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 FIRST_PORT = 10_000
 """Below the ports that Linux gives to outgoing connections (from 32,768)."""

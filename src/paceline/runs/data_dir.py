@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 
 def whole_path(folder: str) -> str:

@@ -22,7 +22,6 @@ from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State, StateLayout
 from paceline.runs.drawing import Image, draw_confusion, draw_grid, png
 from paceline.storage.files import explained
-from paceline.storage.layout import last_event_number
 
 if TYPE_CHECKING:
     from paceline.chief import ChiefRun
@@ -137,7 +136,9 @@ class TensorBoard:
         # clocks of two hosts may disagree which file is the later one. The chief's is the number of
         # its lease, so that two chiefs never write the same file.
         names = (path.name for path in self._folder.glob("events.out.tfevents.*"))
-        number = max(self._number, last_event_number(f"events/{name}" for name in names) + 1)
+        found = (re.fullmatch(r"events\.out\.tfevents\.(\d+)", name) for name in names)
+        last = max((int(match[1]) for match in found if match), default=0)
+        number = max(self._number, last + 1)
         return RecordWriter(open(self._folder / f"events.out.tfevents.{number:010d}", "xb"))
 
     def _first_events(self) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Experiment
 from paceline.extras.zoo import PREFIX, zoo_folder
 from paceline.runs.folder import RunFolder
-from paceline.storage.backends import Store, is_remote
+from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import to_log
 from paceline.storage.lease import LEASE
-from paceline.storage.remote import RemoteRun
-from paceline.storage.transfer import retry_storage
+from paceline.storage.locations import is_remote
+from paceline.storage.remote import Store, retry_storage
 
 
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
@@ -32,8 +32,7 @@ def all_runs(root: str | Path = "runs") -> list[RunFolder]:
     if is_remote(root):
         listed = retry_storage(Store(str(root)).files, to_log)
         files = [name.split("/") for name in listed]
-        signs = ("config.json", LEASE)
-        names = {parts[0] for parts in files if len(parts) == 2 and parts[1] in signs}
+        names = {parts[0] for parts in files if len(parts) == 2 and parts[1] == LEASE}
         urls = [f"{str(root).rstrip('/')}/{name}" for name in sorted(names)]
         return [run for run in (_copy(url, checkpoints=False) for url in urls) if run.exists()]
     return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]

@@ -32,12 +32,12 @@ from paceline.runs.comparison import (
 )
 from paceline.runs.data_dir import find_data, whole_path
 from paceline.runs.records import Predictions, Records
-from paceline.storage.backends import Store, cached, is_remote
+from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
-from paceline.storage.keeper import Keeper
-from paceline.storage.layout import last_event_number
+from paceline.storage.lease import REQUEST_S
+from paceline.storage.locations import cached, is_remote
 from paceline.storage.lock import FileLock, LeaseLost, epoch_of, is_alone, is_still_at, lock_file
-from paceline.storage.remote import RemoteRun
+from paceline.storage.remote import OBJECT_STORES, Store, protocol_of
 from paceline.versions import library_versions, machine
 
 FORMAT = 1
@@ -63,7 +63,6 @@ class RunFolder:
         self.where = str(path).rstrip("/") if remote else str(Path(path))
         self.path = (local or cached("runs", self.where)) if remote else Path(path)
         self._remote = _both_sides(self.where, self.path) if remote else None
-        self._keeper: Keeper | None = None
         facts = {"token": self._remote.token} if self._remote else {}
         self._lock = FileLock(self.path / "lock", f"training in {self.where}", **facts)
         self._config = self.path / "config.json"
@@ -89,19 +88,14 @@ class RunFolder:
         If the folder is remote, this then fetches everything but its checkpoints.
         """
         self.make()
-        events = (f"events/{path.name}" for path in self.events.glob("*"))
-        earlier = self._lock.acquire(wait_s, last_event_number(events))
+        earlier = self._lock.acquire(wait_s)
         if self._remote:
             self._remote.lock(str(earlier.get("token", "")), send)
-            self._keeper = Keeper(self._remote, send)
-            self._keeper.start()
+            self._remote.keep_alive()
             self._remote.pull()
 
     def unlock(self) -> None:
         """Let other processes in. A remote folder stays locked for a minute without this."""
-        if self._keeper:
-            self._keeper.stop()
-            self._keeper = None
         if self._remote:
             self._remote.unlock()
         self._lock.release()
@@ -297,4 +291,9 @@ class RunFolder:
 
 
 def _both_sides(url: str, local: Path) -> RemoteRun:
-    return RemoteRun(Store(url), local, Store(url, own_connection=True))
+    if protocol_of(url) not in OBJECT_STORES:
+        raise UserError(
+            f"a run folder cannot be at {url}; give a path, or a URL that begins with s3:// or "
+            "gs://"
+        )
+    return RemoteRun(Store(url), local, Store(url, REQUEST_S))

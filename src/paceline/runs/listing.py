@@ -19,9 +19,9 @@ from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import RECIPES
 from paceline.runs.finding import all_runs, default_path
 from paceline.runs.folder import RunFolder
-from paceline.storage import layout
-from paceline.storage.backends import is_remote
+from paceline.runs.remote_run import stat_of
 from paceline.storage.files import explained
+from paceline.storage.locations import is_remote
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _summary(run: RunFolder) -> RunSummary:
 def _last_change(folder: Path) -> float:
     """Return the time of the newest file, in seconds since 1970."""
     with explained("read", folder):
-        found = (layout.stat(path) for path in folder.iterdir())  # some vanish: a training writes
+        found = (stat_of(path) for path in folder.iterdir())  # some vanish: a training writes
         return max((stat[1] / 1e9 for stat in found if stat), default=0.0)
 
 

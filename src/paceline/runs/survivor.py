@@ -19,8 +19,8 @@ from paceline.messages import Held, Kept, Piece, Send
 from paceline.runs.actions import check_finite
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.folder import RunFolder
-from paceline.storage.backends import is_remote
 from paceline.storage.files import to_log
+from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core

@@ -1,9 +1,9 @@
 """The lease of a remote run folder: who may write, and which objects are the files of the run.
 
-Both are one small object, `lease.json`, that is only ever replaced by a conditional write. Its
-epoch number grows by one with each holder. A holder that was taken over has an old version in
-hand: storage refuses its next write, whatever it does and whenever it wakes up. The holder makes
-new files visible by the same write (`publish`), so it cannot damage what its successor wrote.
+Both are in one small object, `lease.json`, which is replaced only by conditional writes. Its epoch
+number grows by one with each holder. A holder that was taken over has an old version in hand:
+storage refuses its next write, whatever it does and whenever it wakes up. The holder makes new
+files visible with the same write (`publish`), so it cannot damage what its successor wrote.
 
 Nobody compares clocks: a process that finds a lease watches whether its holder writes it again.
 """
@@ -21,24 +21,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.storage.backends import StorageError, Store
-from paceline.storage.conditional import Stamped, is_atomic, read_stamped, swap
 from paceline.storage.files import to_log
 from paceline.storage.lock import LeaseLost, name_of, own_facts, parse_holder, refusal
+from paceline.storage.remote import Stamped, StorageError, Store
 
 LEASE = "lease.json"
-OLD_LOCK = "lock"
-"""The lock object of versions without leases."""
 FORMAT = 1
 LOCK_TIMEOUT_S = float(os.environ.get("PACELINE_LOCK_TIMEOUT_S") or 60.0)
 """After this time without a sign of life, a lease is taken over."""
 BEAT_EVERY_S = LOCK_TIMEOUT_S / 6
 """How often the holder must call `beat`."""
+REQUEST_S = LOCK_TIMEOUT_S / 4
+"""Longest request for a lease: after a lost one there is time for another."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The content of lease.json. `files` has the key of the object of each file of the run."""
+    """The content of lease.json. `files` maps each file of the run to the key of its object."""
 
     epoch: int
     holder: Mapping[str, Any]
@@ -79,10 +78,21 @@ def read_lease(store: Store) -> Lease | None:
     return None if content is None else parse_lease(content, store.url)
 
 
+def read_run_lease(store: Store) -> Lease:
+    """Return the lease of a run folder; a new folder has one without files.
+
+    Raises UserError if a folder without a lease contains anything.
+    """
+    lease = read_lease(store)
+    if lease is None:
+        _check_empty(store)
+    return lease or Lease(0, {})
+
+
 class Holder:
     """This process as a holder of the lease. Building one touches no network.
 
-    `store` should have a connection of its own: a beat must not wait for an upload.
+    `store` should have its own connections: a beat must not wait for an upload.
     """
 
     def __init__(self, store: Store, use: str) -> None:
@@ -90,7 +100,7 @@ class Holder:
         self._store = store
         self._use = use
         self._lease: Lease | None = None
-        self._stamp = ""
+        self._version: Mapping[str, str] = {}
         self._lost: LeaseLost | None = None
         self._changing = threading.Lock()
 
@@ -103,39 +113,28 @@ class Holder:
         """Return the files of the run as this holder published them last: name -> key."""
         return dict(self._lease.files) if self._lease else {}
 
-    def acquire(
-        self,
-        earlier: str,
-        warn: Callable[[str], None],
-        adopt: Callable[[], tuple[int, dict[str, str]]],
-    ) -> None:
-        """Take the lease, or raise UserError if its holder is alive.
+    def acquire(self, earlier: str, warn: Callable[[str], None]) -> None:
+        """Take the lease, or raise UserError if its holder is alive or the folder is not a run's.
 
         `earlier` is the token of the last holder on this machine, which is known to have ended: if
-        it still holds the lease, there is no need to wait. `adopt` returns the epoch to begin
-        after and the files of a folder without a lease.
+        it still holds the lease, there is no need to wait.
         """
         facts = own_facts() | {"token": self.token}
-        ended = {earlier, self.token} - {""}
         while True:
-            found = read_stamped(self._store, LEASE)
+            found = self._store.read_stamped(LEASE)
             if found is None:
-                if old := self._store.read(OLD_LOCK):
-                    self._watch(OLD_LOCK, old, ended, warn)
-                epoch, files = adopt()
-                wanted = Lease(epoch + 1, facts, files=files)
+                _check_empty(self._store)
+                wanted = Lease(1, facts)
             else:
                 lease = parse_lease(found.content, self._store.url)
-                if lease.held:
-                    self._watch(LEASE, found.content, ended, warn)
+                if lease.held and lease.token not in (earlier, self.token):
+                    self._watch(lease, warn)
                 wanted = Lease(lease.epoch + 1, facts, files=lease.files)
             # Refused if the lease has changed since it was read; then it is read again.
-            if stamp := swap(self._store, LEASE, wanted.to_bytes(), found and found.stamp):
-                self._lease, self._stamp = wanted, stamp
-                break
-        if not is_atomic(self._store):
-            time.sleep(1.0)  # if two processes take over at once, the later one holds the lease
-            self.beat()
+            version = self._store.swap(LEASE, wanted.to_bytes(), found.version if found else None)
+            if version is not None:
+                self._lease, self._version = wanted, version
+                return
 
     def beat(self) -> None:
         """Show that the holder is alive; raise LeaseLost if another process has taken over."""
@@ -165,62 +164,63 @@ class Holder:
             assert self._lease is not None, "the lease is not held"
             wanted = dataclasses.replace(self._lease, beat=self._lease.beat + 1, **changes)
             content = wanted.to_bytes()
-            while not (stamp := swap(self._store, LEASE, content, self._stamp)):
+            while (version := self._store.swap(LEASE, content, self._version)) is None:
                 found = self._own_version()
-                self._stamp = found.stamp
+                self._version = found.version
                 if found.content == content:  # the answer to a write that succeeded was lost
-                    stamp = found.stamp
+                    version = found.version
                     break
-            self._lease, self._stamp = wanted, stamp
+            self._lease, self._version = wanted, version
 
     def _own_version(self) -> Stamped:
         """Return the lease as an earlier try of this holder left it, or raise LeaseLost."""
-        found = read_stamped(self._store, LEASE)
+        found = self._store.read_stamped(LEASE)
         lease = parse_lease(found.content, self._store.url) if found else None
         if found and lease and lease.token == self.token:
             return found
-        assert self._lease is not None
-        self._lost = lost(dict(lease.holder) if lease else {}, self._store.url, self._lease.epoch)
+        who = f"{name_of(lease.holder)} has taken over" if lease else "somebody has removed"
+        self._lost = LeaseLost(
+            f"{who} {self._store.url}, because this run (lease {self.epoch}) showed no sign of "
+            f"life for {LOCK_TIMEOUT_S:.0f} s; it ends here, and everything up to its last "
+            "checkpoint is saved"
+        )
         raise self._lost
 
-    def _watch(self, name: str, first: bytes, ended: set[str], warn: Callable[[str], None]) -> None:
-        """Wait until a lease or an old lock, now `first`, is known to be left behind.
+    def _watch(self, lease: Lease, warn: Callable[[str], None]) -> None:
+        """Wait until a lease is known to be left behind.
 
         Raises UserError if it changes: its holder is alive.
         """
-        holder = _holder_of(first)
-        if str(holder.get("token")) in ended:
-            return
         warn(
-            f"{self._store.url} is locked by {name_of(holder)}; the lock is taken over if that "
-            f"process shows no sign of life for {LOCK_TIMEOUT_S:.0f} s"
+            f"{self._store.url} is locked by {name_of(lease.holder)}; the lock is taken over if "
+            f"that process shows no sign of life for {LOCK_TIMEOUT_S:.0f} s"
         )
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while time.monotonic() < deadline:
             time.sleep(min(1.0, LOCK_TIMEOUT_S / 12))
-            content = self._store.read(name)
-            if not _holder_of(content):
+            now = read_lease(self._store)
+            if now is None or not now.held:
                 return
-            if content != first:
-                raise refusal(_holder_of(content), self._use)
-        warn(f"{name_of(holder)} shows no sign of life: its lock is taken over")
+            if now != lease:
+                raise refusal(now.holder, self._use)
+        warn(f"{name_of(lease.holder)} shows no sign of life: its lock is taken over")
 
 
-def lost(holder: dict[str, Any], where: str, epoch: int) -> LeaseLost:
-    """Return the error of a holder that was taken over."""
-    return LeaseLost(
-        f"{name_of(holder)} has taken over {where}, because this run (lease {epoch}) showed no "
-        f"sign of life for {LOCK_TIMEOUT_S:.0f} s; it ends here, and everything up to its last "
-        "checkpoint is saved"
-    )
-
-
-def _holder_of(content: bytes | None) -> dict[str, Any]:
-    """Return who holds a lease or an old lock; empty if nobody does."""
-    facts = parse_holder(content)
-    if "holder" not in facts:
-        return facts
-    return dict(facts["holder"]) if facts.get("held") and facts["holder"] else {}
+def _check_empty(store: Store) -> None:
+    """Raise UserError if a folder without a lease contains anything."""
+    names = list(store.files())
+    if LEASE in names:  # another process has just made it
+        return
+    if any(name.startswith("attempts/") for name in names):
+        raise UserError(
+            f"{store.url} has lost its {LEASE}, which names its files; restore it from a copy, or "
+            "use another folder"
+        )
+    if names:
+        raise UserError(
+            f"{store.url} is not a run folder: it has {names[0]} but no {LEASE}; use a new or "
+            "empty --run-dir"
+        )
 
 
 def _escapes(name: str) -> bool:

@@ -13,6 +13,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ class FileLock:
         self._facts = {"token": uuid.uuid4().hex} | facts
         self._handle: int | None = None
 
-    def acquire(self, wait_s: float = 0.0, after: int = 0) -> dict[str, Any]:
+    def acquire(self, wait_s: float = 0.0) -> dict[str, Any]:
         """Keep other processes out until `release`; return what the previous holder wrote.
 
-        The epoch is one above the previous holder's, and above `after`. Raises UserError if another
+        The epoch is one above the previous holder's. Raises UserError if another
         process still holds the lock after `wait_s`.
         """
         with explained("lock", self.path):
@@ -50,7 +51,7 @@ class FileLock:
             if handle is None:
                 raise refusal(self.holder(), self._use)
             earlier = self.holder()
-            self.epoch = max(after, epoch_of(earlier)) + 1
+            self.epoch = epoch_of(earlier) + 1
             content = json.dumps(own_facts() | self._facts | {"epoch": self.epoch}).encode()
             # In one write, over the old content: a crash does not lose the number.
             os.pwrite(handle, content.ljust(os.fstat(handle).st_size), 0)
@@ -156,19 +157,19 @@ def parse_holder(content: bytes | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def name_of(holder: dict[str, Any]) -> str:
+def name_of(holder: Mapping[str, Any]) -> str:
     """Return a holder's process and host in words."""
     return f"pid {holder.get('pid', 'unknown')} on host {holder.get('host', 'unknown')}"
 
 
-def refusal(holder: dict[str, Any], use: str) -> UserError:
+def refusal(holder: Mapping[str, Any], use: str) -> UserError:
     """Return the error for a process that finds the lock taken."""
     return UserError(
         f"another process ({name_of(holder)}) is {use}; wait until it ends, or stop it"
     )
 
 
-def epoch_of(holder: dict[str, Any]) -> int:
+def epoch_of(holder: Mapping[str, Any]) -> int:
     """Return the number of a holder's lease; 0 if it has none."""
     epoch = holder.get("epoch", 0)
     return epoch if isinstance(epoch, int) else 0

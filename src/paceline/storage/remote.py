@@ -1,229 +1,309 @@
-"""A run folder on remote storage: the local side, which all other code uses, and the remote side.
+"""A folder on remote storage: list it, read and write its files, replace one conditionally.
 
-The process that trains holds the lease (`lease`), fetches the remote side, and uploads what changes
-(`layout` has the names). A file is uploaded under a key that was never used before, and becomes
-visible when the lease names it, together with all files that belong to it. So training can resume
-from the remote side at any moment, and a process that was taken over changes nothing that its
-successor sees. The local side is scratch: it is removed before a `pull` and after a clean end.
+obstore reads and writes S3 and Google Cloud Storage, where an object appears with its last byte.
+Data sets can also be read from other storage through fsspec (`ReadOnlyFolder`). Both libraries are
+imported only if they are needed. Many files at once belong to `transfer`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection
-from functools import partial
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from paceline.errors import UserError
-from paceline.messages import Send, Transfer, Warn
-from paceline.storage import layout
-from paceline.storage.backends import StorageError, StorageFault, Store
-from paceline.storage.conditional import is_atomic
-from paceline.storage.files import to_log
-from paceline.storage.layout import Entry
-from paceline.storage.lease import Holder
-from paceline.storage.transfer import fetch_files, retry_storage
+from paceline.errors import PassingFault, UserError
+from paceline.storage.files import replacing_path
+from paceline.storage.retry import growing_pauses, retry
 
-READS = 5
-"""How often a run that changes while it is read is read again."""
+T = TypeVar("T")
+
+OBJECT_STORES = ("s3", "s3a", "gs")
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs"}
+"""Which extra to install for a protocol."""
+PATIENCE_S = float(os.environ.get("PACELINE_STORAGE_PATIENCE_S") or 60.0)
+"""How long passing faults of storage are tried again."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+REQUEST_S = 3600.0
+"""Longest request, such as the upload of one piece or the download of one file."""
+SILENCE_S = 60.0
+"""Longest wait for the next bytes of an answer."""
+PARTS = 4
+"""How many parts of a large file are uploaded at the same time."""
+STAMPS = ("etag", "ETag", "mtime", "modification_time", "updated", "LastModified")
+"""fsspec's file systems have different words for when or how a file changed."""
+TRANSIENT = (408, 409, 429)
+"""HTTP answers of the 4xx range that may not come again."""
 
 
-class RemoteRun:
-    """Both sides of a remote run folder. Building one touches neither disk nor network.
+class StorageError(UserError):
+    """Storage refused, and will again until someone corrects the cause."""
 
-    `lease_store` leads to the same folder by another connection.
+
+class StorageFault(StorageError, PassingFault):
+    """Storage failed, and may not the next time."""
+
+
+class File(NamedTuple):
+    """A remote file; `stamp` changes when its content does."""
+
+    size: int
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """The content of a file, and the version that a conditional write can ask for."""
+
+    content: bytes
+    version: Mapping[str, str]
+
+
+class Store:
+    """A folder on S3 or on Google Cloud Storage.
+
+    Names in it are relative and may have slashes. Each Store has its own connections, and no
+    request takes longer than `request_s`. Building one touches neither disk nor network.
     """
 
-    def __init__(self, store: Store, local: Path, lease_store: Store | None = None) -> None:
-        self._store = store
-        self._local = local
-        self._lease = Holder(lease_store or store, f"training in {store.url}")
-        self._seen: dict[str, Entry] = {}  # what was fetched
-        self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of the local file
-        self._unpublished: dict[str, str] = {}  # uploaded, but not in the lease yet: name -> key
-        self._unused: set[str] = set()  # keys that no lease will ever name
-        self._own: set[str] = set()  # what `add` uploaded
-        self._num_uploads = 0
-        self._uploading = threading.Lock()
-        self._send: Send = lambda message: None
+    def __init__(self, url: str, request_s: float = REQUEST_S) -> None:
+        self.url = url.rstrip("/")
+        self._request_s = request_s
 
-    @property
-    def token(self) -> str:
-        """Return what distinguishes this holder of the lease from others."""
-        return self._lease.token
+    @cached_property
+    def _objects(self) -> Any:
+        with _explained("open", self.url):
+            from obstore.store import from_url
 
-    @property
-    def epoch(self) -> int:
-        """Return the number of the lease, 0 if it is not held."""
-        return self._lease.epoch
+            # Faults are tried again by `retry_storage`, which tells the user.
+            options: dict[str, Any] = {"retry_config": {"max_retries": 0}}
+            options["client_options"] = self._limits()
+            if protocol_of(self.url) != "gs":
+                options |= _s3_options()
+            return from_url(self.url, **options)
 
-    @property
-    def url(self) -> str:
-        return self._store.url
+    def _limits(self) -> dict[str, Any]:
+        silence_s = min(SILENCE_S, self._request_s)
+        # An endpoint without TLS is used only if the user gives one.
+        return {
+            "timeout": f"{self._request_s:.0f}s",
+            "read_timeout": f"{silence_s:.0f}s",
+            "allow_http": True,
+        }
 
-    def lock(self, earlier: str, send: Send) -> None:
-        """Keep others out, on any host, until `unlock`; see `lease.Holder.acquire`."""
-        self._send = send
-        if not is_atomic(self._store):
-            self._warn(
-                f"{self.url} cannot write conditionally: if two commands take over a run within "
-                "one second, or one wakes up while it writes, both may write"
-            )
-        acquire = partial(self._lease.acquire, earlier, self._warn, self._adopt)
-        retry_storage(acquire, self._warn)
+    def files(self) -> dict[str, File]:
+        """Return all files by name, also in subfolders; empty if there is no such folder.
 
-    def unlock(self) -> None:
-        """Let others in, and leave nothing but logs on this machine."""
-        if self._lease.epoch:
-            self._lease.release()
-            layout.empty(self._local)
+        Empty files are left out: tools that show a bucket as folders make one for each folder, and
+        obstore does not tell `train/` from `train`.
+        """
+        with _explained("list", self.url):
+            listed = [entry for batch in self._objects.list() for entry in batch if entry["size"]]
+        return {
+            entry["path"]: File(entry["size"], entry["e_tag"])
+            for entry in sorted(listed, key=lambda entry: str(entry["path"]))
+        }
 
-    def beat(self) -> None:
-        """Show that this process is alive, also while an upload is under way."""
-        if self._uploading.locked():  # storage ends what takes too long: not a stall
-            self._report(f"uploading to {self.url}")
-        self._lease.beat()
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if there is none."""
+        found = self.read_stamped(name)
+        return found.content if found else None
 
-    def check(self) -> None:
-        """Raise LeaseLost if another process is known to have taken over."""
-        self._lease.check()
+    def read_stamped(self, name: str) -> Stamped | None:
+        """Return the content of a small file with its version; None if there is none."""
+        with _explained("read", f"{self.url}/{name}"):
+            try:
+                found = self._objects.get(name)
+                return Stamped(bytes(found.bytes()), _version(found.meta))
+            except FileNotFoundError:
+                return None
 
-    def pull(self) -> None:
-        """Make the local side equal to the remote one, but for checkpoints (`pull_checkpoints`)."""
-        layout.empty(self._local)
-        self._seen, self._uploaded = {}, {}
-        self._bring(lambda name: not layout.is_checkpoint(name))
+    def get(
+        self, name: str, target: Path, advance: Callable[[int], None] = lambda size: None
+    ) -> bool:
+        """Copy a file to `target`, complete or not at all; return False if it does not exist.
 
-    def pull_checkpoints(self) -> None:
-        """Fetch all checkpoints: only here it can be seen which are whole, and which is best."""
-        self._bring(layout.is_checkpoint)
+        `advance` is called with the size of every piece.
+        """
+        with _explained("fetch", f"{self.url}/{name}"):
+            try:
+                found = self._objects.get(name)
+            except FileNotFoundError:
+                return False
+            with replacing_path(target) as new, open(new, "wb") as file:
+                for piece in found.stream():
+                    file.write(piece)
+                    advance(len(piece))
+        return True
 
-    def refresh(self) -> None:
-        """Fetch what others have uploaded since, and drop the checkpoints that they pruned."""
-        there = self._bring(lambda name: True)
-        for name in layout.local_files(self._local):
-            if layout.is_checkpoint(name) and name not in there:
-                (self._local / name).unlink(missing_ok=True)
+    def put(self, name: str, content: Path | bytes) -> None:
+        """Write a file, from a local one or from bytes; readers see the old or the new one."""
+        with _explained("put", f"{self.url}/{name}"):
+            self._objects.put(name, content, max_concurrency=PARTS)
 
-    def add(self, names: list[str]) -> None:
-        """Upload files that nobody else writes. `refresh` does not fetch them again."""
-        self._own |= set(names)
-        self._upload(names)
+    def swap(
+        self, name: str, content: bytes, version: Mapping[str, str] | None
+    ) -> Mapping[str, str] | None:
+        """Write a small file if it still has this version (None: if there is none).
 
-    def publish(self) -> None:
-        """Upload what has changed. After this, a run that resumes elsewhere finds it."""
-        with self._uploading:
-            self._lease.check()
-            names = layout.local_files(self._local)
-            self._upload(sorted(names, key=layout.order))
-            pruned = {
-                name
-                for name in self._lease.files
-                if layout.is_checkpoint(name) and name in self._uploaded and name not in names
-            }
-            self._make_visible(pruned)
+        Returns its new version, or None if the file has changed. Storage compares and writes in one
+        step. After an error it is not known whether the file was written.
+        """
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-    def publish_in_background(self) -> None:
-        """Upload what readers want to see between two checkpoints: metrics, events, logs."""
-        with self._uploading:
-            self._lease.check()
-            self._upload([n for n in layout.local_files(self._local) if layout.order(n)[0] == 1])
-            self._make_visible(())
+        mode = "create" if version is None else dict(version)
+        with _explained("put", f"{self.url}/{name}"):
+            try:
+                put = self._objects.put(name, content, mode=mode, use_multipart=False)
+                return _version(put)
+            except (AlreadyExistsError, PreconditionError):
+                return None
 
-    def _make_visible(self, removed: Collection[str]) -> None:
-        """Name what was uploaded in the lease, without `removed`; then delete what it replaced."""
-        before = self._lease.files
-        files = {name: key for name, key in before.items() if name not in removed}
-        files |= self._unpublished
-        if files != before:
-            retry_storage(partial(self._lease.publish, files), self._warn)
-            self._unpublished = {}
-            self._unused |= set(before.values()) - set(files.values())
-        self._delete_unused()
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        with _explained("remove", f"{self.url}/{name}"), suppress(FileNotFoundError):
+            self._objects.delete(name)
 
-    def _delete_unused(self) -> None:
-        """Delete what no reader needs. What storage refuses to delete is left for the next time."""
-        try:
-            for key in list(self._unused):
-                self._store.remove(key)
-                self._unused.discard(key)
-        except StorageError as error:
-            to_log(error)
 
-    def _adopt(self) -> tuple[int, dict[str, str]]:
-        """Return what a folder without a lease has: its last event file, and its files."""
-        view = layout.view_of(self._store, None)
-        others = [name for name in view if not layout.is_log(name)]
-        if others and "config.json" not in view:
+class ReadOnlyFolder:
+    """A folder on any storage that fsspec supports, such as hdfs://. Building one touches nothing.
+
+    It has the methods of `Store` that a copy of a data set needs.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        with _explained("open", self.url):
+            import fsspec
+
+            system, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+        return system, root.rstrip("/")
+
+    def files(self) -> dict[str, File]:
+        """Return all files by name, also in subfolders."""
+        with _explained("list", self.url):
+            system, root = self._opened
+            listed = sorted(system.find(root, detail=True).items())
+        files = {}
+        for path, facts in listed:
+            name = path[len(root) + 1 :]
+            if {"", ".", ".."} & set(name.split("/")):
+                raise UserError(
+                    f"{self.url} contains the file {name!r}, which a folder cannot contain; give "
+                    "the URL of a folder"
+                )
+            stamps = (str(facts[key]) for key in STAMPS if facts.get(key))
+            files[name] = File(int(facts["size"]), next(stamps, ""))
+        return files
+
+    def get(
+        self, name: str, target: Path, advance: Callable[[int], None] = lambda size: None
+    ) -> bool:
+        """Copy a file as `Store.get` does."""
+        with _explained("fetch", f"{self.url}/{name}"):
+            system, root = self._opened
+            try:
+                with replacing_path(target) as new:
+                    system.get_file(f"{root}/{name}", str(new))
+                    advance(new.stat().st_size)
+            except FileNotFoundError:
+                return False
+        return True
+
+
+def open_to_read(url: str) -> Store | ReadOnlyFolder:
+    """Return a folder whose files can be listed and copied."""
+    return Store(url) if protocol_of(url) in OBJECT_STORES else ReadOnlyFolder(url)
+
+
+def open_to_write(url: str) -> Store:
+    """Return a folder that can be written; raise UserError if its protocol does not allow it."""
+    if protocol_of(url) not in OBJECT_STORES:
+        raise UserError(
+            f"{url} cannot be written; give a path, or a URL that begins with s3:// or gs://"
+        )
+    return Store(url)
+
+
+def protocol_of(url: str) -> str:
+    """Return `s3` for s3://bucket/folder."""
+    return url.partition("://")[0]
+
+
+def retry_storage(action: Callable[[], T], warn: Callable[[str], None] = lambda text: None) -> T:
+    """Return the result of `action`; while storage fails, try again for `PATIENCE_S`."""
+    pauses_s = growing_pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S)
+    return retry(action, pauses_s, lambda error: isinstance(error, StorageFault), warn)
+
+
+def _s3_options() -> dict[str, Any]:
+    """Return the credentials, the region and the endpoint that AWS's own tools would use."""
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
+        options: dict[str, Any] = {"credential_provider": Boto3CredentialProvider()}
+    except ValueError as error:
+        raise UserError(
+            "there are no credentials for s3://; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or AWS_PROFILE"
+        ) from error
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
+        options["endpoint"] = endpoint
+    return options
+
+
+def _version(facts: Any) -> dict[str, str]:
+    return {name: facts[name] for name in ("e_tag", "version") if facts[name] is not None}
+
+
+@contextmanager
+def _explained(doing: str, url: str) -> Iterator[None]:
+    """Turn any exception into a UserError of one line: every kind of storage has its own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        protocol = protocol_of(url)
+        if isinstance(error, ImportError) and (extra := EXTRAS.get(protocol)):
             raise UserError(
-                f"{self.url} is not a run folder: it has {others[0]} but no config.json; "
-                "use a new or empty --run-dir"
-            )
-        files = {name: entry.key for name, entry in view.items() if not layout.is_plain(name)}
-        return layout.last_event_number(view), files
+                f"{url} needs a library that is not installed; install the extra {extra}: "
+                f"pip install 'paceline[{extra}]'"
+            ) from error
+        reason = _reason(error)
+        if isinstance(error, ValueError) and "not known" in reason:
+            known = "://, ".join(EXTRAS)
+            raise UserError(
+                f"{url}: the protocol {protocol} is not known; use {known}://"
+            ) from error
+        advice = _advice(error)
+        kind = StorageError if advice else StorageFault
+        raise kind(f"cannot {doing} {url}: {reason}{advice}") from error
 
-    def _bring(self, wanted: Callable[[str], bool]) -> dict[str, Entry]:
-        """Fetch what is wanted and new; return all files of the run as they were at one moment."""
-        for _ in range(READS):
-            there = retry_storage(self._view, self._report)
-            missing = {
-                name: entry
-                for name, entry in there.items()
-                if wanted(name) and not layout.is_log(name)
-                if self._seen.get(name) != entry and name not in self._own
-            }
-            if self._fetch(missing):
-                return there
-        raise StorageFault(f"cannot read {self.url}: it changes faster than it can be read")
 
-    def _view(self) -> dict[str, Entry]:
-        if not self._lease.epoch:
-            return layout.view(self._store)
-        listed = self._store.files()
-        self._unused |= layout.left_behind(listed, self._lease.files, self._lease.epoch)
-        return layout.view_of(self._store, self._lease.files, listed)
+def _reason(error: Exception) -> str:
+    """Return the server's own message, or the first line of an error."""
+    text = str(error).strip()
+    if message := re.search(r"<Message>(.*?)</Message>", text, re.DOTALL):
+        return message[1].strip()
+    return (text.splitlines() or [""])[0] or type(error).__name__
 
-    def _fetch(self, entries: dict[str, Entry]) -> bool:
-        """Fetch files; return False if a key is gone, because its file was replaced meanwhile."""
-        names = {entry.key: name for name, entry in entries.items()}
-        gone: list[str] = []
 
-        def check(key: str, found: bool) -> None:
-            if found:
-                name = names[key]
-                self._seen[name] = entries[name]
-                if stat := layout.stat(self._local / name):
-                    self._uploaded[name] = stat
-            elif not layout.is_plain(key):
-                gone.append(key)
-
-        sizes = {entry.key: entry.file.size for entry in entries.values()}
-        fetch_files(self._store, sizes, self._local, self._report, check, names)
-        return not gone
-
-    def _upload(self, names: list[str]) -> None:
-        for name in names:
-            stat = layout.stat(self._local / name)
-            if stat and self._uploaded.get(name) != stat:
-                retry_storage(partial(self._put, name), self._warn)
-                self._uploaded[name] = stat
-
-    def _put(self, name: str) -> None:
-        """Upload a file. Each try has a new key: an earlier one may still arrive, and be older."""
-        if name in self._own or layout.is_plain(name):
-            self._store.put(name, self._local / name)
-            return
-        self._num_uploads += 1
-        key = layout.new_key(name, self._lease.epoch, self._num_uploads)
-        self._unused.add(key)
-        self._store.put(key, self._local / name)
-        self._unused.discard(key)
-        if replaced := self._unpublished.get(name):
-            self._unused.add(replaced)
-        self._unpublished[name] = key
-
-    def _warn(self, text: str) -> None:
-        self._send(Warn(text))
-
-    def _report(self, text: str) -> None:
-        self._send(Transfer(text))
+def _advice(error: Exception) -> str:
+    """Return what to do about an error that stays; empty for one that may pass."""
+    kind, answer = type(error).__name__, re.search(r"status code: (4\d\d)", str(error))
+    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
+        return "; make it first, or give another"
+    if kind == "InvalidPathError":
+        return "; give the URL of a folder whose files a disk can have"
+    denied = isinstance(error, PermissionError) or kind.startswith(("Permission", "Unauth"))
+    if denied or (answer and int(answer[1]) not in TRANSIENT):
+        return "; check the credentials and what they allow"
+    return ""

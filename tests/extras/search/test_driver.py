@@ -17,7 +17,7 @@ from helpers import Program, metrics_of, paceline, program, result_of, wait_unti
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.space import draw, parse_over
 from paceline.extras.search.trainable import why_not_here
-from paceline.storage.backends import Store
+from paceline.storage.remote import Store
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -27,7 +27,7 @@ from paceline.extras.search.search_folder import SearchFolder
 from paceline.extras.search.trainable import TrialOnRay
 from paceline.job import Job
 from paceline.places.supervise.failures import Interrupted
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 Tell = Callable[[str], None]
 

@@ -16,9 +16,10 @@ from paceline.errors import UserError
 from paceline.experiment.diff import diff
 from paceline.extras.search.options import SearchPlan
 from paceline.extras.search.space import describe
-from paceline.storage.backends import Store, is_remote
 from paceline.storage.files import explained, replacing, sealed, unsealed
+from paceline.storage.locations import is_remote
 from paceline.storage.lock import FileLock
+from paceline.storage.remote import open_to_write
 
 RECORD, PAGE = "search.json", "search.html"
 
@@ -77,7 +78,7 @@ class SearchFolder:
     def _write(self, name: str, text: str) -> None:
         data = text.encode(errors="backslashreplace")
         if is_remote(self.where):
-            Store(self.where).put(name, data)
+            open_to_write(self.where).put(name, data)
             return
         path = Path(self.where, name)
         with explained("write", path), replacing(path) as file:
@@ -88,7 +89,7 @@ class SearchFolder:
         path = Path(self.where, RECORD)
         try:
             if is_remote(self.where):
-                content = Store(self.where).read(RECORD)
+                content = open_to_write(self.where).read(RECORD)
             else:
                 content = path.read_bytes() if path.exists() else None
             return unsealed(json.loads(content)) if content else {}

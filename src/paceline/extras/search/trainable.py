@@ -23,7 +23,7 @@ from paceline.extras.search.trials import TrialEvaluation
 from paceline.job import Job
 from paceline.launch import launch
 from paceline.messages import Message
-from paceline.storage.backends import is_remote
+from paceline.storage.locations import is_remote
 
 BEAT_S = 1.0
 """How long `step` waits for an evaluation. Tune can stop the trial only between two calls."""

@@ -35,8 +35,8 @@ from paceline.formats.tfrecord.frames import (
 )
 from paceline.formats.tfrecord.keys import parse_example
 from paceline.storage.array_files import read_npz
-from paceline.storage.backends import cache_folder
 from paceline.storage.files import explained, replacing
+from paceline.storage.locations import cache_folder
 from paceline.storage.progress_bar import late_bar
 
 FILE_NAME = ".paceline-index.npz"

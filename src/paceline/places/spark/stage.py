@@ -24,8 +24,8 @@ from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Assignment, run_task
 from paceline.places.supervise.failures import WorkerFailed
 from paceline.runs.folder import DRIVER_FILE, RunFolder
-from paceline.storage.backends import is_remote
 from paceline.storage.files import explained
+from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -1,0 +1,271 @@
+"""Both sides of a remote run folder: what is visible when, and who may change it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import wait_until
+from paceline.errors import PassingFault, UserError
+from paceline.messages import Message, Transfer, Warn
+from paceline.runs import remote_run
+from paceline.runs.finding import all_runs
+from paceline.runs.folder import RunFolder
+from paceline.runs.remote_run import RemoteRun
+from paceline.storage import lease, remote
+from paceline.storage.lease import Lease, read_lease
+from paceline.storage.lock import LeaseLost
+from paceline.storage.remote import StorageFault, Store
+from s3_server import leased_files
+
+OLD, NEW = (f"checkpoints/step-0000000{step}.safetensors" for step in (4, 8))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take over without a wait, as if the holder had been stopped for long enough."""
+    monkeypatch.setattr(lease, "LOCK_TIMEOUT_S", 0.0)
+
+
+@pytest.fixture(params=["s3", "gs"])
+def either(request: pytest.FixtureRequest) -> str:
+    """Return the URL of an empty folder on S3, and on Google Cloud Storage."""
+    folder = str(request.getfixturevalue("folder"))
+    if request.param == "s3":
+        return folder
+    request.getfixturevalue("google")
+    return "gs://bucket/run"
+
+
+def chief_of(url: str, local: Path, store: Store | None = None) -> RemoteRun:
+    local.mkdir()
+    run = RemoteRun(store or Store(url), local, Store(url))
+    run.lock("", lambda message: None)
+    run.pull()
+    return run
+
+
+def write(local: Path, *names: str, content: Any = 0) -> None:
+    for name in names:
+        (local / name).parent.mkdir(exist_ok=True)
+        (local / name).write_text(json.dumps(content))
+
+
+class Recorded(Store):
+    """The real store, which records what it does."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.done: list[str] = []
+
+    def put(self, name: str, content: Path | bytes) -> None:
+        super().put(name, content)
+        self.done.append(f"put {name}")
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        self.done.append(f"remove {name}")
+
+
+def test_publishing_leaves_something_to_resume_from_at_every_moment(
+    folder: str, tmp_path: Path
+) -> None:
+    store, local = Recorded(folder), tmp_path / "local"
+    run = chief_of(folder, local, store)
+    write(local, "result.json", OLD, "metrics.jsonl", "config.json", ".half.tmp", "events/one")
+    run.publish()
+    assert store.done == [
+        "put attempts/1/1/config.json",
+        "put events/one",
+        "put attempts/1/2/metrics.jsonl",
+        f"put attempts/1/3/{OLD}",
+        "put attempts/1/4/result.json",
+    ]
+    store.done.clear()
+    write(local, NEW)
+    (local / OLD).unlink()
+    run.publish()
+    assert store.done == [f"put attempts/1/5/{NEW}", f"remove attempts/1/3/{OLD}"]
+    assert set(leased_files(folder)) == {"config.json", "metrics.jsonl", "result.json", NEW}
+    run.unlock()
+    assert list(local.iterdir()) == []
+
+
+def test_a_chief_that_wakes_up_after_its_successor_finished_changes_nothing(
+    either: str, tmp_path: Path, at_once: None
+) -> None:
+    frozen = chief_of(either, tmp_path / "frozen")
+    write(tmp_path / "frozen", "config.json", "result.json", content={"step": 49})
+    frozen.publish()
+    successor = chief_of(either, tmp_path / "successor")
+    write(tmp_path / "successor", "result.json", content={"step": 400})
+    successor.publish()
+    successor.unlock()
+    before = read_lease(Store(either))
+    assert before is not None
+    assert (before.epoch, before.held) == (2, False)
+
+    write(tmp_path / "frozen", "result.json", content={"step": 50})
+    for action in (frozen.publish, frozen.beat, frozen.check):
+        with pytest.raises(LeaseLost, match=f"pid {os.getpid()} on host .* has taken over"):
+            action()
+    frozen.unlock()
+    assert read_lease(Store(either)) == before
+    assert json.loads(Store(either).read(before.files["result.json"]) or b"") == {"step": 400}
+
+
+def test_a_run_that_was_taken_over_between_two_requests_writes_nothing_more(
+    folder: str, tmp_path: Path
+) -> None:
+    run = chief_of(folder, tmp_path / "local")
+    write(tmp_path / "local", "config.json")
+    successor = Lease(2, {"pid": 7, "host": "other", "token": "another"})
+    Store(folder).put("lease.json", successor.to_bytes())
+    with pytest.raises(LeaseLost, match="pid 7 on host other has taken over"):
+        run.publish()
+    run.unlock()
+    assert read_lease(Store(folder)) == successor
+
+
+def test_signs_of_life_continue_while_an_upload_takes_long(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, begun = threading.Event(), threading.Event()
+
+    class SlowStore(Store):
+        def put(self, name: str, content: Path | bytes) -> None:
+            begun.set()
+            assert may_end.wait(60)
+            super().put(name, content)
+
+    monkeypatch.setattr(remote_run, "BEAT_EVERY_S", 0.05)
+    said: list[Message] = []
+    run = chief_of(folder, tmp_path / "local", SlowStore(folder))
+    run._send = said.append
+    run.keep_alive()
+    write(tmp_path / "local", "config.json")
+    upload = threading.Thread(target=run.publish)
+    upload.start()
+    assert begun.wait(30)
+    first = read_lease(Store(folder))
+    assert first is not None
+
+    def has_beaten() -> bool:
+        now = read_lease(Store(folder))
+        return now is not None and now.beat >= first.beat + 3
+
+    wait_until(has_beaten, 30, "the lease is not renewed during an upload")
+    assert any(isinstance(message, Transfer) for message in said)
+    assert leased_files(folder) == {}
+    may_end.set()
+    upload.join()
+    run.unlock()
+    assert set(leased_files(folder)) == {"config.json"}
+
+
+def test_what_a_killed_chief_uploaded_in_vain_is_removed_by_the_next(
+    folder: str, tmp_path: Path, at_once: None
+) -> None:
+    killed = chief_of(folder, tmp_path / "killed")
+    write(tmp_path / "killed", "config.json")
+    killed.publish()
+    write(tmp_path / "killed", "result.json")
+    killed._upload(["result.json"])  # and then, before it is published, SIGKILL
+    assert "attempts/1/2/result.json" in Store(folder).files()
+    run = chief_of(folder, tmp_path / "next")
+    run.publish()
+    assert set(Store(folder).files()) == {"lease.json", "attempts/1/1/config.json"}
+    run.unlock()
+
+
+def test_a_missing_or_damaged_lease_is_reported_and_nothing_is_overwritten(
+    folder: str, tmp_path: Path
+) -> None:
+    run = chief_of(folder, tmp_path / "local")
+    write(tmp_path / "local", "config.json")
+    run.publish()
+    run.unlock()
+    for content in (b"", b"[]", b'{"epoch": "x"}', b'{"epoch": 1, "files": {"a": "../b"}}'):
+        Store(folder).put("lease.json", content)
+        with pytest.raises(UserError, match=r"lease\.json is damaged; restore it"):
+            RemoteRun(Store(folder), tmp_path / "reader").pull()
+    Store(folder).remove("lease.json")
+    for number, act in enumerate((RemoteRun.pull, lambda run: run.lock("", lambda message: None))):
+        with pytest.raises(UserError, match=r"has lost its lease\.json"):
+            act(RemoteRun(Store(folder), tmp_path / f"{number}"))
+    Store(folder).put("lease.json", b'{"format": 9}')
+    with pytest.raises(UserError, match="written by a newer Paceline; update Paceline"):
+        RemoteRun(Store(folder), tmp_path / "reader").pull()
+
+
+def test_a_run_folder_is_on_storage_that_writes_conditionally(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a run folder cannot be at hdfs://host/run; give a path"):
+        RunFolder("hdfs://host/run")
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Return how often each method of a Store is still to fail."""
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.0)
+    failures = dict.fromkeys(("read_stamped", "files", "get", "put"), 0)
+
+    def failing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if failures[name]:
+                failures[name] -= 1
+                raise StorageFault(f"{name}: it is away")
+            return method(*arguments)
+
+        return call
+
+    for name in failures:
+        monkeypatch.setattr(Store, name, failing(name, getattr(Store, name)))
+    return failures
+
+
+def test_passing_faults_of_storage_are_tried_again(
+    folder: str, tmp_path: Path, flaky: dict[str, int]
+) -> None:
+    said: list[Message] = []
+    flaky |= {"read_stamped": 1, "files": 2}
+    run = chief_of(f"{folder}/one", tmp_path / "local")
+    run._send = said.append
+    flaky["put"] = 2
+    write(tmp_path / "local", "config.json")
+    run.publish()
+    assert said == [Warn("put: it is away; trying again in 0 s")] * 2
+    run.unlock()
+    flaky |= {"read_stamped": 1, "files": 1, "get": 2}
+    RemoteRun(Store(f"{folder}/one"), tmp_path / "watched").refresh()
+    assert (tmp_path / "watched" / "config.json").read_text() == "0"
+    flaky["files"] = 2
+    assert [run.where for run in all_runs(folder)] == [f"{folder}/one"]
+    assert not any(flaky.values())
+
+
+def test_a_lasting_fault_of_storage_is_one_for_which_the_workers_start_again(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaky: dict[str, int]
+) -> None:
+    from paceline.extras.evaluator import _refresh
+
+    monkeypatch.setattr(remote, "PATIENCE_S", -1.0)
+    flaky["files"] = 100
+    with pytest.raises(PassingFault, match="it is away"):
+        RemoteRun(Store(folder), tmp_path).refresh()
+    said: list[Message] = []
+    _refresh(RunFolder(folder, tmp_path / "watched"), said.append)
+    assert said == [Warn("files: it is away; the evaluator tries again")]
+
+
+def test_the_local_side_keeps_the_logs_of_all_processes(tmp_path: Path) -> None:
+    kept = {"chief.log", "ps-0.log", "worker-1.log", "lock"}
+    for name in (*kept, "metrics.jsonl"):
+        (tmp_path / name).touch()
+    remote_run._empty(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept

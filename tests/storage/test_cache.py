@@ -1,0 +1,99 @@
+"""Copies of remote data sets in the cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import UserError
+from paceline.storage import cache
+from paceline.storage.remote import Store
+
+
+def bring(folder: str) -> Path:
+    """Copy the data as a new process would."""
+    cache._ready.clear()
+    return Path(cache.local_folder(folder))
+
+
+def contents(copy: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in copy.glob("class/*")}
+
+
+def put(folder: str, count: int) -> dict[str, bytes]:
+    files = {f"{number}.png": bytes([number]) for number in range(count)}
+    for name, content in files.items():
+        Store(folder).put(f"class/{name}", content)
+    return files
+
+
+def test_a_copy_is_made_once_and_continues_after_an_error(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, fetched, get, cut = put(folder, 40), list[str](), Store.get, True
+
+    def counting(store: Store, name: str, target: Path, advance: Any) -> bool:
+        if len(fetched) == 25 and cut:
+            raise OSError("the line is cut")
+        fetched.append(name)
+        return get(store, name, target, advance)
+
+    monkeypatch.setattr(Store, "get", counting)
+    with pytest.raises(OSError, match="the line is cut"):
+        bring(folder)
+    cut = False
+    assert contents(bring(folder)) == files
+    assert contents(bring(folder)) == files
+    assert len(fetched) == 40  # none of them twice
+    Store(folder).put("class/3.png", b"new")
+    assert contents(bring(folder)) == files | {"3.png": b"new"}
+    assert fetched[40:] == ["class/3.png"]
+
+
+def test_a_copy_in_use_stays_and_shares_its_files_with_the_newer_one(folder: str) -> None:
+    files = put(folder, 3)
+    used = bring(folder)  # this process uses it until it ends
+    Store(folder).put("class/1.png", b"new")
+    Store(folder).remove("class/2.png")
+    newer = bring(folder)
+    assert newer != used
+    assert contents(used) == files
+    assert contents(newer) == {"0.png": b"\0", "1.png": b"new"}
+    assert os.path.samestat((used / "class/0.png").stat(), (newer / "class/0.png").stat())
+
+
+def test_a_copy_that_nobody_uses_is_removed_with_the_next_one(folder: str) -> None:
+    put(folder, 2)
+    unused = bring(folder)
+    shutil.copytree(unused, unused.with_name("older"))  # without the lock of this process
+    Store(folder).put("class/1.png", b"new")
+    newer = bring(folder)
+    assert {path.name for path in newer.parent.glob("*/")} == {unused.name, newer.name}
+
+
+def test_what_cannot_be_copied_is_reported(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="there is nothing in"):
+        bring(folder)
+    put(folder, 2)
+    monkeypatch.setattr(Store, "get", lambda *arguments: False)
+    with pytest.raises(UserError, match=r"\.png changed while it was copied; run the same"):
+        bring(folder)
+    usage = type("Usage", (), {"free": 1})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match="set PACELINE_CACHE to a folder on a larger disk"):
+        bring(folder)
+
+
+def test_other_storage_is_read_through_fsspec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data" / "class").mkdir(parents=True)
+    (tmp_path / "data" / "class" / "0.png").write_bytes(b"x")
+    assert contents(bring(f"local://{tmp_path}/data")) == {"0.png": b"x"}
+    with pytest.raises(UserError, match="cannot be written; give a path, or a URL"):
+        cache.put_folder(tmp_path / "data", f"local://{tmp_path}/out", "last")
