@@ -13,6 +13,9 @@ import pytest
 
 from helpers import wait_until
 from paceline.errors import PassingFault, UserError
+from paceline.experiment.experiment import Experiment
+from paceline.extras.evaluator import _Evaluator
+from paceline.job import Job, Run
 from paceline.messages import Message, Transfer, Warn
 from paceline.runs import remote_run
 from paceline.runs.finding import all_runs
@@ -252,14 +255,14 @@ def test_passing_faults_of_storage_are_tried_again(
 def test_a_lasting_fault_of_storage_is_one_for_which_the_workers_start_again(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaky: dict[str, int]
 ) -> None:
-    from paceline.extras.evaluator import _refresh
-
     monkeypatch.setattr(remote, "PATIENCE_S", -1.0)
     flaky["files"] = 100
     with pytest.raises(PassingFault, match="it is away"):
         RemoteRun(Store(folder), tmp_path).refresh()
     said: list[Message] = []
-    _refresh(RunFolder(folder, tmp_path / "watched"), said.append)
+    job = Job(Experiment(), run=Run(run_dir=folder))
+    evaluator = _Evaluator(job, said.append, threading.Event())
+    assert not evaluator._tried(evaluator._folder.refresh)
     assert said == [Warn("files: it is away; the evaluator tries again")]
 
 

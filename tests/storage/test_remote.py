@@ -11,7 +11,7 @@ import boto3
 import numpy as np
 import pytest
 
-from gcs_server import google_server
+from gcs_server import google_server, key_of
 from helpers import free_port
 from paceline.errors import UserError
 from paceline.storage.remote import (
@@ -155,8 +155,7 @@ def test_a_server_that_does_not_answer_is_a_passing_fault(
         Store("s3://bucket/run").files()
     with google_server() as (url, _):
         pass  # it is closed now
-    monkeypatch.setenv("GOOGLE_BASE_URL", url)
-    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", key_of(url))
     with pytest.raises(StorageFault, match="cannot list gs://bucket/run: "):
         Store("gs://bucket/run").files()
 
