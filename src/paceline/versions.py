@@ -8,8 +8,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import read_text
-
 PACKAGES = ("paceline", "tensorflow", "tensorflow-cpu", "keras", "numpy", "safetensors")
 
 
@@ -28,7 +26,8 @@ def library_versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Return where this process runs, for people who compare speeds."""
-    lines = read_text(Path("/proc/cpuinfo")).splitlines()
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.exists() else []
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {

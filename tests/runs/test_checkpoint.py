@@ -340,22 +340,6 @@ def test_a_checkpoint_of_another_model_names_the_first_difference(
         Checkpoints(tmp_path, StateLayout(LAYOUT.parts | parts)).latest()
 
 
-def test_an_average_of_an_older_version_has_the_statistics_of_the_last_weights(
-    tmp_path: Path,
-) -> None:
-    older = StateLayout(LAYOUT.parts | {"ema": LAYOUT.parts["params"]})
-    older = StateLayout(
-        {name: older.parts[name] for name in ("params", "momentum", "ema", "stats")}
-    )
-    Checkpoints(tmp_path, older).save(some_state(1, older))
-    state = Checkpoints(
-        tmp_path, StateLayout(older.parts | {"ema_stats": older.parts["stats"]})
-    ).latest()
-    assert state is not None
-    assert list(state.vectors) == [*older.parts, "ema_stats"]
-    np.testing.assert_array_equal(state.vectors["ema_stats"], some_state(1, older).vectors["stats"])
-
-
 def test_a_newer_format_is_not_taken_for_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

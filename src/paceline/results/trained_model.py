@@ -88,7 +88,7 @@ def load_trained_model(
     from paceline.runs.checkpoints import Checkpoints
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
-    stored = _stored_shape(experiment, facts)
+    stored = _stored_shape(facts)
     shape = model_shape(experiment, stored)
     num_classes = experiment.model.num_classes or len(names)
     model = build_model(experiment, shape, num_classes)
@@ -135,13 +135,8 @@ def to_probabilities(outputs: np.ndarray, are_logits: bool) -> np.ndarray:
     return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def _stored_shape(experiment: Experiment, facts: dict[str, Any]) -> Shape | None:
-    if "image_shape" in facts:
-        shape = facts["image_shape"] and tuple(facts["image_shape"])
-    else:  # an older version wrote the run folder: ask the data
-        from paceline.data.build_source import build_source
-
-        shape = build_source(experiment.data, experiment.records).image_shape
+def _stored_shape(facts: dict[str, Any]) -> Shape | None:
+    shape = tuple(facts["image_shape"] or ())
     if shape and shape[2] not in (1, 3):
         raise UserError(
             f"the run's images have {shape[2]} channels; "

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
 from paceline.errors import UserError
-from paceline.maths.state import AVERAGED_STATS, State, StateLayout
+from paceline.maths.state import State, StateLayout
 from paceline.storage.files import sealed, unsealed
 from paceline.storage.retry import retry
 from paceline.versions import library_versions
@@ -73,8 +72,7 @@ def read_state(path: Path, step: int, layout: StateLayout) -> State:
     content, metadata = _read(path)
     _check_metadata(path, metadata, step)
     vectors, wanted = json.loads(metadata["vectors"]), list(layout.parts)
-    without_average = wanted == [*vectors, AVERAGED_STATS]  # of an older version
-    if vectors == WEIGHTS or without_average:  # or an entry of the zoo
+    if vectors == WEIGHTS:
         layout = StateLayout({name: layout.parts[name] for name in vectors})
     elif vectors != wanted:
         raise UserError(
@@ -91,28 +89,21 @@ def read_state(path: Path, step: int, layout: StateLayout) -> State:
     state = State(step, values, np.array(json.loads(metadata.get("tails", "[]")), np.float32))
     if state.sha256() != metadata.get("state_sha256"):
         raise Damaged("its contents do not have the digest they were saved with")
-    if without_average:
-        values[AVERAGED_STATS] = values["stats"].copy()
     return state
 
 
 def read_variables(path: Path, step: int) -> dict[str, Array]:
-    """Return every variable by its name in the file, verified. Raises Damaged and OSError.
-
-    Files of older versions do not name their variables in order, so their digest cannot be
-    computed without the model; of these, only the structure is checked.
-    """
+    """Return every variable by its name in the file, verified. Raises Damaged and OSError."""
     content, metadata = _read(path)
     _check_metadata(path, metadata, step)
     tensors = _load(content, metadata)
-    if "variables" in metadata:
-        digest = hashlib.sha256()
-        for name, _ in json.loads(metadata["variables"]):
-            digest.update(np.ascontiguousarray(tensors[name], dtype="<f4").data)
-        if digest.hexdigest() != metadata.get("state_sha256"):
-            raise Damaged("its contents do not have the digest they were saved with")
-        return {name: tensors[name] for name, _ in json.loads(metadata["variables"])}
-    return tensors
+    named = {name: tensors[name] for name, _ in json.loads(metadata["variables"])}
+    digest = hashlib.sha256()
+    for tensor in named.values():
+        digest.update(np.ascontiguousarray(tensor, dtype="<f4").data)
+    if digest.hexdigest() != metadata.get("state_sha256"):
+        raise Damaged("its contents do not have the digest they were saved with")
+    return named
 
 
 def _tensors(state: State, layout: StateLayout) -> dict[str, Array]:
@@ -178,8 +169,7 @@ def _load(content: bytes, metadata: dict[str, str]) -> dict[str, Array]:
     try:
         tensors = from_safetensors(content)
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        listed: Any = json.loads(metadata.get("variables", "null"))
-        fits = listed is None or dict(listed) == shapes
+        fits = dict(json.loads(metadata["variables"])) == shapes
     except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
     if not fits or any(tensor.dtype != np.float32 for tensor in tensors.values()):

@@ -29,9 +29,8 @@ def compare_experiments(where: str, old: Experiment, new: Experiment) -> None:
 
 
 def compare_data(where: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Compare sizes, classes and the digest of the data; older folders have fewer facts."""
-    known = {name: fact for name, fact in new.items() if name in old}
-    if changed := [line.replace(": ", " ", 1) for line in diff(old, known)]:
+    """Compare sizes, classes and the digest of the data."""
+    if changed := [line.replace(": ", " ", 1) for line in diff(old, new)]:
         raise UserError(
             f"{where} cannot continue, the data is not the same: {_short(changed)}; "
             "use another --run-dir"
@@ -39,9 +38,9 @@ def compare_data(where: str, old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def compare_code(where: str, old: dict[str, Any], new: dict[str, str]) -> None:
-    """Compare the digests of the user's own functions; older folders have none."""
+    """Compare the digests of the user's own functions."""
     for name, digest in new.items():
-        if old.get(name, digest) != digest:
+        if old.get(name) != digest:
             raise UserError(
                 f"{where} cannot continue, the code of {name} is not the same as when the run "
                 "began; restore it, or use another --run-dir"
@@ -76,10 +75,10 @@ def wrong_result(result: dict[str, Any]) -> str:
     for name in ("test_accuracy", "test_loss", "images_per_second"):
         value = result.get(name)
         if value is not None and (type(value) not in (int, float) or not abs(value) < 1e100):
-            return f"its {name} is no number"
+            return f"its {name} is not a number"
     for name in ("state_sha256", "error"):
         if not isinstance(result.get(name, ""), str):
-            return f"its {name} is no text"
+            return f"its {name} is not text"
     return ""
 
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Experiment
-from paceline.extras.zoo import PREFIX, zoo_folder
 from paceline.runs.folder import RunFolder
 from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import to_log
 from paceline.storage.lease import LEASE
 from paceline.storage.locations import is_remote
 from paceline.storage.remote import Store, retry_storage
+
+NAMED_RUNS = {"zoo:": "paceline.extras.zoo:zoo_folder"}
+"""Prefixes of names that are not paths, and the functions that return their folders."""
 
 
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
@@ -45,8 +48,10 @@ def existing_run(
 
     For a remote run this is a copy as of now, which is removed when this process ends.
     """
-    if str(path).startswith(PREFIX):
-        return RunFolder(zoo_folder(str(path)))
+    for prefix, finder in NAMED_RUNS.items():
+        if str(path).startswith(prefix):
+            module, function = finder.split(":")
+            return RunFolder(getattr(import_module(module), function)(str(path)))
     if is_remote(path):
         run = _copy(str(path), checkpoints)
         if not run.exists():

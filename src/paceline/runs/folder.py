@@ -1,8 +1,8 @@
 """The run folder: which experiment it belongs to, and the names of its files.
 
 Only the chief opens and writes a run folder; every command may read one. If the folder is on remote
-storage, `path` is the local side and `remote.RemoteRun` keeps both sides the same. How files are
-written belongs to `files`, checkpoints to `checkpoint`, event files to `tensorboard`, and where
+storage, `path` is the local side and `remote_run.RemoteRun` keeps both sides the same. How files
+are written belongs to `files`, checkpoints to `checkpoints`, event files to `events`, and where
 runs are found to `finding`.
 """
 
@@ -30,12 +30,11 @@ from paceline.runs.comparison import (
     wrong_fact,
     wrong_result,
 )
-from paceline.runs.data_dir import find_data, whole_path
 from paceline.runs.records import Predictions, Records
 from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
 from paceline.storage.lease import REQUEST_S
-from paceline.storage.locations import cached, is_remote
+from paceline.storage.locations import absolute, cached, found_or_moved, is_remote
 from paceline.storage.lock import FileLock, LeaseLost, epoch_of, is_alone, is_still_at, lock_file
 from paceline.storage.remote import OBJECT_STORES, Store, protocol_of
 from paceline.versions import library_versions, machine
@@ -147,7 +146,7 @@ class RunFolder:
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
-            config["data_dir"] = whole_path(experiment.data.dir)
+            config["data_dir"] = absolute(experiment.data.dir)
             self.check_lease()
             write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
@@ -181,22 +180,22 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        config = read_json(self._config, RESTORE, FORMAT)
+        config = read_json(self._config, RESTORE)
         written_by = config.get("format")
-        if not isinstance(config.get("experiment"), dict) or type(written_by) is not int:
-            raise UserError(f"{self._config} is damaged: it has no experiment; {RESTORE}")
-        for name in ("data", "versions", "code"):
-            if not isinstance(config.setdefault(name, {}), dict):
-                raise UserError(f"{self._config} is damaged: {name} is no object; {RESTORE}")
-        if written_by > FORMAT:
+        if type(written_by) is int and written_by > FORMAT:
             raise UserError(
                 f"{self.where} was written by a newer Paceline (format {written_by}, this one "
                 f"reads up to {FORMAT}); update Paceline, or use another --run-dir"
             )
+        for name in ("experiment", "data", "versions", "code"):
+            if not isinstance(config.get(name), dict):
+                raise UserError(
+                    f"{self._config} is damaged: {name} is not a JSON object; {RESTORE}"
+                )
         return config
 
     def experiment(self) -> Experiment:
-        """Return the run's experiment; fields that are newer than the folder have defaults."""
+        """Return the run's experiment."""
         values = self.config()["experiment"]
         try:
             return Experiment.from_json(values)
@@ -214,7 +213,7 @@ class RunFolder:
 
     def data_dir(self) -> str:
         """Return where the run's data is: where it was, or at the same relative path from here."""
-        return find_data(self.experiment().data.dir, self.config().get("data_dir"))
+        return found_or_moved(self.experiment().data.dir, str(self.config().get("data_dir", "")))
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""
@@ -231,7 +230,7 @@ class RunFolder:
         """Return the result of the last attempt; None if none has ended yet."""
         if not is_file(self._result):
             return None
-        advice = "the command that trained it computes it anew from the last checkpoint"
+        advice = "the command that trained it computes it again from the last checkpoint"
         result = read_json(self._result, advice)
         if wrong := wrong_result(result):
             raise UserError(f"{self._result} is damaged: {wrong}; {advice}")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import CHECKSUM, explained, read_text, replacing, sealed, unsealed
+from paceline.storage.files import explained, read_text, replacing, sealed, unsealed
 from paceline.storage.retry import retry
 
 Guard = Callable[[], None]
@@ -87,22 +87,15 @@ def _to_line(record: dict[str, Any]) -> str:
 
 
 def _parse(text: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the good records, and the number of damaged lines but for an unfinished last one.
-
-    Older versions wrote lines without a checksum; such lines come before all that have one.
-    """
-    records, num_damaged, any_sealed = list[dict[str, Any]](), 0, False
+    """Return the good records, and the number of damaged lines but for an unfinished last one."""
+    records, num_damaged = list[dict[str, Any]](), 0
     *lines, unfinished = text.split("\n")
     for line in [*lines, unfinished] if unfinished else lines:
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or (any_sealed and CHECKSUM not in record):
-                raise ValueError("no record, or one without its checksum")
-            any_sealed |= CHECKSUM in record
-            record = unsealed(record)
-            if type(record.get("step")) is not int or not 0 <= record["step"] < 10**15:
-                raise ValueError("no step")
-        except (ValueError, RecursionError):
+            record = unsealed(json.loads(line))
+            if type(record["step"]) is not int or not 0 <= record["step"] < 10**15:
+                raise ValueError("it has no step")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             num_damaged += line is not unfinished
             continue
         records.append(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
@@ -14,9 +15,11 @@ def example_images(core: Core, count: int = 25) -> np.ndarray:
     """Return the images of the first step as the model gets them, stretched to 0 to 255."""
     import tensorflow as tf
 
-    images = core.batch(tf.constant(0, tf.int64), tf.constant(0, tf.int64)).images.numpy()[:count]
+    first = tf.constant(0, tf.int64)
+    images: npt.NDArray[np.float32] = core.batch(first, first).images.numpy()[:count]
     low, high = images.min((1, 2, 3), keepdims=True), images.max((1, 2, 3), keepdims=True)
-    return ((images - low) / np.maximum(high - low, 1e-6) * 255).astype(np.uint8)
+    stretched: npt.NDArray[np.float32] = (images - low) / np.maximum(high - low, 1e-6) * 255
+    return stretched.astype(np.uint8)
 
 
 def evaluated_images(core: Core, split: str, indices: np.ndarray) -> np.ndarray:
@@ -26,8 +29,10 @@ def evaluated_images(core: Core, split: str, indices: np.ndarray) -> np.ndarray:
     from paceline.data.batches import evaluation_images
 
     where = tf.constant(indices, tf.int64)
-    images = evaluation_images(core.experiment, core.splits[split].read(where)[0], where)
-    return np.clip(images.numpy(), 0, 255).astype(np.uint8)
+    images: npt.NDArray[np.float32] = evaluation_images(
+        core.experiment, core.splits[split].read(where)[0], where
+    ).numpy()
+    return np.clip(images, 0, 255).astype(np.uint8)
 
 
 def thumbnails(images: np.ndarray, side: int = 96) -> np.ndarray:

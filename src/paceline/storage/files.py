@@ -142,11 +142,11 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode())
 
 
-def read_json(path: Path, advice: str, newest: int | None = None) -> dict[str, Any]:
+def read_json(path: Path, advice: str) -> dict[str, Any]:
     """Return the JSON object in a file, its checksum verified if it has one.
 
-    If it is damaged, `advice` is part of the error. An object of a `format` above `newest` is
-    returned as it is: another version wrote it.
+    A person who edits a file removes the checksum. If the file is damaged, `advice` is part of the
+    error.
     """
     try:
         with explained("read", path):
@@ -154,11 +154,8 @@ def read_json(path: Path, advice: str, newest: int | None = None) -> dict[str, A
                 raise ValueError("it is too large")
         value = json.loads(read_text(path))
         if not isinstance(value, dict):
-            raise ValueError("no JSON object")
-        written_by = value.get("format")
-        if newest is not None and type(written_by) is int and written_by > newest:
-            return value
-        return unsealed(value)
+            raise ValueError("it is not a JSON object")
+        return unsealed(value) if CHECKSUM in value else value
     except (ValueError, RecursionError) as error:
         reason = "too many levels" if isinstance(error, RecursionError) else error
         raise UserError(f"{path} is damaged ({reason}); {advice}") from error
@@ -171,12 +168,9 @@ def sealed(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without its checksum; raise ValueError if the checksum does not fit.
-
-    An object without one, as older versions wrote it, is returned as it is.
-    """
+    """Return an object without its checksum; raise ValueError if the checksum does not fit."""
     others = {name: each for name, each in value.items() if name != CHECKSUM}
-    if CHECKSUM in value and value[CHECKSUM] != _checksum(others):
+    if value.get(CHECKSUM) != _checksum(others):
         raise ValueError(
             f"it does not fit its {CHECKSUM}; if you changed it yourself, remove that field"
         )
