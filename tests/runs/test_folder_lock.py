@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import PassingFault, UserError
+from paceline.errors import UserError
 from paceline.runs.folder import DRIVER_FILE, RunFolder
 from paceline.storage import retry
 from paceline.storage.lock import FileLock, LeaseLost
@@ -88,18 +88,6 @@ def test_whether_a_folder_is_locked_is_known_on_nfs_too(
     assert not RunFolder(tmp_path / "run").is_locked()
 
 
-def test_a_worker_whose_chief_was_lost_and_taken_over_may_not_save(tmp_path: Path) -> None:
-    lost, successor = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    lost.lock()
-    number = lost.epoch
-    lost.unlock()
-    RunFolder(tmp_path / "run").check_number(number)
-    successor.lock()
-    successor.unlock()
-    with pytest.raises(LeaseLost, match="another command has taken over"):
-        RunFolder(tmp_path / "run").check_number(number)
-
-
 @pytest.mark.parametrize("how", ["replaced", "removed"])
 def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -123,34 +111,3 @@ def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
             write()
     assert [record["step"] for record in run.metrics.read()] == [1]
     assert run.read_result() is None
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
-def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    """As long as it cannot be read, nothing is written."""
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
-    run, read, times = RunFolder(tmp_path / "run"), Path.read_bytes, 0
-
-    def read_bytes(path: Path) -> bytes:
-        nonlocal times
-        if path.name == "lock" and times:
-            times -= 1
-            raise OSError(code, os.strerror(code))
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    run.lock()
-    times = 3
-    run.metrics.append({"step": 1})
-    assert times == 0
-    RunFolder(tmp_path / "run").check_number(run.epoch)
-    times = 100
-    kind = LeaseLost if code == errno.ENOENT else PassingFault
-    with pytest.raises(kind):
-        run.metrics.append({"step": 2})
-    with pytest.raises(kind):
-        RunFolder(tmp_path / "run").check_number(run.epoch)
-    times = 0
-    assert [record["step"] for record in run.metrics.read()] == [1]

@@ -22,7 +22,7 @@ from paceline.runs.finding import all_runs
 from paceline.runs.folder import RunFolder
 from paceline.runs.remote_run import RemoteRun
 from paceline.storage import lease, remote
-from paceline.storage.lease import Lease, read_lease
+from paceline.storage.lease import read_lease
 from paceline.storage.lock import LeaseLost
 from paceline.storage.remote import StorageFault, Store
 from s3_server import leased_files
@@ -123,19 +123,6 @@ def test_a_chief_that_wakes_up_after_its_successor_finished_changes_nothing(
     assert json.loads(Store(either).read(before.files["result.json"]) or b"") == {"step": 400}
 
 
-def test_a_run_that_was_taken_over_between_two_requests_writes_nothing_more(
-    folder: str, tmp_path: Path
-) -> None:
-    run = chief_of(folder, tmp_path / "local")
-    write(tmp_path / "local", "config.json")
-    successor = Lease(2, {"pid": 7, "host": "other", "token": "another"})
-    Store(folder).put("lease.json", successor.to_bytes())
-    with pytest.raises(LeaseLost, match="pid 7 on host other has taken over"):
-        run.publish()
-    run.unlock()
-    assert read_lease(Store(folder)) == successor
-
-
 def test_signs_of_life_continue_while_an_upload_takes_long(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +194,14 @@ def test_a_missing_or_damaged_lease_is_reported_and_nothing_is_overwritten(
         RemoteRun(Store(folder), tmp_path / "reader").pull()
 
 
-def test_a_run_folder_is_on_storage_that_writes_conditionally(tmp_path: Path) -> None:
+def test_a_folder_with_files_but_no_lease_is_left_alone(folder: str, tmp_path: Path) -> None:
+    Store(folder).put("holiday/image.jpg", b"x")
+    with pytest.raises(UserError, match=r"is not a run folder: it has holiday/image\.jpg"):
+        chief_of(folder, tmp_path / "local")
+    assert set(Store(folder).files()) == {"holiday/image.jpg"}
+
+
+def test_a_run_folder_is_on_storage_that_writes_conditionally() -> None:
     with pytest.raises(UserError, match="a run folder cannot be at hdfs://host/run; give a path"):
         RunFolder("hdfs://host/run")
 

@@ -185,18 +185,15 @@ class HoldingProxy:
     def _pass_on(self, source: socket.socket, target: socket.socket, watched: bool) -> None:
         held = False
         try:
-            while data := source.recv(65536):
-                if held:  # the body follows its header: half of a piece goes through
-                    target.sendall(data[: len(data) // 2])
-                    self.reached.set()
-                    return
-                target.sendall(data)
+            while not held and (data := source.recv(65536)):
                 held = watched and self._marked in data
+                target.sendall(data[: len(data) // 2] if held else data)
         except OSError:
             pass
-        finally:
-            if not held:
-                target.close()
+        if held:
+            self.reached.set()
+        else:
+            target.close()
 
 
 def test_a_run_killed_during_an_upload_is_taken_over_elsewhere_and_ends_with_the_same_bits(
@@ -307,16 +304,6 @@ def test_the_evaluator_watches_a_remote_folder(
 
 
 @pytest.mark.long
-def test_two_workers_of_one_machine_train_in_a_remote_folder_and_their_logs_are_there(
-    uninterrupted: Path, folder: str, tmp_path: Path
-) -> None:
-    ended = train(folder, tmp_path, "--workers", "2")
-    assert ended.code == 0, ended
-    assert {"worker-0.log", "worker-1.log"} <= set(Store(folder).files())
-    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_a_frozen_chief_that_wakes_up_ends_and_names_its_successor_and_the_run_stays_finished(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -388,14 +375,6 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"
-
-
-def test_a_folder_with_files_but_no_lease_is_left_alone(folder: str, tmp_path: Path) -> None:
-    Store(folder).put("holiday/picture.jpg", b"x")
-    assert "is not a run folder: it has holiday/picture.jpg" in one_line(
-        train_here(folder, tmp_path)
-    )
-    assert set(Store(folder).files()) == {"holiday/picture.jpg"}
 
 
 def test_workers_on_ray_get_the_url_of_a_remote_run_folder() -> None:

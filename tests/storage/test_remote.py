@@ -163,7 +163,7 @@ def test_a_server_that_does_not_answer_is_a_passing_fault(
 def test_a_missing_extra_and_an_unknown_protocol_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(UserError, match="the protocol nonsense is not known; use s3://"):
+    with pytest.raises(UserError, match="Protocol not known: nonsense; use s3://"):
         open_to_read("nonsense://bucket/run").files()
     with pytest.raises(UserError, match="cannot be written; give a path, or a URL"):
         open_to_write("hdfs://host/folder")

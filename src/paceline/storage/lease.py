@@ -31,7 +31,7 @@ LOCK_TIMEOUT_S = float(os.environ.get("PACELINE_LOCK_TIMEOUT_S") or 60.0)
 """After this time without a sign of life, a lease is taken over."""
 BEAT_EVERY_S = LOCK_TIMEOUT_S / 6
 """How often the holder must call `beat`."""
-REQUEST_S = LOCK_TIMEOUT_S / 4
+REQUEST_S = max(5.0, LOCK_TIMEOUT_S / 4)
 """Longest request for a lease: after a lost one there is time for another."""
 
 

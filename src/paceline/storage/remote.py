@@ -87,13 +87,10 @@ class Store:
             return from_url(self.url, **options)
 
     def _limits(self) -> dict[str, Any]:
-        silence_s = min(SILENCE_S, self._request_s)
+        limits = {"timeout": self._request_s, "read_timeout": min(SILENCE_S, self._request_s)}
         # An endpoint without TLS is used only if the user gives one.
-        return {
-            "timeout": f"{self._request_s:.0f}s",
-            "read_timeout": f"{silence_s:.0f}s",
-            "allow_http": True,
-        }
+        in_words = {name: f"{1000 * limit_s:.0f}ms" for name, limit_s in limits.items()}
+        return in_words | {"allow_http": True}
 
     def files(self) -> dict[str, File]:
         """Return all files by name, also in subfolders; empty if there is no such folder.
@@ -153,10 +150,10 @@ class Store:
         Returns its new version, or None if the file has changed. Storage compares and writes in one
         step. After an error it is not known whether the file was written.
         """
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
         mode = "create" if version is None else dict(version)
         with _explained("put", f"{self.url}/{name}"):
+            from obstore.exceptions import AlreadyExistsError, PreconditionError
+
             try:
                 put = self._objects.put(name, content, mode=mode, use_multipart=False)
                 return _version(put)
@@ -271,21 +268,9 @@ def _explained(doing: str, url: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        protocol = protocol_of(url)
-        if isinstance(error, ImportError) and (extra := EXTRAS.get(protocol)):
-            raise UserError(
-                f"{url} needs a library that is not installed; install the extra {extra}: "
-                f"pip install 'paceline[{extra}]'"
-            ) from error
-        reason = _reason(error)
-        if isinstance(error, ValueError) and "not known" in reason:
-            known = "://, ".join(EXTRAS)
-            raise UserError(
-                f"{url}: the protocol {protocol} is not known; use {known}://"
-            ) from error
-        advice = _advice(error)
+        advice = _advice(error, EXTRAS.get(protocol_of(url), ""))
         kind = StorageError if advice else StorageFault
-        raise kind(f"cannot {doing} {url}: {reason}{advice}") from error
+        raise kind(f"cannot {doing} {url}: {_reason(error)}{advice}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -296,8 +281,12 @@ def _reason(error: Exception) -> str:
     return (text.splitlines() or [""])[0] or type(error).__name__
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, extra: str) -> str:
     """Return what to do about an error that stays; empty for one that may pass."""
+    if isinstance(error, ImportError):
+        return f"; install the extra {extra}: pip install 'paceline[{extra}]'"
+    if isinstance(error, ValueError) and "not known" in str(error):
+        return f"; use {'://, '.join(EXTRAS)}://"
     kind, answer = type(error).__name__, re.search(r"status code: (4\d\d)", str(error))
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
         return "; make it first, or give another"
