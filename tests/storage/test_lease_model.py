@@ -175,7 +175,7 @@ class RemoteLeases(RuleBasedStateMachine):
         self.outside = Store(self.url)
         self.scratch = Path(tempfile.mkdtemp(prefix="paceline-model-"))
         self.chiefs: list[Chief] = []
-        self.seen = Lease(0, {})
+        self.seen = Lease()
         self.contents: dict[str, bytes] = {}
 
     def teardown(self) -> None:
@@ -254,7 +254,7 @@ class RemoteLeases(RuleBasedStateMachine):
 
     @invariant()
     def what_is_seen_is_the_work_of_one_chief_after_the_other(self) -> None:
-        now, before = read_lease(self.outside) or Lease(0, {}), self.seen
+        now, before = read_lease(self.outside) or Lease(), self.seen
         self.seen = now
         assert now.epoch in (before.epoch, before.epoch + 1), "the number only grows"
         changed = {n for n, key in now.files.items() if before.files.get(n) != key}

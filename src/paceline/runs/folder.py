@@ -35,7 +35,7 @@ from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
 from paceline.storage.lease import REQUEST_S
 from paceline.storage.locations import absolute, cached, found_or_moved, is_remote
-from paceline.storage.lock import FileLock, LeaseLost, epoch_of, is_alone, is_still_at, lock_file
+from paceline.storage.lock import FileLock, LeaseLost, is_alone, is_still_at, lock_file
 from paceline.storage.remote import OBJECT_STORES, Store, protocol_of
 from paceline.versions import library_versions, machine
 
@@ -62,8 +62,8 @@ class RunFolder:
         self.where = str(path).rstrip("/") if remote else str(Path(path))
         self.path = (local or cached("runs", self.where)) if remote else Path(path)
         self._remote = _both_sides(self.where, self.path) if remote else None
-        facts = {"token": self._remote.token} if self._remote else {}
-        self._lock = FileLock(self.path / "lock", f"training in {self.where}", **facts)
+        token = self._remote.token if self._remote else ""
+        self._lock = FileLock(self.path / "lock", f"training in {self.where}", token)
         self._config = self.path / "config.json"
         self._result = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
@@ -89,7 +89,7 @@ class RunFolder:
         self.make()
         earlier = self._lock.acquire(wait_s)
         if self._remote:
-            self._remote.lock(str(earlier.get("token", "")), send)
+            self._remote.lock(earlier.token, send)
             self._remote.keep_alive()
             self._remote.pull()
 
@@ -115,7 +115,7 @@ class RunFolder:
 
     def check_number(self, lease: int) -> None:
         """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
-        if epoch_of(self._lock.patient_holder()) != lease:
+        if self._lock.owner().epoch != lease:
             raise LeaseLost(f"another command has taken over {self.where}")
 
     def is_locked(self) -> bool:

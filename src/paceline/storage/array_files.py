@@ -11,7 +11,7 @@ import math
 import os
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +23,14 @@ Array = npt.NDArray[Any]
 MOST_UNPACKED_BYTES = 1 << 30
 """Of all arrays of an .npz file together. A small file can claim to unpack to petabytes."""
 KINDS = "biufU"
+READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""By the version of the format .npy."""
 
 
 def read_npy(path: Path) -> Array:
     """Return the array in a file. Raises OSError, and ValueError if the file is damaged."""
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        shape, fortran, kind = _read_header(file)
-        _check_size(shape, kind, size - file.tell())
-        content = read_exactly(file, size - file.tell())
-    flat: Array = np.frombuffer(content, kind, math.prod(shape))
-    return flat.reshape(shape, order="F" if fortran else "C")
+        return _parse_npy(read_exactly(file, os.fstat(file.fileno()).st_size))
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -57,33 +54,17 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 def _parse_npy(content: bytes) -> Array:
     file = io.BytesIO(content)
-    shape, fortran, kind = _read_header(file)
-    _check_size(shape, kind, len(content) - file.tell())
-    flat: Array = np.frombuffer(content, kind, math.prod(shape), file.tell())
-    return flat.reshape(shape, order="F" if fortran else "C")
-
-
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"it has the version {version} of the format .npy")
-        read = np.lib.format.read_array_header_1_0
-        if version == (2, 0):
-            read = np.lib.format.read_array_header_2_0
+        read = READERS[np.lib.format.read_magic(file)]
         shape, fortran, kind = read(file)
-    except (ValueError, OSError):
-        raise
     except Exception as error:  # a damaged header is parsed as Python and can raise anything
         raise ValueError(f"its header is damaged: {type(error).__name__}") from error
-    return shape, fortran, kind
-
-
-def _check_size(shape: tuple[int, ...], kind: np.dtype[Any], size: int) -> None:
+    size = len(content) - file.tell()
     if kind.kind not in KINDS or not kind.itemsize:
         raise ValueError(f"it has the type {kind}, not numbers")
     if len(shape) > 32 or any(type(side) is not int or side < 0 for side in shape):
         raise ValueError(f"it has the shape {shape}"[:100])
-    needed = math.prod(shape) * kind.itemsize
-    if needed != size:
-        raise ValueError(f"its shape needs {needed} bytes, but {size} follow"[:200])
+    if math.prod(shape) * kind.itemsize != size:
+        raise ValueError(f"its shape is {shape}, but {size} bytes follow"[:200])
+    flat: Array = np.frombuffer(content, kind, math.prod(shape), file.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")

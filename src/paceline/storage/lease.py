@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.storage.files import to_log
-from paceline.storage.lock import LeaseLost, name_of, own_facts, parse_holder, refusal
+from paceline.storage.lock import NOBODY, LeaseLost, Owner, parse_owner, refusal, this_process
 from paceline.storage.remote import Stamped, StorageError, Store
 
 LEASE = "lease.json"
@@ -39,33 +39,30 @@ REQUEST_S = max(5.0, LOCK_TIMEOUT_S / 4)
 class Lease:
     """The content of lease.json. `files` maps each file of the run to the key of its object."""
 
-    epoch: int
-    holder: Mapping[str, Any]
-    """Process, host and token of the last holder."""
+    owner: Owner = NOBODY
     held: bool = True
     beat: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def epoch(self) -> int:
+        return self.owner.epoch
+
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1).encode()
-
-    @property
-    def token(self) -> str:
-        return str(self.holder.get("token", ""))
 
 
 def parse_lease(content: bytes, url: str) -> Lease:
     """Return the lease in a file; raise UserError if it is damaged or newer than this program."""
-    facts = parse_holder(content)
-    if isinstance(facts.get("format"), int) and facts["format"] > FORMAT:
-        raise UserError(f"{url} was written by a newer Paceline; update Paceline")
     try:
-        lease = Lease(**{each.name: facts[each.name] for each in dataclasses.fields(Lease)})
+        facts = json.loads(content)
+        if facts["format"] > FORMAT:
+            raise UserError(f"{url} was written by a newer Paceline; update Paceline")
+        lease = Lease(parse_owner(facts["owner"]), facts["held"], facts["beat"], facts["files"])
         pairs = [*lease.files, *lease.files.values()]
-        good = type(lease.epoch) is int and type(lease.beat) is int and type(lease.held) is bool
-        good = good and lease.epoch > 0 <= lease.beat and isinstance(lease.holder, dict)
-        good = good and all(isinstance(each, str) and not _escapes(each) for each in pairs)
-    except (KeyError, TypeError, AttributeError):
+        types = (type(lease.held), type(lease.beat), *map(type, pairs))
+        good = types == (bool, int, *[str] * len(pairs)) and not any(map(_escapes, pairs))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
         raise UserError(f"{url}/{LEASE} is damaged; restore it from a copy, or use another folder")
@@ -86,7 +83,7 @@ def read_run_lease(store: Store) -> Lease:
     lease = read_lease(store)
     if lease is None:
         _check_empty(store)
-    return lease or Lease(0, {})
+    return lease or Lease()
 
 
 class Holder:
@@ -119,17 +116,16 @@ class Holder:
         `earlier` is the token of the last holder on this machine, which is known to have ended: if
         it still holds the lease, there is no need to wait.
         """
-        facts = own_facts() | {"token": self.token}
         while True:
             found = self._store.read_stamped(LEASE)
             if found is None:
                 _check_empty(self._store)
-                wanted = Lease(1, facts)
+                lease = Lease(held=False)
             else:
                 lease = parse_lease(found.content, self._store.url)
-                if lease.held and lease.token not in (earlier, self.token):
-                    self._watch(lease, warn)
-                wanted = Lease(lease.epoch + 1, facts, files=lease.files)
+            if lease.held and lease.owner.token not in (earlier, self.token):
+                self._watch(lease, warn)
+            wanted = Lease(this_process(self.token, lease.epoch + 1), files=lease.files)
             # Refused if the lease has changed since it was read; then it is read again.
             version = self._store.swap(LEASE, wanted.to_bytes(), found.version if found else None)
             if version is not None:
@@ -176,9 +172,9 @@ class Holder:
         """Return the lease as an earlier try of this holder left it, or raise LeaseLost."""
         found = self._store.read_stamped(LEASE)
         lease = parse_lease(found.content, self._store.url) if found else None
-        if found and lease and lease.token == self.token:
+        if found and lease and lease.owner.token == self.token:
             return found
-        who = f"{name_of(lease.holder)} has taken over" if lease else "somebody has removed"
+        who = f"{lease.owner} has taken over" if lease else "somebody has removed"
         self._lost = LeaseLost(
             f"{who} {self._store.url}, because this run (lease {self.epoch}) showed no sign of "
             f"life for {LOCK_TIMEOUT_S:.0f} s; it ends here, and everything up to its last "
@@ -192,7 +188,7 @@ class Holder:
         Raises UserError if it changes: its holder is alive.
         """
         warn(
-            f"{self._store.url} is locked by {name_of(lease.holder)}; the lock is taken over if "
+            f"{self._store.url} is locked by {lease.owner}; the lock is taken over if "
             f"that process shows no sign of life for {LOCK_TIMEOUT_S:.0f} s"
         )
         deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -202,8 +198,8 @@ class Holder:
             if now is None or not now.held:
                 return
             if now != lease:
-                raise refusal(now.holder, self._use)
-        warn(f"{name_of(lease.holder)} shows no sign of life: its lock is taken over")
+                raise refusal(now.owner, self._use)
+        warn(f"{lease.owner} shows no sign of life: its lock is taken over")
 
 
 def _check_empty(store: Store) -> None:

@@ -1,7 +1,7 @@
 """A lock on a local file: who may write a folder of this machine. It ends with its process.
 
-The file also has the epoch number of its holder, which grows with each of them. On a network file
-system a lock can be lost while its holder is cut off; the holder finds a higher number then, and
+The file also contains its owner, with a number that grows with each of them. On a network file
+system a lock can be lost while its owner is disconnected. The owner then finds a higher number, and
 writes nothing more (`check`). The lease of a folder on remote storage is `lease.Holder`.
 """
 
@@ -13,9 +13,8 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import UserError
 from paceline.storage.files import explained
@@ -26,33 +25,66 @@ class LeaseLost(UserError):
     """Another process has taken over: this one must not write any more."""
 
 
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds a lock or a lease, or held it last. `epoch` grows with each."""
+
+    pid: int = 0
+    host: str = ""
+    token: str = ""
+    """Distinguishes this owner from all others."""
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"pid {self.pid or 'unknown'} on host {self.host or 'unknown'}"
+
+
+NOBODY = Owner()
+
+
+def this_process(token: str, epoch: int) -> Owner:
+    """Return this process as an owner."""
+    return Owner(os.getpid(), socket.gethostname(), token, epoch)
+
+
+def parse_owner(facts: object) -> Owner:
+    """Return the owner that JSON describes; raise ValueError if it does not describe one."""
+    wanted = {field.name: type(field.default) for field in fields(Owner)}
+    if not isinstance(facts, dict) or {name: type(facts[name]) for name in facts} != wanted:
+        raise ValueError("it does not name its owner")
+    return Owner(**facts)
+
+
+def refusal(owner: Owner, use: str) -> UserError:
+    """Return the error for a process that finds the lock taken."""
+    return UserError(f"another process ({owner}) is {use}; wait until it ends, or stop it")
+
+
 class FileLock:
     """A file that one process at a time holds. Building one touches no disk.
 
-    `use` is what its holder does, for the error: "training in FOLDER". `facts` are written into
-    the file, beside the holder's process, host and epoch.
+    `use` is what its owner does, for the error: "training in FOLDER".
     """
 
-    def __init__(self, path: Path, use: str, **facts: str) -> None:
+    def __init__(self, path: Path, use: str, token: str = "") -> None:
         self.path = path
         self.epoch = 0
         self._use = use
-        self._facts = {"token": uuid.uuid4().hex} | facts
+        self._token = token or uuid.uuid4().hex
         self._handle: int | None = None
 
-    def acquire(self, wait_s: float = 0.0) -> dict[str, Any]:
-        """Keep other processes out until `release`; return what the previous holder wrote.
+    def acquire(self, wait_s: float = 0.0) -> Owner:
+        """Keep other processes out until `release`; return the previous owner.
 
-        The epoch is one above the previous holder's. Raises UserError if another
-        process still holds the lock after `wait_s`.
+        Raises UserError if another process still holds the lock after `wait_s`.
         """
         with explained("lock", self.path):
             handle = lock_file(self.path, fcntl.LOCK_EX, wait_s)
+            earlier = self._read()
             if handle is None:
-                raise refusal(self.holder(), self._use)
-            earlier = self.holder()
-            self.epoch = epoch_of(earlier) + 1
-            content = json.dumps(own_facts() | self._facts | {"epoch": self.epoch}).encode()
+                raise refusal(earlier, self._use)
+            self.epoch = earlier.epoch + 1
+            content = json.dumps(asdict(this_process(self._token, self.epoch))).encode()
             # In one write, over the old content: a crash does not lose the number.
             os.pwrite(handle, content.ljust(os.fstat(handle).st_size), 0)
             os.fsync(handle)
@@ -68,38 +100,32 @@ class FileLock:
     def check(self) -> None:
         """Raise LeaseLost if this object holds the lock, but another process has taken over.
 
-        The file is opened anew, because a network file system then asks its server. If it cannot
-        be read, that is tried again with longer pauses. Then nothing may be written either: it is
-        a PassingFault, and LeaseLost if the file is gone, because its lock keeps nobody out.
+        Raises PassingFault if the lock cannot be read for some seconds. Nothing may be written
+        then, either.
         """
         if self._handle is None:
             return
-        holder = self.patient_holder()
-        if holder.get("token") == self._facts["token"] and epoch_of(holder) == self.epoch:
+        owner = self.owner()
+        if (owner.token, owner.epoch) == (self._token, self.epoch):
             return
-        who = f"{name_of(holder)} has taken over" if holder else "somebody has removed"
+        # The lock on a file that is gone keeps nobody out.
+        who = "somebody has removed" if owner == NOBODY else f"{owner} has taken over"
         raise LeaseLost(
             f"{who} {self.path.parent}, in which this process (pid {os.getpid()}, lease "
             f"{self.epoch}) is {self._use.partition(' ')[0]}; it ends here and writes nothing more"
         )
 
-    def holder(self) -> dict[str, Any]:
-        """Return what the last holder wrote; empty if nothing can be read."""
-        try:
-            return self._read()
-        except FileNotFoundError:
-            return {}
+    def owner(self) -> Owner:
+        """Return the last owner; nobody if there is no file, or a damaged one, for some seconds.
 
-    def patient_holder(self) -> dict[str, Any]:
-        """Return what the last holder wrote; empty if there is nothing for some seconds."""
+        The file is opened again each time, because a network file system then asks its server.
+        """
         with explained("read", self.path):
             try:
-                return retry(self._read, passes=lambda error: isinstance(error, OSError))
+                content = retry(self.path.read_bytes, passes=lambda e: isinstance(e, OSError))
+                return _parse(content)
             except FileNotFoundError:
-                return {}
-
-    def _read(self) -> dict[str, Any]:
-        return parse_holder(self.path.read_bytes())
+                return NOBODY
 
     def is_locked(self) -> bool:
         """Return whether a process holds the lock now."""
@@ -114,6 +140,12 @@ class FileLock:
                 return not _flock(handle, fcntl.LOCK_SH, 0.0)
             finally:
                 os.close(handle)
+
+    def _read(self) -> Owner:
+        try:
+            return _parse(self.path.read_bytes())
+        except FileNotFoundError:
+            return NOBODY
 
 
 def lock_file(path: Path, kind: int, wait_s: float) -> int | None:
@@ -135,44 +167,12 @@ def lock_file(path: Path, kind: int, wait_s: float) -> int | None:
             return None
         if is_still_at(path, handle):
             return handle
-        os.close(handle)  # its last holder has removed it: a lock on it keeps nobody out
+        os.close(handle)  # the file was deleted meanwhile; locking it protects nothing
 
 
 def is_alone(handle: int) -> bool:
     """Return whether no other process shares a lock; if so, this one keeps all others out."""
     return _flock(handle, fcntl.LOCK_EX, 0.0)
-
-
-def own_facts() -> dict[str, Any]:
-    """Return what identifies this process."""
-    return {"pid": os.getpid(), "host": socket.gethostname()}
-
-
-def parse_holder(content: bytes | None) -> dict[str, Any]:
-    """Return the facts in a lock; empty if it is missing or damaged."""
-    try:
-        facts = json.loads(content or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
-def name_of(holder: Mapping[str, Any]) -> str:
-    """Return a holder's process and host in words."""
-    return f"pid {holder.get('pid', 'unknown')} on host {holder.get('host', 'unknown')}"
-
-
-def refusal(holder: Mapping[str, Any], use: str) -> UserError:
-    """Return the error for a process that finds the lock taken."""
-    return UserError(
-        f"another process ({name_of(holder)}) is {use}; wait until it ends, or stop it"
-    )
-
-
-def epoch_of(holder: Mapping[str, Any]) -> int:
-    """Return the number of a holder's lease; 0 if it has none."""
-    epoch = holder.get("epoch", 0)
-    return epoch if isinstance(epoch, int) else 0
 
 
 def is_still_at(path: Path, handle: int) -> bool:
@@ -181,6 +181,13 @@ def is_still_at(path: Path, handle: int) -> bool:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
         return False
+
+
+def _parse(content: bytes) -> Owner:
+    try:
+        return parse_owner(json.loads(content))
+    except (ValueError, RecursionError):
+        return NOBODY
 
 
 def _flock(handle: int, kind: int, wait_s: float) -> bool:
