@@ -8,7 +8,7 @@ from paceline.engines import devices
 from paceline.job import Job
 from paceline.messages import Send, Start
 from paceline.requests import DescribeRequest
-from paceline.storage.cache import bring_data
+from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core

@@ -24,7 +24,7 @@ from paceline.maths.metrics import recovered_block
 from paceline.messages import Send, Working
 from paceline.runs.actions import StopAt, StopOnRequest
 from paceline.runs.survivor import Survivor
-from paceline.storage.cache import bring_data
+from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine

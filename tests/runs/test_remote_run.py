@@ -202,7 +202,7 @@ def test_a_folder_with_files_but_no_lease_is_left_alone(folder: str, tmp_path: P
 
 
 def test_a_run_folder_is_on_storage_that_writes_conditionally() -> None:
-    with pytest.raises(UserError, match="a run folder cannot be at hdfs://host/run; give a path"):
+    with pytest.raises(UserError, match="hdfs://host/run cannot be written; give a path"):
         RunFolder("hdfs://host/run")
 
 

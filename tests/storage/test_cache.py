@@ -11,13 +11,14 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.storage import cache
+from paceline.storage.locations import local_folder
 from paceline.storage.remote import Store
 
 
 def bring(folder: str) -> Path:
     """Copy the data as a new process would."""
     cache._ready.clear()
-    return Path(cache.local_folder(folder))
+    return Path(local_folder(folder))
 
 
 def contents(copy: Path) -> dict[str, bytes]:

@@ -68,7 +68,7 @@ class Info:
 
     def __call__(self) -> int:
         from paceline.formats.detect import describe_source, detect
-        from paceline.storage.cache import local_folder
+        from paceline.storage.locations import local_folder
 
         check_records(self.records)
         folder = local_folder(self.dir)
@@ -120,7 +120,7 @@ class Convert:
         from paceline.formats.conversion_plan import ConvertSettings
         from paceline.formats.convert import convert
         from paceline.formats.pool import run_jobs
-        from paceline.storage.cache import local_folder
+        from paceline.storage.locations import local_folder
 
         folder = local_folder(self.src)
         settings = ConvertSettings(
@@ -167,7 +167,7 @@ class Check:
 
     def __call__(self) -> int:
         from paceline.formats.check import check
-        from paceline.storage.cache import local_folder
+        from paceline.storage.locations import local_folder
 
         check_records(self.records)
         report = check(local_folder(self.dir), self.data.split, self.records)

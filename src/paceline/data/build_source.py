@@ -37,7 +37,7 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
     """Return the source that `data.build` or else `data.source` names. A remote folder is copied
     into the cache first."""
     if is_remote(data.dir):
-        from paceline.storage.cache import local_folder
+        from paceline.storage.locations import local_folder
 
         data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:

@@ -21,7 +21,7 @@ from paceline.messages import Block, Evaluation, Result, Send, Start, Warn, Work
 from paceline.runs.checkpoints import Checkpoints
 from paceline.runs.events import TensorBoard
 from paceline.runs.finding import watched_run
-from paceline.storage.cache import bring_data
+from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine

@@ -34,8 +34,7 @@ from paceline.results.scores import (
 from paceline.results.trained_model import output_names, to_probabilities
 from paceline.runs.code_copies import with_copies
 from paceline.runs.folder import RunFolder
-from paceline.storage.cache import bring_data
-from paceline.storage.locations import is_remote
+from paceline.storage.locations import bring_data, is_remote
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:

@@ -14,11 +14,8 @@ from pathlib import Path
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Experiment
 from paceline.runs.folder import RunFolder
-from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import to_log
-from paceline.storage.lease import LEASE
 from paceline.storage.locations import is_remote
-from paceline.storage.remote import Store, retry_storage
 
 NAMED_RUNS = {"zoo:": "paceline.extras.zoo:zoo_folder"}
 """Prefixes of names that are not paths, and the functions that return their folders."""
@@ -33,11 +30,8 @@ def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs")
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:
     """Return every run under `root`, by name; of remote runs, copies without checkpoints."""
     if is_remote(root):
-        listed = retry_storage(Store(str(root)).files, to_log)
-        files = [name.split("/") for name in listed]
-        names = {parts[0] for parts in files if len(parts) == 2 and parts[1] == LEASE}
-        urls = [f"{str(root).rstrip('/')}/{name}" for name in sorted(names)]
-        return [run for run in (_copy(url, checkpoints=False) for url in urls) if run.exists()]
+        copies = (_copy(url, checkpoints=False) for url in _remote_runs(str(root)))
+        return [run for run in copies if run.exists()]
     return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]
 
 
@@ -72,9 +66,21 @@ def watched_run(path: str | Path) -> RunFolder:
     return RunFolder(path, _scratch() if is_remote(path) else None)
 
 
+def _remote_runs(root: str) -> list[str]:
+    """Return the URL of each run folder in a remote folder."""
+    from paceline.storage.lease import LEASE
+    from paceline.storage.remote import Store, retry_storage
+
+    files = [name.split("/") for name in retry_storage(Store(root).files, to_log)]
+    names = {parts[0] for parts in files if len(parts) == 2 and parts[1] == LEASE}
+    return [f"{root.rstrip('/')}/{name}" for name in sorted(names)]
+
+
 def _copy(url: str, checkpoints: bool) -> RunFolder:
+    from paceline.runs.remote_run import open_both_sides
+
     folder = _scratch()
-    remote = RemoteRun(Store(url), folder)
+    remote = open_both_sides(url, folder)
     remote.pull()
     if checkpoints:
         remote.pull_checkpoints()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
 from paceline.experiment.diff import diff
@@ -31,13 +31,13 @@ from paceline.runs.comparison import (
     wrong_result,
 )
 from paceline.runs.records import Predictions, Records
-from paceline.runs.remote_run import RemoteRun
 from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
-from paceline.storage.lease import REQUEST_S
 from paceline.storage.locations import absolute, cached, found_or_moved, is_remote
 from paceline.storage.lock import FileLock, LeaseLost, is_alone, is_still_at, lock_file
-from paceline.storage.remote import OBJECT_STORES, Store, protocol_of
 from paceline.versions import library_versions, machine
+
+if TYPE_CHECKING:
+    from paceline.runs.remote_run import RemoteRun
 
 FORMAT = 1
 """Of config.json. A newer Paceline writes a higher number."""
@@ -290,9 +290,6 @@ class RunFolder:
 
 
 def _both_sides(url: str, local: Path) -> RemoteRun:
-    if protocol_of(url) not in OBJECT_STORES:
-        raise UserError(
-            f"a run folder cannot be at {url}; give a path, or a URL that begins with s3:// or "
-            "gs://"
-        )
-    return RemoteRun(Store(url), local, Store(url, REQUEST_S))
+    from paceline.runs.remote_run import open_both_sides
+
+    return open_both_sides(url, local)

@@ -19,8 +19,7 @@ from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import RECIPES
 from paceline.runs.finding import all_runs, default_path
 from paceline.runs.folder import RunFolder
-from paceline.runs.remote_run import stat_of
-from paceline.storage.files import explained
+from paceline.storage.files import explained, stat_of
 from paceline.storage.locations import is_remote
 
 

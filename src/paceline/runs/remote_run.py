@@ -22,10 +22,17 @@ from typing import NamedTuple
 
 from paceline.errors import UserError
 from paceline.messages import Send, Transfer, Warn
-from paceline.storage.files import to_log
-from paceline.storage.lease import BEAT_EVERY_S, LEASE, Holder, read_run_lease
+from paceline.storage.files import stat_of, to_log
+from paceline.storage.lease import BEAT_EVERY_S, LEASE, REQUEST_S, Holder, read_run_lease
 from paceline.storage.lock import LeaseLost
-from paceline.storage.remote import File, StorageError, StorageFault, Store, retry_storage
+from paceline.storage.remote import (
+    File,
+    StorageError,
+    StorageFault,
+    Store,
+    open_to_write,
+    retry_storage,
+)
 from paceline.storage.transfer import fetch_files
 
 PLAIN = re.compile(r"events/.|evaluations\.jsonl$|[^/]*\.log$")
@@ -247,17 +254,13 @@ class RemoteRun:
         self._send(Transfer(text))
 
 
+def open_both_sides(url: str, local: Path) -> RemoteRun:
+    """Return a run folder for the process that trains; raise UserError if it cannot be there."""
+    return RemoteRun(open_to_write(url), local, Store(url, REQUEST_S))
+
+
 def is_checkpoint(name: str) -> bool:
     return name.startswith("checkpoints/")
-
-
-def stat_of(path: Path) -> tuple[int, int] | None:
-    """Return size and time of a local file; None if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 def _left_behind(listed: Iterable[str], lease: Holder) -> set[str]:

@@ -19,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.messages import Send, Transfer
 from paceline.storage.files import explained, read_text, write_json
-from paceline.storage.locations import cached, is_remote
+from paceline.storage.locations import cached
 from paceline.storage.lock import FileLock, lock_file
 from paceline.storage.progress_bar import late_bar
 from paceline.storage.remote import (
@@ -43,18 +42,11 @@ _ready: dict[str, str] = {}
 """Folders that this process has copied or compared. They are not compared again."""
 
 
-def bring_data(folder: str, send: Send) -> None:
-    """Copy a data set in a worker, before anything is built; report the progress to its parent."""
-    local_folder(folder, lambda text: send(Transfer(text)))
-
-
-def local_folder(folder: str, report: Report = lambda text: None) -> str:
-    """Return `folder` itself, or the folder of its up-to-date copy on this machine."""
-    if not is_remote(folder):
-        return folder
-    if folder not in _ready:
-        _ready[folder] = str(_bring(open_to_read(folder), cached("data", folder), report))
-    return _ready[folder]
+def up_to_date_copy(url: str, report: Report) -> str:
+    """Return the folder of the copy of a data set on this machine."""
+    if url not in _ready:
+        _ready[url] = str(_bring(open_to_read(url), cached("data", url), report))
+    return _ready[url]
 
 
 def put_folder(folder: Path, url: str, last: str) -> None:

@@ -111,6 +111,15 @@ def _mode(path: Path) -> int:
             return 0
 
 
+def stat_of(path: Path) -> tuple[int, int] | None:
+    """Return size and time of a file, the latter in nanoseconds; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 def read_exactly(file: IO[bytes], size: int) -> bytes:
     """Return so many bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
 

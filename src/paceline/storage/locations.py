@@ -1,10 +1,16 @@
-"""Where things are: whether a path is a URL, and the folder for copies and indices."""
+"""Where things are: paths and URLs, the cache of this machine, and where data is read from.
+
+Remote storage is imported only if a URL is used.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+from paceline.messages import Send, Transfer
 
 
 def is_remote(path: str | Path) -> bool:
@@ -22,6 +28,20 @@ def cached(kind: str, url: str) -> Path:
     url = url.rstrip("/")
     digest = hashlib.sha256(url.encode()).hexdigest()[:16]
     return cache_folder() / kind / f"{url.rpartition('/')[2]}-{digest}"
+
+
+def local_folder(folder: str, report: Callable[[str], None] = lambda text: None) -> str:
+    """Return `folder` itself; of a remote data set, the folder of its copy on this machine."""
+    if not is_remote(folder):
+        return folder
+    from paceline.storage.cache import up_to_date_copy
+
+    return up_to_date_copy(folder, report)
+
+
+def bring_data(folder: str, send: Send) -> None:
+    """Copy a data set in a worker, before anything is built; report the progress to its parent."""
+    local_folder(folder, lambda text: send(Transfer(text)))
 
 
 def absolute(folder: str) -> str:
