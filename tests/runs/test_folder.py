@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Augmentation, Data, Experiment
+from paceline.experiment.experiment import Experiment
 from paceline.runs import folder as run_folder
-from paceline.runs.finding import all_runs, default_path, existing_run
 from paceline.runs.folder import RunFolder
 from paceline.storage.files import unsealed
-from paceline.versions import library_versions
 
 EXPERIMENT = Experiment(seed=3)
 FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
@@ -49,10 +47,6 @@ def test_building_one_touches_no_disk(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_default_folder_is_named_by_recipe_and_digest() -> None:
-    assert default_path("smoke", EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
-
-
 def test_a_new_folder_records_experiment_data_versions_and_format(run: RunFolder) -> None:
     config = json.loads((run.path / "config.json").read_text())
     assert config["experiment"] == EXPERIMENT.to_json()
@@ -62,42 +56,6 @@ def test_a_new_folder_records_experiment_data_versions_and_format(run: RunFolder
     assert run.experiment() == EXPERIMENT
     assert run.events.is_dir()
     assert run.checkpoints.is_dir()
-
-
-def test_the_same_experiment_may_open_it_again(run: RunFolder) -> None:
-    assert run.open(EXPERIMENT, FACTS) == []
-
-
-def test_data_that_only_moved_are_the_same_data(run: RunFolder) -> None:
-    assert run.open(Experiment(seed=3, data=Data(dir="/elsewhere")), FACTS) == []
-
-
-def test_another_experiment_is_refused_with_what_differs(run: RunFolder) -> None:
-    with pytest.raises(UserError) as error:
-        run.open(Experiment(seed=4, augment=Augmentation(flip=True)), FACTS)
-    assert "augment.flip: False -> True, seed: 3 -> 4" in one_line(error)
-
-
-def test_many_differences_are_counted_not_listed(run: RunFolder) -> None:
-    other = Experiment(
-        seed=4, epochs=2, replicas=4, global_batch_size=64, threads_per_replica=2, steps=9
-    )
-    with pytest.raises(UserError, match="and 1 more") as error:
-        run.open(other, FACTS)
-    one_line(error)
-
-
-def test_other_data_are_refused(run: RunFolder) -> None:
-    with pytest.raises(UserError) as error:
-        run.open(EXPERIMENT, FACTS | {"train": 40000})
-    assert "the data is not the same: train 50000 -> 40000" in one_line(error)
-
-
-def test_changed_libraries_are_returned(run: RunFolder) -> None:
-    config = unsealed(json.loads((run.path / "config.json").read_text()))
-    config["versions"]["keras"] = "2.0"
-    (run.path / "config.json").write_text(json.dumps(config))
-    assert run.open(EXPERIMENT, FACTS) == [f"keras: '2.0' -> {library_versions()['keras']!r}"]
 
 
 def test_a_field_newer_than_the_folder_takes_its_default(run: RunFolder) -> None:
@@ -199,40 +157,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(
     assert sorted(run.path.iterdir()) == before
 
 
-def test_metrics_are_read_as_appended(run: RunFolder) -> None:
-    assert run.metrics.read() == []
-    records = [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
-    for record in records:
-        run.metrics.append(record)
-    assert run.metrics.read() == records
-
-
-def test_resuming_removes_metrics_after_its_step_and_a_half_written_line(run: RunFolder) -> None:
-    for step in (10, 20, 30):
-        run.metrics.append({"step": step})
-    with open(run.path / "metrics.jsonl", "a") as file:
-        file.write('{"step": 4')
-    assert [record["step"] for record in run.metrics.read()] == [10, 20, 30]
-    run.metrics.truncate(20)
-    run.metrics.append({"step": 30})
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
-
-
-def test_one_flipped_bit_in_a_record_is_never_shown(run: RunFolder) -> None:
-    records = [{"step": step, "loss": step / 7} for step in (1, 2, 3)]
-    for record in records:
-        run.metrics.append(record)
-    whole = (run.path / "metrics.jsonl").read_bytes()
-    second = whole.index(b"\n") + 1
-    for bit in range(8 * second, 8 * whole.index(b"\n", second)):
-        content = bytearray(whole)
-        content[bit // 8] ^= 1 << bit % 8
-        (run.path / "metrics.jsonl").write_bytes(content)
-        assert run.metrics.read() == [records[0], records[2]], bit
-        assert run.metrics.num_damaged() in (1, 2)  # 2: the flip made a new line
-
-
 def test_one_flipped_bit_in_the_result_or_the_config_is_one_clear_line(run: RunFolder) -> None:
     result = {"finished": True, "step": 7, "test_accuracy": 0.75}
     run.write_result(result)
@@ -247,33 +171,3 @@ def test_one_flipped_bit_in_the_result_or_the_config_is_one_clear_line(run: RunF
     (run.path / "result.json").write_bytes(whole.replace(b"0.75", b"0.95"))
     with pytest.raises(UserError, match="computes it again from the last checkpoint"):
         run.read_result()
-
-
-def test_other_code_or_other_content_of_the_data_is_refused(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "run")
-    facts, code = FACTS | {"content": "aa"}, {"model.build": "11"}
-    run.open(EXPERIMENT, facts, code=code)
-    run.open(EXPERIMENT, facts, code=code)
-    with pytest.raises(UserError, match="the data is not the same: content 'aa' -> 'bb'"):
-        run.open(EXPERIMENT, FACTS | {"content": "bb"}, code=code)
-    with pytest.raises(UserError, match=r"the code of model\.build is not the same"):
-        run.open(EXPERIMENT, facts, code={"model.build": "22"})
-
-
-def test_resuming_after_a_line_without_its_end_starts_a_new_line(run: RunFolder) -> None:
-    (run.path / "metrics.jsonl").write_text('{"step": 10}')
-    run.metrics.truncate(10)
-    run.metrics.append({"step": 20})
-    assert [record["step"] for record in run.metrics.read()] == [10, 20]
-
-
-def test_a_run_is_found_by_path_or_by_name(tmp_path: Path) -> None:
-    made = RunFolder(tmp_path / "runs" / "smoke-12345678")
-    made.open(EXPERIMENT, FACTS)
-    assert existing_run(made.path).path == made.path
-    assert existing_run("smoke-12345678", tmp_path / "runs").path == made.path
-    assert [run.path for run in all_runs(tmp_path / "runs")] == [made.path]
-    with pytest.raises(UserError, match="did you mean 'smoke-12345678'"):
-        existing_run("smoke-12345679", tmp_path / "runs")
-    with pytest.raises(UserError, match="there are no runs"):
-        existing_run("smoke-12345679", tmp_path / "nowhere")
