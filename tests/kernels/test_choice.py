@@ -82,7 +82,7 @@ def test_a_resume_with_other_kernels_is_refused_in_one_line_that_names_the_flag(
     ended = paceline_here(*flags, cwd=tmp_path, environment=environment)
     assert ended.code == 2
     (line,) = ended.err.splitlines()
-    assert "run was trained with --kernels own; --kernels tensorflow gives other bits" in line
+    assert "run was trained with --kernels own; --kernels tensorflow gives different bits" in line
     assert result_of(tmp_path / "run")["step"] == 5
 
 

@@ -1,16 +1,18 @@
-"""One checkpoint file: a safetensors file whose metadata say what it holds, verified when read.
+"""One checkpoint file: a safetensors file whose metadata say what it contains, verified on reading.
 
-It owns the names and the metadata in the file. The metadata have a checksum of their own, and the
+It owns the names and the metadata in the file. The metadata contain their own checksum, and the
 digest of the state. Only what differs from that is `Damaged`: an OSError means that the file could
-not be read, and says nothing about its content. Which files are kept belongs to `checkpoint`.
+not be read, and says nothing about its content. Which files are kept belongs to `checkpoints`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -123,25 +125,22 @@ def _read(path: Path) -> tuple[bytes, dict[str, str]]:
     """Return content and metadata. The file is read, not mapped: an error of the disk is then an
     OSError, not the end of the process."""
     content = retry(path.read_bytes)
-    stop = 8 + min(int.from_bytes(content[:8], "little"), LARGEST_HEADER)
-    return content, _parse_metadata(content[:8], content[8:stop], len(content))
+    return content, _parse_metadata(io.BytesIO(content))
 
 
 def _read_metadata(path: Path) -> dict[str, str]:
     with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        start = file.read(8)
-        length = min(int.from_bytes(start, "little"), LARGEST_HEADER)
-        return _parse_metadata(start, file.read(length), size)
+        return _parse_metadata(file)
 
 
-def _parse_metadata(start: bytes, rest: bytes, size: int) -> dict[str, str]:
+def _parse_metadata(file: IO[bytes]) -> dict[str, str]:
+    start = file.read(8)
     length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > min(size - 8, LARGEST_HEADER):
+    header = file.read(min(length, LARGEST_HEADER))
+    if len(start) < 8 or len(header) < length:
         raise Damaged("its header is cut short or damaged")
     try:
-        metadata = json.loads(rest[:length]).get("__metadata__") or {}
+        metadata = json.loads(header).get("__metadata__") or {}
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("its header is not text")
         return unsealed(metadata)

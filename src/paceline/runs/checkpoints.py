@@ -1,8 +1,8 @@
-"""The checkpoints of a run: saved whole or not at all, verified when read, the right ones kept.
+"""The checkpoints of a run: saved completely or not at all, verified when read, pruned.
 
 It owns which files are kept; the content of one is in `checkpoint_file`. The plan and the action
 `SaveCheckpoint` decide when to save. Only `save` changes the disk, so other commands can read the
-checkpoints of a training that is under way.
+checkpoints of a run in progress.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Checkpoints:
         return self._path(state.step), content
 
     def latest(self) -> State | None:
-        """Return the newest whole state; warn of damaged files, which the next `save` removes.
+        """Return the newest complete state; warn of damaged files, which the next `save` removes.
 
-        A file that cannot be read is not passed over: that is a PassingFault.
+        A file that cannot be read is not skipped: that is a PassingFault.
         """
         return self._first_whole(lambda: self.steps()[::-1])
 
@@ -158,7 +158,7 @@ class Checkpoints:
         self._guard()
         listed = self.steps()
         by_metric, unreadable = self._by_metric()
-        # Whether an unreadable one is the best is not known: it stays.
+        # An unreadable checkpoint stays: it may be the best.
         kept = {just_saved, *self._whole()[-self._keep :], *by_metric[:1], *unreadable}
         for step in listed:
             if step not in kept:
@@ -186,10 +186,10 @@ class Checkpoints:
         return sorted(metrics, key=lambda step: (-metrics[step], step)), unreadable
 
     def _first_whole(self, candidates: Callable[[], list[int]]) -> State | None:
-        """Return the first of the candidates that is whole.
+        """Return the first of the candidates that is complete.
 
-        If a file is gone while it is read, a training has removed it for newer ones, which are
-        listed again; or its disk is gone, and nothing is listed.
+        If a file vanishes while it is read, a run has replaced it with newer ones, which are then
+        listed; or its disk is unavailable, and nothing is listed.
         """
         seen: set[int] = set()
 
@@ -222,7 +222,7 @@ class Checkpoints:
 
 
 def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]:
-    """Return the variables of the newest whole checkpoint by name, to start another model with.
+    """Return the variables of the newest complete checkpoint by name, to start a model from.
 
     Each is taken from the first of `vectors` that has it.
     """

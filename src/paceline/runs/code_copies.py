@@ -30,7 +30,7 @@ def specs_of(experiment: Experiment, actions: Iterable[str] = ()) -> list[tuple[
 
 
 def keep_copies(run: Path, specs: Iterable[tuple[str, str]]) -> None:
-    """Copy the code of these functions into the run folder; a function from there stays."""
+    """Copy the functions' source files into the run folder unless they already come from it."""
     for name, spec in specs:
         for path, inside in _files_of(spec):
             target = (run / FOLDER / name / inside).resolve()

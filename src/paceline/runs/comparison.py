@@ -16,14 +16,14 @@ def compare_kernels(where: str, old: str, new: str) -> None:
     if new != old:
         raise UserError(
             f"{where} was trained with --kernels {old}; --kernels {new} "
-            f"gives other bits; give --kernels {old}, or use another --run-dir"
+            f"gives different bits; give --kernels {old}, or use another --run-dir"
         )
 
 
 def compare_experiments(where: str, old: Experiment, new: Experiment) -> None:
     if changed := old.changes_to(new):
         raise UserError(
-            f"{where} is the run of another experiment: {_short(changed)}; "
+            f"{where} is the run of a different experiment: {_short(changed)}; "
             "use another --run-dir, or the old settings to resume"
         )
 

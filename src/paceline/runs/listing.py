@@ -96,7 +96,7 @@ def _last_change(folder: Path) -> float:
 
 
 def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
-    """Return the experiment with the whole path of its data, unless the path is right here."""
+    """Make data.dir absolute unless it already resolves to the run's data."""
     data, stored = experiment.data, run.data_dir()
     if not data.dir or os.path.abspath(data.dir) == stored:
         return experiment

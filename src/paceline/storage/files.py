@@ -1,4 +1,4 @@
-"""Files on a disk: written whole or not at all, and one-line errors where the disk refuses.
+"""Files on a disk: written completely or not at all, and one-line errors if the disk fails.
 
 It owns how files are written and read, and the checksum in JSON that a run shows as results. Which
 files a run folder has belongs to `folder`.
@@ -28,7 +28,7 @@ MOST_JSON_BYTES = 1 << 28
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file whole or not at all: the old one stays until the new one is safe on disk.
+    """Write a file completely or not at all: the old one stays until the new one is on disk.
 
     Raises OSError.
     """
@@ -77,7 +77,7 @@ def replacing_path(path: Path) -> Iterator[Path]:
 def explained(doing: str, path: Path) -> Iterator[None]:
     """Turn an OSError into a UserError of one line: cannot `doing` `path`, and why.
 
-    It is a PassingFault if the cause may pass. A file that is gone while it is read is one too.
+    It is a PassingFault if the cause may pass, or if a file vanishes while it is read.
     """
     try:
         yield
@@ -121,7 +121,7 @@ def stat_of(path: Path) -> tuple[int, int] | None:
 
 
 def read_exactly(file: IO[bytes], size: int) -> bytes:
-    """Return so many bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
+    """Return `size` bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
 
     `numpy.fromfile` is not used for files: it returns fewer numbers if the disk fails.
     """
