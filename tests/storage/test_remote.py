@@ -72,6 +72,9 @@ def test_files_of_every_size_are_put_listed_and_fetched(store: Store, tmp_path: 
     content = np.random.default_rng(0).bytes(12 << 20)
     (tmp_path / "large").write_bytes(content)
     store.put("large", tmp_path / "large")
+    (tmp_path / "empty").touch()
+    store.put("empty", tmp_path / "empty")
+    assert store.read("empty") == b""
     for number in range(1, 6):
         store.put(f"deep/{number}", b"x" * number)
     pieces: list[int] = []

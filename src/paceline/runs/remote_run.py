@@ -91,6 +91,7 @@ class RemoteRun:
 
     def keep_alive(self) -> None:
         """Show signs of life in a separate thread until `unlock`, also during an upload."""
+        self._ended.clear()
         self._beating = threading.Thread(target=self._beat_until_the_end, daemon=True)
         self._beating.start()
 
