@@ -137,7 +137,10 @@ def test_a_run_folder_of_another_experiment_shows_what_differs_and_stays(
     before = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
     ended = smoke("--seed", "7", "--schedule.rate", "0.1", "--run-dir", "run", cwd=here)
     assert_refused(
-        ended, "run is the run of a different experiment", "seed: 0 -> 7", "schedule.rate: 0.05 -> 0.1"
+        ended,
+        "run is the run of a different experiment",
+        "seed: 0 -> 7",
+        "schedule.rate: 0.05 -> 0.1",
     )
     assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == before
     assert result_of(run)["step"] == 5
