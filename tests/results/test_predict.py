@@ -29,7 +29,6 @@ from paceline.results.evaluate import evaluate_run
 from paceline.results.image_bytes import as_jpeg_or_png
 from paceline.results.predict_files import find_files
 from paceline.results.predictor import Predictor, load_predictor
-from paceline.storage.files import unsealed
 
 TEST_IMAGES, _ = draw_shapes(1, 131)
 PHOTO = np.kron(
@@ -110,21 +109,6 @@ def test_it_needs_nothing_but_the_config_and_a_checkpoint(
     )
     one = [encode(TEST_IMAGES[0])]
     np.testing.assert_array_equal(load_predictor(tmp_path).predict(one), predictor.predict(one))
-
-
-def test_a_run_from_before_the_shape_was_noted_can_be_predicted_and_resumed(
-    folder: Path, predictor: Predictor, tmp_path: Path
-):
-    shutil.copytree(folder / "shapes", tmp_path / "old")
-    config = unsealed(json.loads((tmp_path / "old" / "config.json").read_text()))
-    assert config["data"].pop("image_shape") == [32, 32, 3]
-    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
-    one = [encode(TEST_IMAGES[0])]
-    np.testing.assert_array_equal(
-        load_predictor(tmp_path / "old").predict(one), predictor.predict(one)
-    )
-    experiment = library.Experiment.from_json(config["experiment"])
-    make_run(tmp_path / "old", experiment)  # opens the folder with the facts of today
 
 
 def test_probabilities_do_not_depend_on_the_other_images_of_a_call(predictor: Predictor):

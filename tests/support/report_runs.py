@@ -12,6 +12,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report import write_report
 from paceline.runs.folder import RunFolder
+from paceline.storage.files import sealed
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
@@ -47,7 +48,7 @@ def make_run(
                 "test_loss": record["loss"] * 1.1,
                 "test_accuracy": record["accuracy"] * 0.97,
             }
-        lines.append(json.dumps(record) + "\n")
+        lines.append(json.dumps(sealed(record)) + "\n")
     (path / "metrics.jsonl").write_text("".join(lines))
     run.append_start(500, "local", 2)
     labels = random.integers(0, len(classes), examples)

@@ -136,7 +136,7 @@ def to_probabilities(outputs: np.ndarray, are_logits: bool) -> np.ndarray:
 
 
 def _stored_shape(facts: dict[str, Any]) -> Shape | None:
-    shape = tuple(facts["image_shape"] or ())
+    shape = tuple(facts.get("image_shape") or ())
     if shape and shape[2] not in (1, 3):
         raise UserError(
             f"the run's images have {shape[2]} channels; "

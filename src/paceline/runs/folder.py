@@ -180,7 +180,7 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        config = read_json(self._config, RESTORE)
+        config = read_json(self._config, RESTORE, FORMAT)
         written_by = config.get("format")
         if type(written_by) is int and written_by > FORMAT:
             raise UserError(

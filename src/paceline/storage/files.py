@@ -151,11 +151,11 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode())
 
 
-def read_json(path: Path, advice: str) -> dict[str, Any]:
+def read_json(path: Path, advice: str, newest: int | None = None) -> dict[str, Any]:
     """Return the JSON object in a file, its checksum verified if it has one.
 
     A person who edits a file removes the checksum. If the file is damaged, `advice` is part of the
-    error.
+    error. An object of a `format` above `newest` is not verified: a newer version wrote it.
     """
     try:
         with explained("read", path):
@@ -164,7 +164,9 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
         value = json.loads(read_text(path))
         if not isinstance(value, dict):
             raise ValueError("it is not a JSON object")
-        return unsealed(value) if CHECKSUM in value else value
+        written_by = value.get("format")
+        is_newer = newest is not None and type(written_by) is int and written_by > newest
+        return value if is_newer or CHECKSUM not in value else unsealed(value)
     except (ValueError, RecursionError) as error:
         reason = "too many levels" if isinstance(error, RecursionError) else error
         raise UserError(f"{path} is damaged ({reason}); {advice}") from error
