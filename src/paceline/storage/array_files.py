@@ -65,6 +65,7 @@ def _parse_npy(content: bytes) -> Array:
     if len(shape) > 32 or any(type(side) is not int or side < 0 for side in shape):
         raise ValueError(f"it has the shape {shape}"[:100])
     if math.prod(shape) * kind.itemsize != size:
-        raise ValueError(f"its shape is {shape}, but {size} bytes follow"[:200])
+        needed = math.prod(shape) * kind.itemsize
+        raise ValueError(f"its shape needs {needed} bytes, but {size} follow"[:200])
     flat: Array = np.frombuffer(content, kind, math.prod(shape), file.tell())
     return flat.reshape(shape, order="F" if fortran else "C")
