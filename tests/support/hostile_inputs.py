@@ -56,6 +56,7 @@ from paceline.runs.folder import RunFolder
 from paceline.runs.listing import list_runs
 from paceline.storage.files import CHECKSUM, sealed, unsealed
 from paceline.storage.lease import Lease, parse_lease
+from paceline.storage.lock import Owner
 from report_runs import make_run
 
 SECONDS_PER_INPUT = 10
@@ -367,9 +368,7 @@ def fuzz_tf_config(folder: Path) -> Try:
 
 def fuzz_lease(folder: Path) -> Try:
     """lease.json of a remote run folder."""
-    original = Lease(
-        3, {"pid": 1, "host": "h", "token": "t"}, True, 7, {"a.json": "attempts/3/1/a"}
-    )
+    original = Lease(Owner(1, "h", "t", 3), True, 7, {"a.json": "attempts/3/1/a"})
     whole = original.to_bytes()
 
     def attempt(chance: random.Random) -> bytes:

@@ -61,7 +61,8 @@ def parse_lease(content: bytes, url: str) -> Lease:
         lease = Lease(parse_owner(facts["owner"]), facts["held"], facts["beat"], facts["files"])
         pairs = [*lease.files, *lease.files.values()]
         types = (type(lease.held), type(lease.beat), *map(type, pairs))
-        good = types == (bool, int, *[str] * len(pairs)) and not any(map(_escapes, pairs))
+        good = types == (bool, int, *[str] * len(pairs)) and lease.epoch > 0 <= lease.beat
+        good = good and not any(map(_escapes, pairs))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
