@@ -60,7 +60,7 @@ def damage_label(folder: Path) -> list[str]:
     content = bytearray(file.read_bytes())
     content[2 * 3073] = 10
     file.write_bytes(content)
-    return [f"{file} has label 10 at offset {2 * 3073}", "0 to 9"]
+    return [f"{file} has label 10 in record 2", "0 to 9"]
 
 
 def damage_pickle_that_runs_code(folder: Path) -> list[str]:
