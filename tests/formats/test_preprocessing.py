@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,7 +121,9 @@ def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path)
     for name, run in runs_to_repeat(tmp_path).items():
         predictor, experiment = load_predictor(run.path), run.experiment()
         shape = run.data_facts()["image_shape"]
-        steps = json.loads(json.dumps(describe_preprocessing(experiment, shape and tuple(shape))))
+        steps = json.loads(
+            json.dumps(asdict(describe_preprocessing(experiment, shape and tuple(shape))))
+        )
         readable = [each for each in files if not each.startswith(b"II*")]  # TIFF
         ours = predictor._prepare(readable).numpy()
         for each, found in zip(readable, ours, strict=True):
@@ -226,7 +228,7 @@ def test_two_hundred_images_in_five_formats_are_the_same_to_all(
     serve = tf.saved_model.load(str(tmp_path / "model.savedmodel")).signatures["serving_default"]
     model = keras.models.load_model(tmp_path / "model.keras")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    steps = describe_preprocessing(pictures.experiment(), None)
+    steps = asdict(describe_preprocessing(pictures.experiment(), None))
     for kind in files[0]:
         contents = [each[kind] for each in files]
         pixels = np.stack([documented().prepare(io.BytesIO(data), steps) for data in contents])

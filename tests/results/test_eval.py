@@ -20,7 +20,8 @@ from made_runs import SMALL, make_grey_run, make_run
 from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Data
 from paceline.maths.evaluation import num_batches, summarize
-from paceline.results.evaluate import Evaluation, evaluate_run
+from paceline.results.evaluate import evaluate_run
+from paceline.results.scores import Evaluation
 
 
 def assert_refused(ended: Ended, *parts: str) -> None:

@@ -23,8 +23,8 @@ from paceline.runs.finding import existing_run
 from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:
-    from paceline.results.evaluate import Evaluation
     from paceline.results.predict_files import Prediction
+    from paceline.results.scores import Evaluation
     from paceline.runs.listing import RunSummary
 
 __all__ = [
@@ -80,7 +80,7 @@ def evaluate(
     """
     import numpy as np
 
-    from paceline.results.evaluate import NUMBERS, Evaluation
+    from paceline.results.scores import NUMBERS, Evaluation
 
     with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
         file = str(Path(folder, "examples.npz"))

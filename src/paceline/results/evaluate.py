@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +19,11 @@ from paceline.experiment.views import Views
 from paceline.job import Job
 from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
-from paceline.maths.evaluation import Examples, num_batches, summarize
+from paceline.maths.evaluation import num_batches, summarize
 from paceline.maths.state import State, evaluated_vectors
 from paceline.messages import Progress, Send, Warn
 from paceline.requests import EvaluateRequest
-from paceline.results.scores import (
-    Scores,
-    calibration_error,
-    class_scores,
-    macro_scores,
-    top_k_accuracy,
-)
+from paceline.results.scores import Evaluation
 from paceline.results.trained_model import output_names, to_probabilities
 from paceline.runs.code_copies import with_copies
 from paceline.runs.folder import RunFolder
@@ -39,97 +32,6 @@ from paceline.versions import library_versions
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
-
-
-NUMBERS = ("run_dir", "step", "split", "accuracy", "top5", "loss", "count")
-"""Fields of an Evaluation that are in its JSON as they are."""
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """The metrics of one class."""
-
-    name: str
-    count: int
-    """Examples of this class."""
-    accuracy: float | None
-    """Of the examples of this class, the share that are predicted as it; None without examples."""
-    precision: float | None
-    """Of the examples predicted as this class, the share that are of it; None if none are."""
-    recall: float | None
-    """The same as the accuracy, under its usual name."""
-    f1: float | None
-    """The harmonic mean of precision and recall; None if the class is never seen or predicted."""
-    mistaken_for: str
-    """The most frequent wrong prediction; empty if there is none."""
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """How good a checkpoint is on a split.
-
-    `labels`, int32 [n], and `probabilities`, float32 [n, classes], are in the order of the split.
-    """
-
-    run_dir: str
-    step: int
-    split: str
-    accuracy: float
-    top5: float
-    loss: float
-    count: int
-    classes: tuple[str, ...]
-    labels: np.ndarray
-    probabilities: np.ndarray
-
-    def confusion(self) -> np.ndarray:
-        """Return int64 [classes, classes]: how often each class (row) is predicted as each."""
-        labels = self.labels.astype(np.int64)
-        examples = Examples(
-            labels, self.probabilities.argmax(axis=1), self.probabilities.max(axis=1)
-        )
-        return examples.confusion(len(self.classes))
-
-    def per_class(self) -> list[ClassScore]:
-        """Return the metrics of each class."""
-        confusion = self.confusion()
-        wrong = confusion - np.diag(confusion.diagonal())
-        counts = confusion.sum(axis=1).tolist()
-        return [
-            ClassScore(
-                name=name,
-                count=counts[i],
-                accuracy=score.recall,
-                **score._asdict(),
-                mistaken_for=self.classes[wrong[i].argmax()] if wrong[i].any() else "",
-            )
-            for i, (name, score) in enumerate(zip(self.classes, self._scores(), strict=True))
-        ]
-
-    def _scores(self) -> list[Scores]:
-        return class_scores(self.confusion())
-
-    def macro(self) -> Scores:
-        """Return precision, recall and F1 as means over the classes, each class counted once."""
-        return macro_scores(self._scores())
-
-    def calibration_error(self) -> float:
-        """Return the expected calibration error of the predictions, in 15 bins."""
-        correct = self.probabilities.argmax(axis=1) == self.labels
-        return calibration_error(correct, self.probabilities.max(axis=1))
-
-    def top_k(self, k: int) -> float:
-        """Return the share of examples whose label is among the k most probable classes."""
-        if not 1 <= k <= len(self.classes):
-            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}, the classes")
-        return top_k_accuracy(self.labels, self.probabilities, k)
-
-    def to_json(self, top_k: Sequence[int] = ()) -> dict[str, Any]:
-        """Return everything but the single examples; with the top-k accuracy for each k."""
-        values = {name: getattr(self, name) for name in NUMBERS}
-        values |= {"calibration_error": self.calibration_error(), "macro": self.macro()._asdict()}
-        values |= {"top_k": {str(k): self.top_k(k) for k in top_k}} if top_k else {}
-        return values | {"classes": [asdict(score) for score in self.per_class()]}
 
 
 def _experiment_of(run: RunFolder, data_dir: str, send: Send) -> Experiment:
@@ -230,7 +132,7 @@ def _evaluate_batches(
 
 
 def _compare(run: RunFolder, core: Core, split: str, send: Send) -> None:
-    """Refuse data with other classes; warn about another size or other library versions."""
+    """Refuse data with different classes; warn about a different size or library versions."""
     facts, classes = run.data_facts(), list(core.source.classes)
     if classes != facts.get("classes", classes):
         raise UserError(

@@ -6,7 +6,6 @@ complete. The formats belong to `export_formats`. `check_target` needs no Tensor
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,7 @@ from paceline.experiment.views import Views
 from paceline.job import Job
 from paceline.messages import Send, Warn
 from paceline.requests import ExportRequest
-from paceline.results.export_formats import FORMATS, Format
+from paceline.results.export_formats import FORMATS, ExportFacts, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.results.preprocessing import describe_preprocessing
 from paceline.runs.finding import existing_run
@@ -92,18 +91,18 @@ def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
     facts = describe(run, trained, form, request.serving)
     if request.serving and not form.decodes_files:
         advice = "docs/preprocessing.md shows how a file becomes that"
-        send(Warn(f"{request.to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
+        send(Warn(f"{request.to} cannot decode JPEG: the input is {facts.input}; {advice}"))
     with explained("write", out):
         _write(trained, out, form, request.serving, facts)
-    what = " -> ".join(filter(None, (facts["input"], facts["output"])))
+    what = " -> ".join(filter(None, (facts.input, facts.output)))
     return {"out": str(out), "step": trained.state.step, "what": what}
 
 
 def _write(
-    trained: TrainedModel, out: Path, form: Format, serving: bool, facts: dict[str, Any]
+    trained: TrainedModel, out: Path, form: Format, serving: bool, facts: ExportFacts
 ) -> None:
     """Export to `out`, with a description. A stale description is never left next to a file."""
-    description = json.dumps(facts, indent=2)
+    description = facts.to_json()
     with replacing_path(out) as new:
         form.write(trained, new, serving, facts)
         if form.is_folder:
@@ -123,10 +122,9 @@ def _check_packages(to: str, form: Format) -> None:
         )
 
 
-def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> dict[str, Any]:
+def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> ExportFacts:
     """Return what is stored with an export: classes, input, output, preprocessing and origin."""
-    shape = list(trained.image_shape)
-    images = f"float32 [n, {', '.join(map(str, shape))}]"
+    images = f"float32 [n, {', '.join(map(str, trained.image_shape))}]"
     takes = f"pixels from 0 to 255, {images}" if serving else f"scaled images, {images}"
     if serving and form.decodes_files:
         takes = "JPEG or PNG images, strings [n]"
@@ -135,15 +133,15 @@ def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool)
         inside = "all steps" if form.decodes_files else "scale"
     kind = "logits" if trained.gives_logits and not serving else "probabilities"
     gives = f"{kind}, float32 [n, {len(trained.classes)}]"
-    return {
-        "classes": list(trained.classes),
-        "input": "weights only" if form.weights_only else takes,
-        "output": "" if form.weights_only else gives,
-        "image_shape": shape,
-        "views": trained.views,
-        "preprocessing": describe_preprocessing(trained.experiment, trained.stored_shape),
-        "inside": inside,
-        "run": run.path.name,
-        "step": trained.state.step,
-        "state_sha256": trained.state.sha256(),
-    }
+    return ExportFacts(
+        classes=trained.classes,
+        input="weights only" if form.weights_only else takes,
+        output="" if form.weights_only else gives,
+        image_shape=trained.image_shape,
+        views=trained.views,
+        preprocessing=describe_preprocessing(trained.experiment, trained.stored_shape),
+        inside=inside,
+        run=run.path.name,
+        step=trained.state.step,
+        state_sha256=trained.state.sha256(),
+    )

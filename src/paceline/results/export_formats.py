@@ -1,8 +1,8 @@
-"""The formats of `paceline export`, one writer each, and the table of them.
+"""The formats of `paceline export`: one writer for each, and their table.
 
-With `serving`, an export contains the preprocessing: it takes pixels or image files and gives
-probabilities. Without, it takes scaled images and gives the outputs of the model. TensorFlow is
-imported by the writers only.
+With `serving`, an export contains the preprocessing: it takes pixels or image files and returns
+probabilities. Without, it takes scaled images and returns the model's outputs. Only the writers
+import TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline.experiment.experiment import Scaling
+from paceline.experiment.views import Views
 from paceline.maths.state import StateLayout
+from paceline.results.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     import keras
@@ -30,13 +32,38 @@ FACTS_FILE = "paceline.json"
 OPSET = 17
 
 
-def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class ExportFacts:
+    """What is stored with an export."""
+
+    classes: tuple[str, ...]
+    input: str
+    output: str
+    image_shape: tuple[int, int, int]
+    views: Views
+    preprocessing: Preprocessing
+    inside: str
+    """The part of the preprocessing that the export contains: nothing, scale or all steps."""
+    run: str
+    step: int
+    state_sha256: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+    def to_texts(self) -> dict[str, str]:
+        """Return each fact as text, for the metadata of ONNX and safetensors."""
+        facts = asdict(self).items()
+        return {name: each if isinstance(each, str) else json.dumps(each) for name, each in facts}
+
+
+def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts) -> None:
     model = portable_model(trained)
     if serving:
         model = _with_scaling(model, trained)
     model.save(path)
     with zipfile.ZipFile(path, "a") as file:
-        file.writestr(FACTS_FILE, json.dumps(facts, indent=2))
+        file.writestr(FACTS_FILE, facts.to_json())
 
 
 def portable_model(trained: TrainedModel) -> keras.Model:
@@ -103,9 +130,7 @@ def scaling_layers(
     return ops.flip(scaled, axis=-1) if scaling.method == "bgr_mean" else scaled
 
 
-def _write_savedmodel(
-    trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]
-) -> None:
+def _write_savedmodel(trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts) -> None:
     import tensorflow as tf
 
     from paceline.formats.encoded.prepare import prepare_encoded
@@ -130,10 +155,10 @@ def _write_savedmodel(
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
     extra = path / "assets.extra"
     extra.mkdir(exist_ok=True)
-    (extra / FACTS_FILE).write_text(json.dumps(facts, indent=2))
+    (extra / FACTS_FILE).write_text(facts.to_json())
 
 
-def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]) -> None:
+def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts) -> None:
     import onnx
     import tensorflow as tf
     import tf2onnx
@@ -148,7 +173,7 @@ def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: dict[st
     function = tf.function(function, input_signature=spec, autograph=False)
     model, _ = tf2onnx.convert.from_function(function, input_signature=spec, opset=OPSET)
     _rename_output(model.graph, "probabilities" if serving else "outputs")
-    onnx.helper.set_model_props(model, _as_text(facts))
+    onnx.helper.set_model_props(model, facts.to_texts())
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
@@ -190,7 +215,7 @@ def _build_function(
 
 
 def _write_safetensors(
-    trained: TrainedModel, path: Path, serving: bool, facts: dict[str, Any]
+    trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts
 ) -> None:
     """Write the variables that evaluation takes, by their names in the model."""
     from safetensors.numpy import save_file
@@ -201,19 +226,15 @@ def _write_safetensors(
         name.removeprefix(f"{vector}/"): vectors[vector][where].reshape(shape)
         for vector, name, where, shape in layout.pieces()
     }
-    save_file(variables, path, _as_text(facts) | {"format": "tf"})
+    save_file(variables, path, facts.to_texts() | {"format": "tf"})
     path.chmod(0o644)
-
-
-def _as_text(facts: dict[str, Any]) -> dict[str, str]:
-    return {k: fact if isinstance(fact, str) else json.dumps(fact) for k, fact in facts.items()}
 
 
 @dataclass(frozen=True)
 class Format:
     """A format: its writer (model, path, serving, facts), and what is special about it."""
 
-    write: Callable[[TrainedModel, Path, bool, dict[str, Any]], None]
+    write: Callable[[TrainedModel, Path, bool, ExportFacts], None]
     suffix: str = ""
     """The file must end in this."""
     is_folder: bool = False

@@ -90,7 +90,7 @@ class Predictor:
         count = int(images.shape[0])
         if count < self.batch_size:
             images = tf.pad(images, [[0, self.batch_size - count], [0, 0], [0, 0], [0, 0]])
-        return self._classify(*self._weights, images).numpy()[:count]
+        return np.asarray(self._classify(*self._weights, images))[:count]
 
     def _prepare_valid(
         self, batch: dict[int, bytes], faults: dict[int, str]
@@ -146,7 +146,9 @@ def _build_prepare(trained: TrainedModel, fitting: bool) -> Callable[..., Any]:
         return prepare_encoded(trained.experiment, trained.stored_shape, encoded, fitting)
 
     strings = tf.TensorSpec([None], tf.string)
-    return tf.function(prepare, autograph=False, input_signature=[strings])
+    function: Callable[..., Any]
+    function = tf.function(prepare, autograph=False, input_signature=[strings])
+    return function
 
 
 def _build_classify(trained: TrainedModel, views: Views) -> Callable[..., Any]:

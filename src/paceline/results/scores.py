@@ -1,19 +1,26 @@
-"""Predictions -> precision, recall, F1, calibration and top-k accuracy. NumPy only.
+"""An evaluation with every prediction, and its metrics: precision, recall, F1, calibration, top-k.
 
-`paceline eval` and the report use the same functions. What each class is called belongs to them.
+NumPy only. The report uses the same functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from paceline.errors import UserError
+from paceline.maths.evaluation import Examples
+
 Array = npt.NDArray[Any]
 
 BINS = 15
-"""Of equal width, for the expected calibration error (Guo et al. 2017)."""
+"""Bins of equal width for the expected calibration error (Guo et al. 2017)."""
+NUMBERS = ("run_dir", "step", "split", "accuracy", "top5", "loss", "count")
+"""Fields of an Evaluation that are in its JSON as they are."""
 
 
 class Scores(NamedTuple):
@@ -70,3 +77,90 @@ def top_k_accuracy(labels: Array, probabilities: Array, k: int) -> float:
     """Return the share of examples with fewer than k classes more probable than the label."""
     own = np.take_along_axis(probabilities, labels.astype(np.int64)[:, None], axis=1)
     return float(((probabilities > own).sum(axis=1) < k).mean())
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """The metrics of one class."""
+
+    name: str
+    count: int
+    """Examples of this class."""
+    accuracy: float | None
+    """Of the examples of this class, the share that are predicted as it; None without examples."""
+    precision: float | None
+    """Of the examples predicted as this class, the share that are of it; None if none are."""
+    recall: float | None
+    """The same as the accuracy."""
+    f1: float | None
+    """The harmonic mean of precision and recall; None if the class is never seen or predicted."""
+    mistaken_for: str
+    """The most frequent wrong prediction; empty if there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How good a checkpoint is on a split.
+
+    `labels`, int32 [n], and `probabilities`, float32 [n, classes], are in the order of the split.
+    """
+
+    run_dir: str
+    step: int
+    split: str
+    accuracy: float
+    top5: float
+    loss: float
+    count: int
+    classes: tuple[str, ...]
+    labels: Array
+    probabilities: Array
+
+    def confusion(self) -> Array:
+        """Return int64 [classes, classes]: how often each class (row) is predicted as each."""
+        labels = self.labels.astype(np.int64)
+        examples = Examples(
+            labels, self.probabilities.argmax(axis=1), self.probabilities.max(axis=1)
+        )
+        return examples.confusion(len(self.classes))
+
+    def per_class(self) -> list[ClassScore]:
+        """Return the metrics of each class."""
+        confusion = self.confusion()
+        wrong = confusion - np.diag(confusion.diagonal())
+        counts = confusion.sum(axis=1).tolist()
+        return [
+            ClassScore(
+                name=name,
+                count=counts[i],
+                accuracy=score.recall,
+                **score._asdict(),
+                mistaken_for=self.classes[wrong[i].argmax()] if wrong[i].any() else "",
+            )
+            for i, (name, score) in enumerate(zip(self.classes, self._scores(), strict=True))
+        ]
+
+    def _scores(self) -> list[Scores]:
+        return class_scores(self.confusion())
+
+    def macro(self) -> Scores:
+        """Return precision, recall and F1 as means over the classes, each class counted once."""
+        return macro_scores(self._scores())
+
+    def calibration_error(self) -> float:
+        """Return the expected calibration error of the predictions, in 15 bins."""
+        correct = self.probabilities.argmax(axis=1) == self.labels
+        return calibration_error(correct, self.probabilities.max(axis=1))
+
+    def top_k(self, k: int) -> float:
+        """Return the share of examples whose label is among the k most probable classes."""
+        if not 1 <= k <= len(self.classes):
+            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}, the classes")
+        return top_k_accuracy(self.labels, self.probabilities, k)
+
+    def to_json(self, top_k: Sequence[int] = ()) -> dict[str, Any]:
+        """Return everything but the single examples; with the top-k accuracy for each k."""
+        values = {name: getattr(self, name) for name in NUMBERS}
+        values |= {"calibration_error": self.calibration_error(), "macro": self.macro()._asdict()}
+        values |= {"top_k": {str(k): self.top_k(k) for k in top_k}} if top_k else {}
+        return values | {"classes": [asdict(score) for score in self.per_class()]}

@@ -132,14 +132,14 @@ def to_probabilities(outputs: np.ndarray, are_logits: bool) -> np.ndarray:
     if not are_logits:
         return outputs
     powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
-    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
 
 def _stored_shape(facts: dict[str, Any]) -> Shape | None:
-    shape = tuple(facts.get("image_shape") or ())
+    shape = facts.get("image_shape")
     if shape and shape[2] not in (1, 3):
         raise UserError(
             f"the run's images have {shape[2]} channels; "
             "image files can be predicted by models with 1 or 3 channels"
         )
-    return shape or None
+    return tuple(shape) if shape else None
