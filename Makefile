@@ -32,7 +32,6 @@ check: setup-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict $(addprefix src/paceline/,experiment maths models engines_more loop.py places runs storage)
 	$(BIN)/lint-imports
 	$(MKDOCS) build --strict --quiet
 	@rm -rf build/dist && mkdir -p build
