@@ -19,8 +19,8 @@ from paceline.job import Job
 from paceline.maths.evaluation import num_batches, summarize
 from paceline.maths.metrics import SIGNALS
 from paceline.maths.replica import Core, Step
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
 
 STEPS = 100
 """Of measuring statistics anew; a moving statistic has then forgotten where it began."""

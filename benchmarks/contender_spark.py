@@ -51,7 +51,7 @@ def serve_predict(run: str, folder: str) -> None:
 
 def serve_eval(run: str, folder: str) -> None:
     from paceline.results.evaluate import evaluate_run
-    from paceline.runs.folder import RunFolder
+    from paceline.run_folder.folder import RunFolder
 
     channel = Channel()
     while (steps := channel.next_turn()) is not None:

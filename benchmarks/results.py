@@ -24,7 +24,7 @@ from benchmarks.flops_of_training import training_flops_of
 from paceline.extras.report.charts import Chart, Drawing, Line
 from paceline.extras.report.report_page import render_svg
 from paceline.extras.report.run_data import read_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.versions import machine
 
 DOCS = Path(__file__).parents[1] / "docs"

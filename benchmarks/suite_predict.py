@@ -17,7 +17,7 @@ from benchmarks.suite_startup import paceline, run
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, Target, quartiles
 from paceline.results.in_worker import in_a_worker
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 FIRST_ANSWER_TARGET = Target("<", 6)
 SPEED_TARGET = Target(">=", 0.9)

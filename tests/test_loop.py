@@ -14,7 +14,7 @@ from paceline.loop import BLOCK_SECONDS, Outcome, StopRequested, next_block_step
 from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State
-from paceline.runs.stop_early import StopEarly
+from paceline.run_folder.stop_early import StopEarly
 
 PLAN = Plan(steps_per_epoch=5, total_steps=20, evaluate_every=5)
 

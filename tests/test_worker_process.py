@@ -11,7 +11,7 @@ from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Crash, Error, Message
-from paceline.runs.survivor import Survivor
+from paceline.run_folder.survivor import Survivor
 
 
 class FullDisk:

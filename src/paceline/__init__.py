@@ -6,43 +6,35 @@ TensorFlow; what needs TensorFlow is imported on first use.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paceline.api.functions import (
-    Result,
-    evaluate,
-    export,
-    predict,
-    recipes,
-    report,
-    runs,
-    search,
-    train,
-)
-from paceline.errors import UserError
-from paceline.experiment.experiment import (
-    Augmentation,
-    Average,
-    Data,
-    EarlyStopping,
-    Experiment,
-    Group,
-    Loss,
-    Model,
-    Optimizer,
-    Records,
-    Scaling,
-    Schedule,
-    Sync,
-)
-from paceline.experiment.recipes.table import get_recipe
-from paceline.job import Place, Run
-
 if TYPE_CHECKING:
+    from paceline.api.functions import evaluate, export, predict, recipes, report, runs
+    from paceline.api.search import search
+    from paceline.api.training import Result, train
     from paceline.data.source import Source, Split
+    from paceline.errors import UserError
+    from paceline.experiment.experiment import (
+        Augmentation,
+        Average,
+        Data,
+        EarlyStopping,
+        Experiment,
+        Group,
+        Loss,
+        Model,
+        Optimizer,
+        Records,
+        Scaling,
+        Schedule,
+        Sync,
+    )
+    from paceline.experiment.recipes.table import get_recipe
     from paceline.extras.keras_callbacks import KerasCallbacks
     from paceline.extras.search.run_search import SearchResult
     from paceline.extras.weights import Weights
+    from paceline.job import Place, Run
     from paceline.results.predictor import load_predictor
     from paceline.results.trained_model import load
 
@@ -82,20 +74,33 @@ __all__ = [
     "train",
 ]
 
-_LATE = {
-    "KerasCallbacks": "paceline.extras.keras_callbacks",
-    "SearchResult": "paceline.extras.search.run_search",
-    "Source": "paceline.data.source",
-    "Split": "paceline.data.source",
-    "Weights": "paceline.extras.weights",
-    "load": "paceline.results.trained_model",
-    "load_predictor": "paceline.results.predictor",
+_NAMES = {
+    "paceline.api.functions": ("evaluate", "export", "predict", "recipes", "report", "runs"),
+    "paceline.api.search": ("search",),
+    "paceline.api.training": ("Result", "train"),
+    "paceline.data.source": ("Source", "Split"),
+    "paceline.errors": ("UserError",),
+    "paceline.experiment.experiment": (
+        *("Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group", "Loss"),
+        *("Model", "Optimizer", "Records", "Scaling", "Schedule", "Sync"),
+    ),
+    "paceline.experiment.recipes.table": ("get_recipe",),
+    "paceline.extras.keras_callbacks": ("KerasCallbacks",),
+    "paceline.extras.search.run_search": ("SearchResult",),
+    "paceline.extras.weights": ("Weights",),
+    "paceline.job": ("Place", "Run"),
+    "paceline.results.predictor": ("load_predictor",),
+    "paceline.results.trained_model": ("load",),
 }
+"""Module -> the public names that it defines. It is imported when one of them is first used."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
-    from importlib import import_module
+    return getattr(import_module(_HOMES[name]), name)
 
-    return getattr(import_module(_LATE[name]), name)
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

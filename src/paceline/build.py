@@ -29,8 +29,8 @@ from paceline.maths.template import build_template
 from paceline.messages import Send, Warn
 from paceline.models.applications import with_own_scaling
 from paceline.models.build import build_model
-from paceline.runs.code_copies import here_or_copied, keep_copies, specs_of
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.code_copies import here_or_copied, keep_copies, specs_of
+from paceline.run_folder.folder import RunFolder
 
 
 def build_core(job: Job, views: Views = "none") -> Core:
@@ -122,7 +122,7 @@ def initial_state(core: Core, send: Send) -> State:
     if experiment.model.init_from:
         from paceline.maths.warm_start import start_from
         from paceline.models.applications import scaling_warning
-        from paceline.runs.starting_weights import read_weights
+        from paceline.run_folder.starting_weights import read_weights
 
         if note := scaling_warning(experiment):
             send(Warn(note))

@@ -14,8 +14,8 @@ from paceline.job import Job
 from paceline.loop import Action, Outcome
 from paceline.maths.state import State
 from paceline.messages import Result, Send, Warn
-from paceline.runs import thumbnails
-from paceline.runs.actions import (
+from paceline.run_folder import thumbnails
+from paceline.run_folder.actions import (
     SaveCheckpoint,
     SendMetrics,
     Speed,
@@ -23,21 +23,21 @@ from paceline.runs.actions import (
     WriteEvaluation,
     WriteMetrics,
 )
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.events import TensorBoard
-from paceline.runs.finished import find_finished, result_of
-from paceline.runs.folder import RunFolder
-from paceline.runs.stop_early import StopEarly, read_values
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.events import TensorBoard
+from paceline.run_folder.finished import find_finished, result_of
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.stop_early import StopEarly, read_values
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
     from paceline.maths.replica import Core
 
 OPTIONAL_ACTIONS = {
-    "profile": "paceline.runs.events:load_profile",
-    "histograms": "paceline.runs.events:load_histograms",
+    "profile": "paceline.run_folder.events:load_profile",
+    "histograms": "paceline.run_folder.events:load_histograms",
     "track": "paceline.extras.tracking.trackers:load_trackers",
-    "actions": "paceline.runs.user_actions:load_user_actions",
+    "actions": "paceline.run_folder.user_actions:load_user_actions",
 }
 """Setting of `Run` -> the function that loads its actions; it is imported only if it is set.
 

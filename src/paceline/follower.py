@@ -12,10 +12,10 @@ from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State
 from paceline.messages import Advanced, Result, Send
-from paceline.runs.actions import Speed, StopOnNonFiniteLoss
-from paceline.runs.finished import result_of
-from paceline.runs.folder import RunFolder
-from paceline.runs.stop_early import StopEarly
+from paceline.run_folder.actions import Speed, StopOnNonFiniteLoss
+from paceline.run_folder.finished import result_of
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.stop_early import StopEarly
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine

@@ -22,8 +22,8 @@ from paceline.job import Job
 from paceline.loop import Action, Outcome
 from paceline.maths.metrics import recovered_block
 from paceline.messages import Send, Working
-from paceline.runs.actions import StopAt, StopOnRequest
-from paceline.runs.survivor import Survivor
+from paceline.run_folder.actions import StopAt, StopOnRequest
+from paceline.run_folder.survivor import Survivor
 from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:

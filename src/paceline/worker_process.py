@@ -24,7 +24,7 @@ from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Send, to_line
 from paceline.requests import RelayRequest, UseRun, answer
-from paceline.runs.survivor import Survivor
+from paceline.run_folder.survivor import Survivor
 from paceline.storage.files import to_log
 from paceline.worker import run_worker
 

@@ -179,7 +179,7 @@ def test_data_can_be_a_function(library_here: Path) -> None:
 
 
 def test_a_verb_stays_a_function_when_a_folder_has_its_name() -> None:
-    import paceline.runs.folder
+    import paceline.run_folder.folder
 
     verbs = {
         "train",

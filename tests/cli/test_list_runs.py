@@ -20,9 +20,9 @@ from paceline.cli.parse import parse
 from paceline.cli.train import Train
 from paceline.experiment.experiment import Experiment, Group, Scaling
 from paceline.experiment.recipes.table import RECIPES, get_recipe
-from paceline.runs.finding import default_path
-from paceline.runs.folder import RunFolder
-from paceline.runs.listing import list_runs, resume_command
+from paceline.run_folder.finding import default_path
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.listing import list_runs, resume_command
 from run_folders import make_folder
 
 

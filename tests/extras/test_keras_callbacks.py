@@ -14,7 +14,7 @@ from helpers import metrics_of, result_of
 from in_process import paceline_here
 from paceline import EarlyStopping, KerasCallbacks, UserError
 from paceline.extras.keras_callbacks import REFUSED, early_stopping_of
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 SMALL = {"data": {"train_size": 36, "test_size": 16, "validation": 4}, "epochs": 3}
 SMALL |= {"global_batch_size": 8, "progress": False}

@@ -22,7 +22,7 @@ from paceline.experiment.experiment import Schedule
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report import write_report
 from paceline.extras.report.run_data import read_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
 from report_runs import EVIL, make_run, report
 

@@ -25,7 +25,7 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.tracking import trackers
 from paceline.extras.tracking.trackers import Notes, Tracker
 from paceline.messages import Message, Warn
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 MLFLOW = Path(
     os.environ.get("PACELINE_MLFLOW", Path(__file__).parents[2] / "build/mlflow/bin/mlflow")

@@ -23,8 +23,8 @@ from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.extras.zoo import FOLDER, add_entry, find_row
 from paceline.maths.state import StateLayout
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.finding import existing_run
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.finding import existing_run
 from paceline.storage.files import read_json, sealed, write_json
 
 STEPS = "3"

@@ -30,7 +30,7 @@ from paceline.experiment.experiment import Data
 from paceline.formats.arrays import save_arrays
 from paceline.formats.check import check
 from paceline.formats.reading import explain
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage import files, retry
 from small_images import write_images
 

@@ -30,7 +30,7 @@ from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.shards import read_labels, train_and_test
 from paceline.job import Job, Place
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.array_files import read_npy, read_npz
 from paceline.storage.files import sealed
 from report_runs import make_run, report

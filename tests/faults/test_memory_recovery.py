@@ -25,7 +25,7 @@ from helpers import (
     tf_config,
     wait_until,
 )
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 STEPS = list(range(1, 25))
 LONG = pytest.mark.long

@@ -16,7 +16,7 @@ import pytest
 from helpers import paceline, program, result_of, wait_until
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
-from paceline.runs.checkpoints import Checkpoints, newest_variables
+from paceline.run_folder.checkpoints import Checkpoints, newest_variables
 from paceline.storage import retry
 from small_images import write_images
 
@@ -200,7 +200,7 @@ def test_predictions_that_cannot_be_read_are_one_line(
 def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.runs.listing import list_runs
+    from paceline.run_folder.listing import list_runs
     from report_runs import make_run
 
     runs = [make_run(tmp_path / name, records=8, examples=20, side=4) for name in ("one", "two")]

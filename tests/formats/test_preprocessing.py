@@ -29,7 +29,7 @@ from paceline.formats.encoded.headers import read_headers
 from paceline.results.evaluate import evaluate_run
 from paceline.results.predictor import Predictor, load_predictor
 from paceline.results.preprocessing import describe_preprocessing
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from spark_runs import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -17,7 +17,7 @@ from paceline.engines.collective import CollectiveEngine
 from paceline.experiment.experiment import Experiment, Loss, Scaling
 from paceline.maths.losses import LOSS_SCALE, build_targets, example_weights, keep_if_finite
 from paceline.maths.metrics import Tail
-from paceline.runs.checkpoints import newest_variables
+from paceline.run_folder.checkpoints import newest_variables
 from tiny import (
     EXPERIMENT,
     build_source,

@@ -10,8 +10,8 @@ from paceline.errors import UserError
 from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
 from paceline.maths.warm_start import start_from
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.starting_weights import read_weights
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.starting_weights import read_weights
 
 
 def a_model(classes: int, seed: int) -> keras.Model:

@@ -18,9 +18,9 @@ from paceline.messages import Advanced, Held, Kept, Message, Piece
 from paceline.places.supervise import recovery
 from paceline.places.supervise.process import Inbox
 from paceline.places.supervise.recovery import keep_newest
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
-from paceline.runs.survivor import Survivor as WorkerSurvivor
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.survivor import Survivor as WorkerSurvivor
 from paceline.storage.lock import FileLock
 
 LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})

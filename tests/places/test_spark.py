@@ -33,7 +33,7 @@ from helpers import (
 )
 from paceline.messages import from_line
 from paceline.places.spark import slots
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from spark_runs import (
     OWN_PYTHON,
     SMALL,

@@ -111,7 +111,7 @@ def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_movi
 
 
 def core_state(run, core, step):
-    from paceline.runs.checkpoints import Checkpoints
+    from paceline.run_folder.checkpoints import Checkpoints
 
     vectors = Checkpoints(run.checkpoints, core.layout).load(step).vectors
     return {name: tf.constant(vector) for name, vector in vectors.items()}

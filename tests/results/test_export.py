@@ -30,7 +30,7 @@ from paceline.results.evaluate import evaluate_run
 from paceline.results.export import answer, check_target
 from paceline.results.export_formats import scaling_layers
 from paceline.results.trained_model import to_probabilities
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 TOLERANCE = 1e-4
 

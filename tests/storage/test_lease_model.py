@@ -38,9 +38,9 @@ from hypothesis.stateful import (
 
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
-from paceline.runs.remote_run import RemoteRun, is_checkpoint
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.remote_run import RemoteRun, is_checkpoint
 from paceline.storage import lease, remote, retry, transfer
 from paceline.storage.lease import Lease, read_lease
 from paceline.storage.lock import LeaseLost

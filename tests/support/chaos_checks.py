@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chaos_scene import Scene
 from helpers import Ended, losses_of
-from paceline.runs.remote_run import PLAIN
+from paceline.run_folder.remote_run import PLAIN
 from paceline.storage.lease import read_run_lease
 from paceline.storage.remote import Store
 
@@ -162,7 +162,7 @@ def _sockets() -> list[tuple[int, str]]:
 
 
 def main(run_dir: str) -> None:
-    from paceline.runs.finding import existing_run
+    from paceline.run_folder.finding import existing_run
 
     run = existing_run(run_dir, checkpoints=False)
     shown = {"result": run.read_result(), "metrics": run.metrics.read()}

@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.job import Job, Run
 from paceline.requests import ExportRequest
 from paceline.results.export import answer
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 
 def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:

@@ -68,7 +68,7 @@ def kill_before_the_next_rename(step, metrics):
 
 def kill_in_the_middle_of_the_next_write(step, metrics):
     """Half of the next checkpoint is in its file when the process is gone."""
-    from paceline.runs import checkpoints as checkpoint
+    from paceline.run_folder import checkpoints as checkpoint
 
     replacing = checkpoint.replacing
 

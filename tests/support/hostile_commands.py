@@ -23,8 +23,8 @@ from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Message, Result, Send
 from paceline.places.supervise.group import Group
-from paceline.runs.finished import find_finished
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.finished import find_finished
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
 from report_runs import make_run
 

@@ -51,9 +51,9 @@ from paceline.job import Job, Place, Run
 from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config_variable import parse_tf_config
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
-from paceline.runs.checkpoints import Checkpoints, newest_variables
-from paceline.runs.folder import RunFolder
-from paceline.runs.listing import list_runs
+from paceline.run_folder.checkpoints import Checkpoints, newest_variables
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.listing import list_runs
 from paceline.storage.files import CHECKSUM, sealed, unsealed
 from paceline.storage.lease import Lease, parse_lease
 from paceline.storage.lock import Owner

@@ -29,7 +29,7 @@ from paceline.engines import devices
 from paceline.job import Job
 from paceline.messages import Message, to_line
 from paceline.places.supervise import process
-from paceline.runs.survivor import Survivor
+from paceline.run_folder.survivor import Survivor
 
 
 def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None = None) -> Ended:

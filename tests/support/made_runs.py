@@ -17,8 +17,8 @@ from paceline.formats.arrays import save_arrays
 from paceline.job import Job
 from paceline.maths.replica import Core
 from paceline.maths.state import State
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
 
 SMALL = Experiment(model=Model(depth=8, width=4), global_batch_size=16, replicas=2, steps=4)
 

@@ -11,7 +11,7 @@ import numpy as np
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report import write_report
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import sealed
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.experiment.experiment import Experiment
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 FACTS = {"train": 1, "test": 1, "classes": ["a"], "image_shape": None}
 

@@ -16,7 +16,7 @@ import boto3
 import pytest
 
 from helpers import free_port, wait_until
-from paceline.runs.remote_run import RemoteRun
+from paceline.run_folder.remote_run import RemoteRun
 from paceline.storage.lease import read_lease
 from paceline.storage.remote import Store
 

@@ -19,13 +19,13 @@ from paceline.experiment.views import Views
 from paceline.messages import Message, Predictions
 from paceline.requests import EvaluateRequest, PredictRequest
 from paceline.results.in_worker import in_a_worker
-from paceline.runs.finding import existing_run
+from paceline.run_folder.finding import existing_run
 from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from paceline.results.predict_files import Prediction
     from paceline.results.scores import Evaluation
-    from paceline.runs.listing import RunSummary
+    from paceline.run_folder.listing import RunSummary
 
 __all__ = [
     "Result",
@@ -207,7 +207,7 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSumma
         for row in paceline.runs(sort="accuracy"):
             print(row.name, row.state, row.accuracy)
     """
-    from paceline.runs.listing import COLUMNS, list_runs
+    from paceline.run_folder.listing import COLUMNS, list_runs
 
     if sort not in COLUMNS:
         raise UserError(f"sort is {sort!r}; it must be one of {', '.join(COLUMNS)}")

@@ -23,14 +23,14 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
 from paceline.messages import Block, Message
-from paceline.runs.finding import default_path, existing_run
+from paceline.run_folder.finding import default_path, existing_run
 from paceline.storage.locations import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np
 
     from paceline.extras.keras_callbacks import KerasCallbacks
-    from paceline.runs.user_actions import UserFunction
+    from paceline.run_folder.user_actions import UserFunction
 
     Arrays = tuple[np.ndarray, np.ndarray]
     """Images and labels."""

@@ -64,7 +64,7 @@ class Eval(RunFlags):
 
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
-        from paceline.runs.finding import existing_run
+        from paceline.run_folder.finding import existing_run
 
         request = EvaluateRequest(
             self.checkpoint, self.data.dir, self.split, self.views, self.top_k
@@ -122,7 +122,7 @@ class Predict(RunFlags):
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
         from paceline.results.predict_files import Prediction, find_files
-        from paceline.runs.finding import existing_run
+        from paceline.run_folder.finding import existing_run
 
         self._check()
         run, files = existing_run(self.run), find_files(self.images)

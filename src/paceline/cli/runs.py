@@ -105,7 +105,7 @@ class TensorBoard:
     """Address to listen at. Use 0.0.0.0 to allow other machines."""
 
     def __call__(self) -> int:
-        from paceline.runs.finding import existing_run
+        from paceline.run_folder.finding import existing_run
 
         if not self.runs:
             raise UserError(

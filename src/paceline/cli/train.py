@@ -47,7 +47,7 @@ class Train:
 
     def __call__(self) -> int:
         from paceline.places.supervise.failures import Interrupted
-        from paceline.runs.finding import default_path
+        from paceline.run_folder.finding import default_path
 
         run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
         run = dataclasses.replace(self.run, run_dir=run_dir)

@@ -74,7 +74,7 @@ class AddToZoo:
 
     def __call__(self) -> int:
         from paceline.extras.zoo import Row, add_entry
-        from paceline.runs.finding import existing_run
+        from paceline.run_folder.finding import existing_run
         from paceline.versions import machine
 
         run = existing_run(self.run)

@@ -82,7 +82,8 @@ class Memory:
             self._done.assign(last, read_value=False)
 
     def _read(self, copies: tf.Variable) -> np.ndarray:
-        return self._strategy.experimental_local_results(copies)[0].numpy()
+        vector: np.ndarray = self._strategy.experimental_local_results(copies)[0].numpy()
+        return vector
 
 
 def write_all(vectors: dict[str, tf.Variable], new: Vectors) -> list[tf.Operation]:

@@ -18,9 +18,9 @@ from paceline.experiment.diff import diff
 from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Start, Warn, Working
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.events import TensorBoard
-from paceline.runs.finding import watched_run
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.events import TensorBoard
+from paceline.run_folder.finding import watched_run
 from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:

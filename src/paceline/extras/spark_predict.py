@@ -21,8 +21,8 @@ from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, Stru
 from paceline.errors import UserError
 from paceline.places.spark.session import ship_package, shipping_folder
 from paceline.results.in_worker import check_trust
-from paceline.runs.finding import existing_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:

@@ -98,8 +98,8 @@ def fetch_entry(url: str, name: str) -> Path:
 
     It replaces an entry of the same name, and only if it is complete.
     """
-    from paceline.runs.checkpoint_file import Damaged, read_variables
-    from paceline.runs.checkpoints import file_of
+    from paceline.run_folder.checkpoint_file import Damaged, read_variables
+    from paceline.run_folder.checkpoints import file_of
 
     _check_name(name)
     store = open_to_read(url if is_remote(url) else Path(url).expanduser().absolute().as_uri())
@@ -133,7 +133,7 @@ def _check_name(name: str) -> None:
 
 def add_entry(row: Row, run: Path, folder: Path) -> Path:
     """Make an entry from a finished run in `folder`, and return its folder."""
-    from paceline.runs.weights_file import write_weights
+    from paceline.run_folder.weights_file import write_weights
 
     _check_name(row.name)
     target = folder / row.name

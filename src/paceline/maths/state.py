@@ -1,7 +1,7 @@
 """The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow.
 
 How the variables of a model become flat vectors belongs to `maths.template`, files to
-`runs.checkpoints`.
+`run_folder.checkpoints`.
 """
 
 from __future__ import annotations

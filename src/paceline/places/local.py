@@ -14,7 +14,7 @@ from paceline.job import Job
 from paceline.messages import Send
 from paceline.places.supervise.open_place import OpenPlace
 from paceline.places.supervise.process import LocalWorker
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 MOST_NEIGHBORS = 16
 """More workers would need too many open files; they exchange vectors over the network."""

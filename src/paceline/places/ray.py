@@ -29,7 +29,7 @@ from paceline.places.supervise.group import Group
 from paceline.places.supervise.open_place import OpenPlace
 from paceline.places.supervise.process import LocalWorker
 from paceline.requests import RelayRequest
-from paceline.runs.folder import DRIVER_FILE, RunFolder
+from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.storage.locations import is_remote
 
 METHODS = ("gradients", "weights")

@@ -20,7 +20,7 @@ from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Message, Send, Start, Warn
 from paceline.places.platform_task import PlatformTask, build_cluster, number
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import is_remote
 
 FIRST_PORT = 10_000

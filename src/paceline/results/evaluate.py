@@ -25,8 +25,8 @@ from paceline.messages import Progress, Send, Warn
 from paceline.requests import EvaluateRequest
 from paceline.results.scores import Evaluation
 from paceline.results.trained_model import output_names, to_probabilities
-from paceline.runs.code_copies import with_copies
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.code_copies import with_copies
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import bring_data, is_remote
 from paceline.versions import library_versions
 
@@ -70,7 +70,7 @@ def evaluate_run(
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)
-    from paceline.runs.checkpoints import Checkpoints
+    from paceline.run_folder.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send(Warn(text)))
     state = checkpoints.choose(checkpoint)

@@ -19,8 +19,8 @@ from paceline.requests import ExportRequest
 from paceline.results.export_formats import FORMATS, ExportFacts, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.results.preprocessing import describe_preprocessing
-from paceline.runs.finding import existing_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained, replacing, replacing_path
 
 if TYPE_CHECKING:

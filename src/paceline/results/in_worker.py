@@ -18,7 +18,7 @@ from paceline.messages import Send, Warn
 from paceline.requests import UseRun
 
 if TYPE_CHECKING:
-    from paceline.runs.folder import RunFolder
+    from paceline.run_folder.folder import RunFolder
 
 
 def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:

@@ -18,7 +18,7 @@ from paceline.experiment.views import Views
 from paceline.results.image_bytes import PNG, as_jpeg_or_png, png_size, to_png
 from paceline.results.in_worker import check_trust
 from paceline.results.trained_model import TrainedModel, load_trained_model, to_probabilities
-from paceline.runs.finding import existing_run
+from paceline.run_folder.finding import existing_run
 
 
 def load_predictor(

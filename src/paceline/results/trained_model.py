@@ -20,9 +20,9 @@ from paceline.experiment.views import Views
 from paceline.kernels.choice import usable_kernels
 from paceline.maths.state import State, evaluated_vectors
 from paceline.results.in_worker import check_trust
-from paceline.runs.code_copies import with_copies
-from paceline.runs.finding import existing_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.code_copies import with_copies
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     import keras
@@ -85,7 +85,7 @@ def load_trained_model(
     from paceline.maths.replica import build_layout
     from paceline.maths.template import build_template
     from paceline.models.build import build_model
-    from paceline.runs.checkpoints import Checkpoints
+    from paceline.run_folder.checkpoints import Checkpoints
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
     stored = _stored_shape(facts)

@@ -23,7 +23,7 @@ from paceline.extras.search.options import Options, SearchPlan, Trial, build_sea
 from paceline.extras.search.search_folder import SearchFolder
 from paceline.extras.search.space import build_space, parse_over
 from paceline.job import Place
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 SMOKE = replace(get_recipe("smoke"), data=replace(get_recipe("smoke").data, validation=48))
 OVER = ("schedule.rate=0.01..0.5:log", "optimizer.weight-decay=1e-4,5e-4")

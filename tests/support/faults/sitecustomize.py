@@ -44,7 +44,7 @@ def break_at_the_start(kind: str, note: str) -> None:
 def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None:
     """Steps of the recipe smoke: 10 lies within an epoch, 16 is evaluated, 12 is saved."""
     from paceline import loop
-    from paceline.runs import checkpoints as checkpoint
+    from paceline.run_folder import checkpoints as checkpoint
 
     saving, train = Path(os.environ["FAULT_FOLDER"], "saving"), loop.train
 

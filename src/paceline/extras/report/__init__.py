@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.runs.finding import existing_run
+from paceline.run_folder.finding import existing_run
 from paceline.storage.files import explained, replacing
 
 

@@ -17,8 +17,8 @@ from paceline.experiment.diff import flatten
 from paceline.experiment.model import NETWORKS
 from paceline.experiment.plan import build_plan
 from paceline.maths.evaluation import Examples
-from paceline.runs.folder import RunFolder
-from paceline.runs.listing import resume_command, with_data
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.listing import resume_command, with_data
 
 Points = list[tuple[float, float]]
 

@@ -12,9 +12,9 @@ from paceline.errors import UserError
 from paceline.extras.search.options import Options, SearchPlan, Trial
 from paceline.extras.search.search_folder import SearchFolder
 from paceline.extras.search.space import Settings
-from paceline.runs.finding import existing_run
-from paceline.runs.folder import RunFolder
-from paceline.runs.listing import train_command
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.listing import train_command
 
 State = Literal["finished", "stopped", "failed", "unfinished", "waiting"]
 

@@ -25,7 +25,7 @@ from paceline.job import Job
 from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult, scalars
 from paceline.messages import Send, Warn
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import write_json
 from paceline.versions import library_versions
 

@@ -19,7 +19,7 @@ from paceline.places.spark.session import count_slots, spark_context
 from paceline.places.spark.slots import SETTLED_S, wait_for_slots
 from paceline.places.supervise.failures import RoomForFewer
 from paceline.places.supervise.open_place import OpenPlace
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:

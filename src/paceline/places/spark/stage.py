@@ -23,7 +23,7 @@ from paceline.places.spark.remote_worker import RemoteWorker
 from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Assignment, run_task
 from paceline.places.supervise.failures import WorkerFailed
-from paceline.runs.folder import DRIVER_FILE, RunFolder
+from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.storage.files import explained
 from paceline.storage.locations import is_remote
 

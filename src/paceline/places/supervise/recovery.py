@@ -1,8 +1,8 @@
 """The state in the memory of the workers that survive when one is lost.
 
-The workers answer the requests (`runs.survivor`). The one with the newest complete state saves it
-as a checkpoint, so the next attempt does not compute those steps again. If no worker has one, or
-none answers, the last checkpoint remains.
+The workers answer the requests (`run_folder.survivor`). The one with the newest complete state
+saves it as a checkpoint, so the next attempt does not compute those steps again. If no worker has
+one, or none answers, the last checkpoint remains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from paceline.errors import UserError
 from paceline.messages import Held, Kept, Piece
 from paceline.places.supervise.process import Inbox, Worker
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import replacing
 
 ANSWER_S = 5.0

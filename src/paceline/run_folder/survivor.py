@@ -16,9 +16,9 @@ from paceline.engines.base import Engine, HoldsState
 from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Held, Kept, Piece, Send
-from paceline.runs.actions import check_finite
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.actions import check_finite
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 

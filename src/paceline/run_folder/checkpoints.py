@@ -18,8 +18,8 @@ from pathlib import Path
 
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
-from paceline.runs import checkpoint_file
-from paceline.runs.checkpoint_file import Array, Damaged
+from paceline.run_folder import checkpoint_file
+from paceline.run_folder.checkpoint_file import Array, Damaged
 from paceline.storage.files import explained, replacing
 from paceline.storage.retry import may_pass, retry
 

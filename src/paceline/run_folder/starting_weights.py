@@ -7,8 +7,8 @@ import numpy as np
 from paceline.errors import UserError
 from paceline.experiment.application_names import is_application
 from paceline.maths.state import AVERAGED_STATS
-from paceline.runs.checkpoints import newest_variables
-from paceline.runs.finding import existing_run
+from paceline.run_folder.checkpoints import newest_variables
+from paceline.run_folder.finding import existing_run
 
 
 def read_weights(spec: str) -> dict[str, np.ndarray]:

@@ -26,8 +26,8 @@ from paceline.experiment.plan import Plan
 from paceline.job import Job, Run
 from paceline.maths.evaluation import Examples
 from paceline.maths.state import State, StateLayout
-from paceline.runs.drawing import draw_confusion, draw_grid
-from paceline.runs.events import TensorBoard
+from paceline.run_folder.drawing import draw_confusion, draw_grid
+from paceline.run_folder.events import TensorBoard
 
 EXAMPLES = Examples(
     np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0.9, 0.8, 0.7, 0.6], np.float32)
@@ -93,8 +93,8 @@ def test_a_grid_of_images_is_shown(tmp_path: Path, channels: int) -> None:
 def test_events_are_written_without_tensorflow(tmp_path: Path) -> None:
     program = f"""
 import sys
-import paceline.runs.folder, paceline.runs.checkpoints, paceline.api.progress
-from paceline.runs.events import TensorBoard
+import paceline.run_folder.folder, paceline.run_folder.checkpoints, paceline.api.progress
+from paceline.run_folder.events import TensorBoard
 sys.path.append({str(Path(blocks.__file__).parent)!r})
 from blocks import block_of
 TensorBoard({str(tmp_path)!r})(block_of(1, [0.5]), None)

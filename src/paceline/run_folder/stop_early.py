@@ -12,7 +12,7 @@ from paceline.errors import UserError
 from paceline.experiment.early_stopping import EarlyStopping
 from paceline.experiment.plan import Plan
 from paceline.maths.evaluation import EvalResult
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 
 
 class StopEarly:

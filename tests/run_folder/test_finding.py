@@ -8,8 +8,8 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.runs.finding import all_runs, default_path, existing_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.finding import all_runs, default_path, existing_run
+from paceline.run_folder.folder import RunFolder
 
 EXPERIMENT = Experiment(seed=3)
 FACTS = {"train": 50000, "test": 10000}

@@ -17,8 +17,8 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import RECIPES
-from paceline.runs.finding import all_runs, default_path
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.finding import all_runs, default_path
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained, stat_of
 from paceline.storage.locations import is_remote
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Experiment
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 
@@ -77,7 +77,7 @@ def _remote_runs(root: str) -> list[str]:
 
 
 def _copy(url: str, checkpoints: bool) -> RunFolder:
-    from paceline.runs.remote_run import open_both_sides
+    from paceline.run_folder.remote_run import open_both_sides
 
     folder = _scratch()
     remote = open_both_sides(url, folder)

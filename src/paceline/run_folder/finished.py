@@ -10,8 +10,8 @@ from paceline.experiment.plan import Plan
 from paceline.loop import Outcome
 from paceline.maths.state import State
 from paceline.messages import Result, Send, Warn
-from paceline.runs.actions import Speed
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.actions import Speed
+from paceline.run_folder.folder import RunFolder
 
 
 def result_of(state: State, outcome: Outcome, plan: Plan, speed: Speed) -> dict[str, Any]:

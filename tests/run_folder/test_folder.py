@@ -13,8 +13,8 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.runs import folder as run_folder
-from paceline.runs.folder import RunFolder
+from paceline.run_folder import folder as run_folder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
 
 EXPERIMENT = Experiment(seed=3)
@@ -22,7 +22,7 @@ FACTS = {"train": 50000, "test": 10000, "image_shape": (32, 32, 3)}
 
 HOLD_THE_LOCK = """
 import sys, time
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 RunFolder(sys.argv[1]).lock()
 print("locked", flush=True)
 time.sleep(60)

@@ -17,10 +17,10 @@ from paceline.experiment.experiment import Experiment
 from paceline.extras.evaluator import _Evaluator
 from paceline.job import Job, Run
 from paceline.messages import Message, Transfer, Warn
-from paceline.runs import remote_run
-from paceline.runs.finding import all_runs
-from paceline.runs.folder import RunFolder
-from paceline.runs.remote_run import RemoteRun
+from paceline.run_folder import remote_run
+from paceline.run_folder.finding import all_runs
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.remote_run import RemoteRun
 from paceline.storage import lease, remote
 from paceline.storage.lease import read_lease
 from paceline.storage.lock import LeaseLost

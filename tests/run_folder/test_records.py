@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runs.records import Records
+from paceline.run_folder.records import Records
 from paceline.storage.files import sealed
 
 

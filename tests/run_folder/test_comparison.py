@@ -10,7 +10,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Data, Experiment
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
 from paceline.versions import library_versions
 

@@ -18,9 +18,9 @@ from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult, scalars
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
-from paceline.runs.thumbnails import thumbnails
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.thumbnails import thumbnails
 
 ReadImages = Callable[[str, np.ndarray], np.ndarray]
 """Split and indices of examples -> their images."""

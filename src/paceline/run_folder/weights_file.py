@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
-from paceline.runs.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
-from paceline.runs.checkpoints import file_of
+from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
+from paceline.run_folder.checkpoints import file_of
 
 
 def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.runs.folder import DRIVER_FILE, RunFolder
+from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.storage import retry
 from paceline.storage.lock import FileLock, LeaseLost
 

@@ -11,7 +11,7 @@ from paceline.job import Job
 from paceline.loop import StopRequested
 from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult, scalars
-from paceline.runs.actions import TrainingFailed
+from paceline.run_folder.actions import TrainingFailed
 
 if TYPE_CHECKING:
     from paceline.chief import ChiefRun

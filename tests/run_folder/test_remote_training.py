@@ -38,8 +38,8 @@ from paceline.cli.commands import main
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Experiment
 from paceline.job import Job, Run
-from paceline.runs.finding import all_runs, default_path, existing_run
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.finding import all_runs, default_path, existing_run
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
 from paceline.storage.lease import read_lease
 from paceline.storage.remote import Store

@@ -14,8 +14,8 @@ from in_process import paceline_here
 from paceline.experiment.experiment import Data
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.user_code import load_function
-from paceline.runs.code_copies import copied, keep_copies
-from paceline.runs.folder import RunFolder
+from paceline.run_folder.code_copies import copied, keep_copies
+from paceline.run_folder.folder import RunFolder
 from run_folders import make_folder
 
 OWN = """

@@ -22,7 +22,7 @@ from paceline.errors import UserError
 from paceline.experiment.diff import diff
 from paceline.experiment.experiment import Experiment
 from paceline.messages import Send
-from paceline.runs.comparison import (
+from paceline.run_folder.comparison import (
     compare_code,
     compare_data,
     compare_experiments,
@@ -30,14 +30,14 @@ from paceline.runs.comparison import (
     wrong_fact,
     wrong_result,
 )
-from paceline.runs.records import Predictions, Records
+from paceline.run_folder.records import Predictions, Records
 from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
 from paceline.storage.locations import absolute, cached, found_or_moved, is_remote
 from paceline.storage.lock import FileLock, LeaseLost, is_alone, is_still_at, lock_file
 from paceline.versions import library_versions, machine
 
 if TYPE_CHECKING:
-    from paceline.runs.remote_run import RemoteRun
+    from paceline.run_folder.remote_run import RemoteRun
 
 FORMAT = 1
 """Of config.json. A newer Paceline writes a higher number."""
@@ -290,6 +290,6 @@ class RunFolder:
 
 
 def _both_sides(url: str, local: Path) -> RemoteRun:
-    from paceline.runs.remote_run import open_both_sides
+    from paceline.run_folder.remote_run import open_both_sides
 
     return open_both_sides(url, local)

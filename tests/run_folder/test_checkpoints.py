@@ -24,9 +24,9 @@ from safetensors import safe_open
 
 from paceline.errors import UserError
 from paceline.maths.state import State, StateLayout
-from paceline.runs import checkpoint_file
-from paceline.runs import checkpoints as checkpoint
-from paceline.runs.checkpoints import Checkpoints
+from paceline.run_folder import checkpoint_file
+from paceline.run_folder import checkpoints as checkpoint
+from paceline.run_folder.checkpoints import Checkpoints
 from paceline.storage.files import replacing
 
 LAYOUT = StateLayout(
@@ -41,7 +41,7 @@ SAVE_IN_A_LOOP = """
 import sys
 import numpy as np
 from paceline.maths.state import StateLayout, State
-from paceline.runs.checkpoints import Checkpoints
+from paceline.run_folder.checkpoints import Checkpoints
 layout = StateLayout({"params": (("kernel", (1_000_000,)),)})
 checkpoints = Checkpoints(sys.argv[1], layout, keep=2)
 step = int(sys.argv[2])

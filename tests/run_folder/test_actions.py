@@ -11,7 +11,7 @@ from paceline.experiment.plan import Plan
 from paceline.loop import StopRequested
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Block, Evaluation, Message, Saved, Warn, from_line, to_line
-from paceline.runs.actions import (
+from paceline.run_folder.actions import (
     SaveCheckpoint,
     SendMetrics,
     StopAt,
@@ -20,9 +20,9 @@ from paceline.runs.actions import (
     TrainingFailed,
     WriteMetrics,
 )
-from paceline.runs.checkpoints import Checkpoints
-from paceline.runs.folder import RunFolder
-from paceline.runs.user_actions import UserAction
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.user_actions import UserAction
 
 EVALUATED = evaluation_of(test=0.75, validation=0.625)
 

@@ -20,7 +20,7 @@ from paceline.job import Job
 from paceline.maths.evaluation import EvalResult, Examples
 from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State, StateLayout
-from paceline.runs.drawing import Image, draw_confusion, draw_grid, png
+from paceline.run_folder.drawing import Image, draw_confusion, draw_grid, png
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:
