@@ -29,7 +29,7 @@ from paceline.maths.template import build_template
 from paceline.messages import Send, Warn
 from paceline.models.applications import with_own_scaling
 from paceline.models.build import build_model
-from paceline.run_folder.code_copies import here_or_copied, keep_copies, specs_of
+from paceline.run_folder.code_copies import own_code
 from paceline.run_folder.folder import RunFolder
 
 
@@ -88,26 +88,6 @@ def _check_width(model: Model) -> None:
             "in TensorFlow 2.21 writes beyond its memory in the gradient of strided 1x1 "
             "convolutions of 4 channels"
         )
-
-
-def own_code(job: Job) -> dict[str, str]:
-    """Return the user's own functions that decide the numbers, here or copied in the run folder."""
-    specs = dict(specs_of(job.experiment))
-    return {name: locate(job, name, spec) for name, spec in specs.items()}
-
-
-def locate(job: Job, name: str, spec: str) -> str:
-    """Return where the code of a function is: here, or copied in the run folder."""
-    if not job.run.run_dir:
-        return spec
-    return here_or_copied(RunFolder(job.run.run_dir).path, name, spec, job.run.trust_code)
-
-
-def keep_code(job: Job) -> None:
-    """Copy the user's own functions into the run folder."""
-    specs = specs_of(job.experiment, job.run.actions)
-    run = RunFolder(job.run.run_dir)
-    keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
 
 
 def initial_state(core: Core, send: Send) -> State:

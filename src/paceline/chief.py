@@ -109,7 +109,7 @@ class ChiefRun:
         for line in folder.open(job.experiment, facts, core.template.kernels, code):
             send(Warn(f"a library changed since this run began, bits may differ: {line}"))
         if code or job.run.actions:
-            from paceline.build import keep_code
+            from paceline.run_folder.code_copies import keep_code
 
             keep_code(job)
         self.checkpoints = Checkpoints(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
 from paceline.kernels.choice import exact_name, why_not_own
+from paceline.run_folder.code_copies import own_code
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:

@@ -17,9 +17,31 @@ from paceline.errors import UserError
 from paceline.experiment.application_names import is_application
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.user_code import HOME, SAVED_MODEL, is_found, spec_parts
+from paceline.job import Job
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained
 
 FOLDER = "code"
+
+
+def own_code(job: Job) -> dict[str, str]:
+    """Return the user's own functions that decide the numbers, here or copied in the run folder."""
+    specs = dict(specs_of(job.experiment))
+    return {name: locate(job, name, spec) for name, spec in specs.items()}
+
+
+def locate(job: Job, name: str, spec: str) -> str:
+    """Return where the code of a function is: here, or copied in the run folder."""
+    if not job.run.run_dir:
+        return spec
+    return here_or_copied(RunFolder(job.run.run_dir).path, name, spec, job.run.trust_code)
+
+
+def keep_code(job: Job) -> None:
+    """Copy the user's own functions into the run folder."""
+    specs = specs_of(job.experiment, job.run.actions)
+    run = RunFolder(job.run.run_dir)
+    keep_copies(run.path, [(name, locate(job, name, spec)) for name, spec in specs])
 
 
 def specs_of(experiment: Experiment, actions: Iterable[str] = ()) -> list[tuple[str, str]]:

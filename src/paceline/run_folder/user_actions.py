@@ -12,6 +12,7 @@ from paceline.loop import StopRequested
 from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult, scalars
 from paceline.run_folder.actions import TrainingFailed
+from paceline.run_folder.code_copies import locate
 
 if TYPE_CHECKING:
     from paceline.chief import ChiefRun
@@ -23,8 +24,6 @@ UserFunction = Callable[[int, dict[str, float]], None]
 
 def load_user_actions(job: Job) -> Callable[[ChiefRun], list[Action]]:
     """Import the functions; return the function that builds their actions."""
-    from paceline.build import locate
-
     actions: list[Action] = [
         UserAction(spec, load_function(locate(job, "actions", spec))) for spec in job.run.actions
     ]
