@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from paceline.data.build_source import build_source
 from paceline.data.image_shape import image_shape
-from paceline.data.source import hold_out
-from paceline.data.statistics import with_numbers, with_stored_means
+from paceline.data.source import Split, hold_out
 from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Model
@@ -27,15 +26,13 @@ from paceline.maths.replica import build_core as build_functions
 from paceline.maths.state import State
 from paceline.maths.template import build_template
 from paceline.messages import Send, Warn
-from paceline.models.applications import with_own_scaling
 from paceline.models.build import build_model
-from paceline.run_folder.code_copies import own_code
 from paceline.run_folder.folder import RunFolder
 
 
 def build_core(job: Job, views: Views = "none") -> Core:
     """Return the core of a job. Evaluation averages the predictions over `views` of an image."""
-    code, stored, experiment = own_code(job), _stored_facts(job), job.experiment
+    stored, code, experiment = _stored_facts(job), own_code(job), job.experiment
     _check_width(experiment.model)
     source = build_source(
         replace(experiment.data, build=code.get("data.build", "")), experiment.records
@@ -51,15 +48,40 @@ def build_core(job: Job, views: Views = "none") -> Core:
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
             "give that or more"
         )
-    scaling = with_stored_means(experiment.scaling, stored)
-    experiment = with_own_scaling(replace(experiment, scaling=scaling))
-    experiment = with_numbers(experiment, train, num_classes, stored)
+    experiment = _resolve(experiment, train, num_classes, stored)
     own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
     shape = image_shape(experiment, source)
     model = build_model(replace(experiment, model=own), shape, num_classes)
     _check_sizes(experiment, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
     return build_functions(experiment, plan, source, splits, template, num_classes, views)
+
+
+def own_code(job: Job) -> dict[str, str]:
+    """Return the user's own functions that decide the numbers, here or copied in the run folder."""
+    if not job.experiment.model.build and not job.experiment.data.build:
+        return {}
+    from paceline.run_folder.code_copies import locate, specs_of
+
+    return {name: locate(job, name, spec) for name, spec in specs_of(job.experiment)}
+
+
+def _resolve(
+    experiment: Experiment, train: Split, num_classes: int, stored: dict[str, Any]
+) -> Experiment:
+    """Return the experiment with numbers in place of auto, balanced and application.
+
+    `stored` are the facts of a run's data, which have the numbers if they were computed before.
+    """
+    scaling, loss = experiment.scaling, experiment.loss
+    if scaling.mean != "auto" and scaling.method != "application" and not loss.class_weights:
+        return experiment
+    from paceline.data.statistics import with_numbers, with_stored_means
+    from paceline.models.applications import with_own_scaling
+
+    scaling = with_stored_means(scaling, stored)
+    experiment = with_own_scaling(replace(experiment, scaling=scaling))
+    return with_numbers(experiment, train, num_classes, stored)
 
 
 def _stored_facts(job: Job) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
 from paceline.kernels.choice import exact_name, why_not_own
-from paceline.run_folder.code_copies import own_code
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ def why_slower(job: Job, core: Core) -> str:
 
 def data_facts(job: Job, core: Core) -> dict[str, Any]:
     """Return what a resumed run compares with its data, and what prediction needs without it."""
-    from paceline.data.statistics import computed_facts
-
     sizes = {name: split.size for name, split in core.splits.items()}
     shape = list(core.source.image_shape) if core.source.image_shape else None
     facts: dict[str, Any] = {
@@ -46,6 +44,10 @@ def data_facts(job: Job, core: Core) -> dict[str, Any]:
         "image_shape": shape,
     }
     facts |= {"content": core.source.digest} if core.source.digest else {}
+    if core.experiment == job.experiment:
+        return facts
+    from paceline.data.statistics import computed_facts
+
     return facts | computed_facts(job.experiment, core.experiment)
 
 

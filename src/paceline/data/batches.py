@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from paceline.data import order
-from paceline.data.augment.color import change_colors, jitter
-from paceline.data.augment.erase import cutout, erase
-from paceline.data.augment.mix import mix
-from paceline.data.augment.rand_augment import rand_augment
 from paceline.data.augment.scale import scale
 from paceline.data.draws import Draws
 from paceline.data.source import Split
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Augmentation, Experiment
 
 PREPARATIONS = {"uint8": "paceline.data.images", "string": "paceline.formats.encoded.prepare"}
 """The module that makes images of raw examples, by their type."""
+
+Changes = tuple[tuple[tuple[str, ...], str], ...]
+"""Settings of `Augmentation`, and the function that uses them. It is imported if one is set."""
+BEFORE_SCALING: Changes = (
+    (("rand_augment",), "rand_augment:rand_augment"),
+    (("saturation", "hue"), "color:change_colors"),
+)
+AFTER_SCALING: Changes = (
+    (("contrast", "brightness"), "color:jitter"),
+    (("cutout",), "erase:cutout"),
+    (("random_erasing",), "erase:erase"),
+)
+MIXING: Changes = ((("mixup", "cutmix"), "mix:mix"),)
 
 
 class Preparation(Protocol):
@@ -58,6 +67,9 @@ def build_train_batches(
     other than the usual one, or 0.
     """
     settings, size = experiment.augment, experiment.replica_batch_size
+    before, after, mixing = (
+        _chosen(settings, changes) for changes in (BEFORE_SCALING, AFTER_SCALING, MIXING)
+    )
 
     def batch(step: tf.Tensor, replica: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
@@ -65,13 +77,26 @@ def build_train_batches(
             raw, labels = train.read(indices)
             draws = Draws(experiment.seed, epoch, indices)
             images = preparation_of(raw).train_images(experiment, raw, draws, image_size)
-            images = change_colors(settings, rand_augment(settings, images, draws), draws)
-            images = jitter(settings, scale(experiment.scaling, images), draws)
-            images = erase(settings, cutout(settings, images, draws), draws)
-            images, targets = mix(experiment, images, targets_of(labels), draws, step, replica)
+            for change in before:
+                images = change(settings, images, draws)
+            images, targets = scale(experiment.scaling, images), targets_of(labels)
+            for change in after:
+                images = change(settings, images, draws)
+            for mix in mixing:
+                images, targets = mix(experiment, images, targets, draws, step, replica)
             return Batch(images, targets, labels, tf.ones([size]))
 
     return batch
+
+
+def _chosen(settings: Augmentation, changes: Changes) -> list[Callable[..., Any]]:
+    """Return the functions of the changes that the settings ask for."""
+    names = [name for fields, name in changes if any(getattr(settings, each) for each in fields)]
+    pairs = [name.split(":") for name in names]
+    return [
+        getattr(importlib.import_module(f"paceline.data.augment.{module}"), function)
+        for module, function in pairs
+    ]
 
 
 def build_eval_batches(

@@ -12,7 +12,6 @@ from paceline.errors import UserError
 from paceline.experiment.application_names import application_of
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.user_code import SAVED_MODEL, load_function
-from paceline.models.freezing import freeze_layers
 
 LAYOUTS = {
     "cifar": ("paceline.models.resnet", "build_resnet"),
@@ -35,7 +34,10 @@ def build_model(experiment: Experiment, image_shape: Shape, num_classes: int) ->
         module, name = APPLICATION if application_of(model) else LAYOUTS[model.layout]
         build = getattr(import_module(module), name)
         built = build(model, image_shape, num_classes, experiment.seed)
-    freeze_layers(built, model.freeze)
+    if model.freeze:
+        from paceline.models.freezing import freeze_layers
+
+        freeze_layers(built, model.freeze)
     return built
 
 

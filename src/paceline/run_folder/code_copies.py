@@ -24,12 +24,6 @@ from paceline.storage.files import explained
 FOLDER = "code"
 
 
-def own_code(job: Job) -> dict[str, str]:
-    """Return the user's own functions that decide the numbers, here or copied in the run folder."""
-    specs = dict(specs_of(job.experiment))
-    return {name: locate(job, name, spec) for name, spec in specs.items()}
-
-
 def locate(job: Job, name: str, spec: str) -> str:
     """Return where the code of a function is: here, or copied in the run folder."""
     if not job.run.run_dir:
