@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-long check docs docs-serve sanitize format setup setup-all trackers chaos wheel image bench clean
+.PHONY: train test test-all test-long check docs docs-serve sanitize format setup setup-all trackers chaos wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -21,7 +21,12 @@ train: setup
 # In the order of tests/conftest.py: slow tests first, long ones after the quick ones.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
+# README's promises, and a test of every module.
 test: setup-all
+	$(PYTEST) -m "not slow and not long"
+
+# All but what takes minutes for one test. CI runs it.
+test-all: setup-all
 	$(PYTEST) -m "not long"
 
 # Ten minutes of `make chaos` run beside other tests: a program may take longer before it counts as hanging.

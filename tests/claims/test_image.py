@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_coming_from import COMMANDS_NOW, smaller, write_pictures
 
 from helpers import Ended, Program, paceline, program, result_of, wait_until, write_own_code
+from older_commands import COMMANDS_NOW, smaller, write_pictures
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

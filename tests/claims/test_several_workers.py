@@ -14,9 +14,7 @@ import pytest
 from fault_runs import evaluations, with_faults
 from helpers import WEIGHTS, Ended, free_addresses, paceline, program, result_of, tf_config
 from in_process import paceline_here
-from paceline.kernels.library import why_unavailable
-
-needs_kernels = pytest.mark.skipif(bool(why_unavailable()), reason="own kernels are not here")
+from kernel_checks import needs_kernels
 
 
 def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:

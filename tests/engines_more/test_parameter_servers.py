@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_several_workers import needs_kernels
 
 from fault_runs import with_faults
 from helpers import (
@@ -35,6 +34,7 @@ from helpers import (
     wait_until,
 )
 from in_process import paceline_here
+from kernel_checks import needs_kernels
 from paceline.engines_more.parameter_server.asynchronous import Flights
 from paceline.engines_more.parameter_server.ps_engine import (
     check_libraries,
