@@ -178,6 +178,7 @@ def test_the_examples_that_replace_code_run(command: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_the_python_that_replaces_code_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
     check = (

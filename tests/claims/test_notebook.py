@@ -91,6 +91,7 @@ def test_the_drawing_fits_a_notebooks_cell(result: Result, tmp_path: Path) -> No
         ), "style leaked"
 
 
+@pytest.mark.slow
 @needs_notebook
 def test_a_real_notebook_trains_and_shows_the_result(tmp_path: Path, uninterrupted: Path) -> None:
     import nbformat

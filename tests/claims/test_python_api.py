@@ -155,6 +155,7 @@ def test_a_keras_model_trains_from_its_weights_and_arrays_leave_runs(library_her
     assert not list(library_here.rglob("*.pkl"))
 
 
+@pytest.mark.slow
 def test_data_can_be_a_function(library_here: Path) -> None:
     def build(data):
         import tensorflow as tf

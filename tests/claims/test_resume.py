@@ -99,6 +99,7 @@ def evaluations(run: Path) -> list[tuple[int, float, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_stopped_at_the_end_of_an_epoch(uninterrupted: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "run", "--stop-at", "8").code == 0
     assert_stopped(tmp_path / "run", 8)
@@ -111,12 +112,14 @@ def test_a_run_stopped_in_the_middle_of_an_epoch(uninterrupted: Path, run: Path)
     assert "resuming at step 5 of 24" in ended.out
 
 
+@pytest.mark.slow
 def test_a_run_stopped_twice(uninterrupted: Path, run: Path) -> None:
     assert train(run, "--stop-at", "13").code == 0
     assert_stopped(run, 13)
     assert_same(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_by_signals_saves_first(uninterrupted: Path, run: Path) -> None:
     def ctrl_c(pid: int) -> None:
         os.killpg(pid, signal.SIGINT)
@@ -153,6 +156,7 @@ def test_a_run_whose_worker_or_parent_is_killed(uninterrupted: Path, run: Path) 
     assert_same(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_of_a_save(uninterrupted: Path, run: Path) -> None:
     for action in ("kill_in_the_middle_of_the_next_write", "kill_before_the_next_rename"):
         flags = ("--actions", f"own.py:{action}", "--max-restarts", "0")
@@ -170,6 +174,7 @@ def newest_size(run: Path) -> int:
     return (run / f"checkpoints/step-{steps_on_disk(run)[-1]:08d}.safetensors").stat().st_size
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_its_last_checkpoint_and_its_result(
     uninterrupted: Path, run: Path
 ) -> None:
@@ -179,6 +184,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_result(
     assert_same(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     uninterrupted: Path, run: Path
 ) -> None:
@@ -191,6 +197,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     assert "resuming at step 4 of 24" in out
 
 
+@pytest.mark.slow
 def test_a_run_that_averages_weights_stops_at_the_end_of_a_round(
     averaged: Path, tmp_path: Path
 ) -> None:

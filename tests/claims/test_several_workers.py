@@ -41,6 +41,7 @@ def test_several_workers_give_the_same_bits_as_one(
     assert (tmp_path / "run" / "worker-1.log").exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_two_workers_resumes_with_one(
     two_workers_stopped_at_5: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
     assert not [name for name in written[1] if "/run/" in name]
 
 
+@pytest.mark.slow
 def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
     own, absent = free_addresses(2)
     environment = tf_config({"worker": [own, absent]}, "worker")

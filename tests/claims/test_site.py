@@ -40,6 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_command_with_its_flags_and_every_public_name_is_in_the_reference(site: Path) -> None:
     commands = (site / "cli" / "index.html").read_text()
     for name in COMMANDS:
@@ -120,6 +121,7 @@ def background(page: Page) -> int:
     return max(map(int, re.findall(r"\d+", colour)[:3]))
 
 
+@pytest.mark.slow
 @needs_browser
 def test_in_a_browser_search_finds_dark_mode_toggles_and_a_phone_needs_no_sideways_scrolling(
     address: str, tmp_path: Path

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from command_line import assert_refused, files_in, fine
 from helpers import Ended, paceline
 from in_process import paceline_here
+from refusals import assert_refused, files_in, fine
 
 
 def smoke(*flags: str, cwd: Path) -> Ended:

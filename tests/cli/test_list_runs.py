@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import fine
 from helpers import free_port, paceline, program, result_of, wait_until
 from in_process import paceline_here
 from paceline.cli.parse import parse
@@ -23,6 +22,7 @@ from paceline.experiment.recipes.table import RECIPES, get_recipe
 from paceline.run_folder.finding import default_path
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import list_runs, resume_command
+from refusals import fine
 from run_folders import make_folder
 
 
@@ -74,6 +74,7 @@ def test_the_command_that_resumes_gives_the_same_experiment_and_folder(
             assert ("--run-dir" in command) == (path != default)
 
 
+@pytest.mark.slow
 def test_the_command_in_the_table_finishes_the_run(
     stopped_at_5: Path, uninterrupted: Path, tmp_path: Path
 ):
@@ -100,6 +101,7 @@ def test_no_runs_and_no_folder_are_one_line(tmp_path: Path):
         assert part in ended.err
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
     uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
 ):

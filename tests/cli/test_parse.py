@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from command_line import assert_refused, files_in
 from helpers import paceline
 from in_process import paceline_here
+from refusals import assert_refused, files_in
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,7 @@ def test_a_mistake_gets_one_line_and_creates_nothing(
     assert files_in(here) == set()
 
 
+@pytest.mark.slow
 def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
     assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
     refused = paceline("train", "smoke", "--devices", "gpu", cwd=here)

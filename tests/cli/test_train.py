@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import assert_refused, files_in, fine
 from helpers import (
     TIMEOUT_S,
     Ended,
@@ -32,6 +31,7 @@ from helpers import (
 )
 from in_process import paceline_here
 from paceline.experiment.recipes.table import get_recipe
+from refusals import assert_refused, files_in, fine
 
 RESULT_FIELDS = [
     "step",
@@ -159,12 +159,14 @@ def training(here: Path, own_code: Path) -> Iterator[Program]:
             assert running.wait().code == 143
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_same_run_folder_is_refused(training: Program, here: Path) -> None:
     ended = smoke("--run-dir", "run", "--model.build", "own.py:build_model", cwd=here)
     assert_refused(ended, f"another process (pid {training.worker()} on host", "is training in run")
     assert training.is_running()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_worker_that_does_not_listen(here: Path, own_code: Path) -> None:
     flags = ("--model.build", "own.py:build_model", "--actions", "own.py:hang")
     own_code.write_text(
@@ -207,6 +209,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(
     small_disk: Path, stopped_at_5: Path, uninterrupted: Path, here: Path
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_dry_run_prints_derived_numbers_and_layers_and_creates_nothing(here: P
     assert files_in(here) == set()
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_the_manual_says(here: Path, own_code: Path) -> None:
     flags = ("--json", "--actions", "own.py:write_down", "--keep", "1")
     ended = quick(*flags, cwd=here, run=paceline)
@@ -299,6 +303,7 @@ def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
         assert result_of(here / folder)[name] == result_of(stopped_at_5)[name]
 
 
+@pytest.mark.slow
 def test_a_model_that_gives_probabilities_trains_as_the_one_that_gives_logits(
     here: Path, own_code: Path
 ) -> None:
@@ -321,6 +326,7 @@ def test_a_model_that_gives_probabilities_trains_as_the_one_that_gives_logits(
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> None:
     own = (
         "--data.build",
@@ -338,6 +344,7 @@ def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> N
     assert float(ended.last_line["test_accuracy"]) > 0.6
 
 
+@pytest.mark.slow
 def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
     ended = quick(
         "--data.validation", "50", "--average.decay", "0.9", "--precision", "bfloat16", cwd=here
@@ -348,6 +355,7 @@ def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
     assert {"test_accuracy", "validation_accuracy"} <= metrics_of(here / "run")[-1].keys()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar_and_ends_with_the_result(here: Path) -> None:
     write_own_code(here)
     flags = (

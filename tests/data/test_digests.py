@@ -29,6 +29,7 @@ def write_pictures(folder: Path, count: int) -> list[Path]:
     return sorted(folder.rglob("*.png"))
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_different_data_and_continues_with_its_own(
     tmp_path: Path,
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_run_is_not_resumed_with_different_data_and_continues_with_its_own(
     assert ended.code == 0, ended
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_workers_with_different_data_do_not_train_together(tmp_path: Path) -> None:
     """Each task has a folder `data` of its own, in which one label differs."""

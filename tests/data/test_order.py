@@ -29,6 +29,7 @@ def test_slices_of_an_epoch_are_disjoint_and_cover_the_data(data):
         assert set(seen.tolist()) == set(range(size))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(st.integers(8, 200), st.integers(0, 50), st.integers(0, 2**31))
 def test_the_global_batch_is_the_same_for_every_number_of_replicas(size, step, seed):

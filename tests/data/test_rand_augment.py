@@ -133,6 +133,7 @@ def test_changes_of_colors_are_those_of_pillow(name, by_pillow, tolerance):
     assert np.abs(found - wanted).max() <= tolerance
 
 
+@pytest.mark.slow
 def test_rand_augment_draws_its_changes_by_name_epoch_and_index():
     images = np.stack([photo(seed, 12, 10) for seed in range(40)])
     examples = np.arange(100, 140)

@@ -158,6 +158,7 @@ def test_the_engine_does_what_the_design_says_bit_for_bit(method, replicas):
     assert alone(replicas, method)[0] == BY_HAND[method](core_of(replicas, method))
 
 
+@pytest.mark.slow
 def test_what_is_compared_here_can_differ():
     digests = {alone(replicas, method)[0] for replicas in (3, 4) for method in METHODS}
     assert len(digests) == 4
@@ -167,6 +168,7 @@ def test_what_is_compared_here_can_differ():
 # --- devices, blocks, replicas side by side
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "replicas", "num_devices"),
     [(method, *case) for method in METHODS for case in [(3, 2), (4, 4)]]
@@ -202,6 +204,7 @@ def test_a_wrong_order_of_gathered_vectors_is_noticed_before_training(mirrored, 
         build_engine(core_of(3), mirrored(3)).check({})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernels",
     [
@@ -236,6 +239,7 @@ def test_how_many_replicas_run_at_a_time_does_not_change_the_bits(method, side_b
     assert alone(4, method, side_by_side=side_by_side) == alone(4, method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_state_taken_out_and_loaded_elsewhere_goes_on_with_the_same_bits(method):
     core, first, second = core_of(4, method), engine_of(4, method), engine_of(4, method, 2)
@@ -309,6 +313,7 @@ def by_keras(core, params, split="test"):
     }
 
 
+@pytest.mark.slow
 def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored):
     """Three batches for up to eight side by side, and a split of one example."""
     core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=503), validation=1)

@@ -15,6 +15,7 @@ from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import AddressTaken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_tasks_that_come_one_after_another_meet_in_any_order(order: tuple[int, ...]) -> None:
     addresses, met = tuple(free_addresses(3)), dict[int, float]()

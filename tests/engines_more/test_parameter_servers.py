@@ -213,6 +213,7 @@ def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "updates"), [("gradients", 6), ("async", 24)])
 def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_computed_again(
     method: str, updates: int
@@ -250,6 +251,7 @@ def test_one_replica_that_is_never_stale_gives_the_bits_of_synchronous_training(
     assert {record["staleness_max"] for record in metrics_of(tmp_path / "two")} == {0}
 
 
+@pytest.mark.slow
 def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Path) -> None:
     flags = ("--sync.method", "async", "--sync.max-staleness", "2", "--workers", "2", "--ps", "1")
     ended = train(tmp_path, "run", *flags)
@@ -266,6 +268,7 @@ def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 def test_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits_and_end_together(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +292,7 @@ def paused(folder: Path, *flags: str) -> Iterator[Program]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_servers_that_lose_a_worker_and_again_without_to_the_same_bits(
     uninterrupted: Path, stopped_at_5: Path, tmp_path: Path
 ) -> None:
@@ -313,6 +317,7 @@ def test_a_run_goes_on_with_servers_that_lose_a_worker_and_again_without_to_the_
     assert losses_of(run) == losses_of(uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +339,7 @@ def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
     assert f"the chief at {tasks.cluster['chief'][0]} is gone" in ended[2].err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -564,6 +570,7 @@ def test_tasks_that_would_compute_other_bits_are_refused_at_the_start(
     assert not (tmp_path / "run").exists(), "nothing began"
 
 
+@pytest.mark.slow
 def test_the_chief_can_read_the_libraries_of_a_process_like_a_file() -> None:
     code = (
         "from paceline.engines_more.parameter_server.serve import LIBRARIES_FILE\n"

@@ -46,6 +46,7 @@ def with_marks(name):
     return pytest.param(name, marks=pytest.mark.long if get_recipe(name).model.depth >= 50 else ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [with_marks(name) for name in ALL])
 def test_a_recipe_trains_two_steps(name):
     """On a handful of noise pictures, with two examples per replica; the model is the recipe's own.

@@ -11,6 +11,7 @@ from helpers import paceline
 from in_process import paceline_here
 
 
+@pytest.mark.slow
 def test_bench_measures_real_training_and_says_what_a_full_run_takes(tmp_path: Path) -> None:
     ended = paceline("bench", "smoke", "--seconds", "1", "--workers", "1", cwd=tmp_path)
     assert ended.code == 0, ended

@@ -61,6 +61,7 @@ def test_the_page_and_its_picture_are_made_from_what_was_measured() -> None:
     assert {file.stem for file in results.MEASURED.glob("*.json")} <= names
 
 
+@pytest.mark.slow
 def test_the_table_lists_the_finished_runs_with_accuracy_cost_and_digest(tmp_path: Path) -> None:
     run = tmp_path / ROW.run_name(0)
     paceline_here("train", "smoke", "--run-dir", str(run), cwd=tmp_path)

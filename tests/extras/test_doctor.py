@@ -14,6 +14,7 @@ from helpers import paceline
 from paceline.extras import doctor
 
 
+@pytest.mark.slow
 def test_doctor_tells_of_every_part_and_leaves_nothing(tmp_path: Path) -> None:
     ended = paceline("doctor", "--run-dir", str(tmp_path / "later" / "runs"), cwd=tmp_path)
     found = dict(

@@ -65,6 +65,7 @@ def test_a_finished_run_is_evaluated_with_the_chiefs_numbers_and_only_once(
     assert chiefs_files(run) == before, "the chief's files are the chief's"
 
 
+@pytest.mark.slow
 def test_it_waits_for_the_run_follows_the_training_and_tolerates_pruning(tmp_path: Path) -> None:
     """Two steps between saves and one kept: most checkpoints are gone before they could be read."""
     flags = ("train", "smoke", "--save-every", "0.25", "--data.validation", "16", "--keep", "1")
@@ -86,6 +87,7 @@ def test_it_waits_for_the_run_follows_the_training_and_tolerates_pruning(tmp_pat
     assert chief[last]["validation_accuracy"] == evaluations(run)[last]["validation_accuracy"]
 
 
+@pytest.mark.slow
 def test_without_a_run_the_wait_ends_with_one_line(tmp_path: Path) -> None:
     ended = paceline("train", "smoke", "--start-timeout", "3", cwd=tmp_path, environment=EVALUATOR)
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
@@ -110,6 +112,7 @@ def test_an_unfinished_run_is_waited_for_until_a_sigterm(
     assert sorted(evaluations(run)) == [4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

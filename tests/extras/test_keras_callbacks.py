@@ -141,6 +141,7 @@ def test_keras_early_stopping_becomes_the_setting(settings: dict[str, Any], expe
             early_stopping_of(callback)
 
 
+@pytest.mark.slow
 def test_a_training_calls_callbacks_and_ends_early_as_the_setting_says(library_here: Path) -> None:
     diary = Diary()
     stop = keras.callbacks.EarlyStopping("val_accuracy", min_delta=2.0, patience=1)
@@ -165,6 +166,7 @@ def test_a_training_calls_callbacks_and_ends_early_as_the_setting_says(library_h
     assert RunFolder(run).experiment().early_stopping == EarlyStopping(1, min_delta=2.0)
 
 
+@pytest.mark.slow
 def test_the_adapter_is_an_action_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "import keras, paceline\n"

@@ -245,6 +245,7 @@ def test_wrong_arguments_are_one_line(
     assert (code, said in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_ten_long_runs_take_less_than_ten_seconds_and_three_megabytes(tmp_path: Path) -> None:
     """Twenty thousand records each, which is a day of training, and large noisy images."""
     runs = [

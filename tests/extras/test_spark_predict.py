@@ -28,6 +28,7 @@ def drawings(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_predict_adds_what_paceline_predict_says_and_loads_the_model_once_in_each_python(
     uninterrupted: Path, tmp_path: Path, drawings: Path
 ) -> None:

@@ -233,6 +233,7 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_a_thousand_settings_leave_memory_where_it_was():
     model = keras.Sequential(
         [keras.Input((500,)), keras.layers.Dense(500), keras.layers.Dense(10)]

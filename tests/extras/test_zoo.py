@@ -49,6 +49,7 @@ def entry_of(zoo: Path) -> Path:
     return zoo / "smoke-resnet8"
 
 
+@pytest.mark.slow
 def test_an_entry_has_the_digest_of_its_run_and_half_of_its_bytes(zoo: Path, uninterrupted: Path):
     row = find_row("zoo:smoke-resnet8")
     assert row.state_sha256 == result_of(uninterrupted)["state_sha256"]
@@ -165,6 +166,7 @@ def test_an_entry_starts_another_training(zoo: Path, tmp_path: Path):
     assert "started from zoo:smoke-resnet8; new are none" in ended.out
 
 
+@pytest.mark.slow
 def test_the_first_steps_of_an_entry_are_made_again_with_the_same_digest(zoo: Path, tmp_path: Path):
     same = paceline("reproduce", "smoke-resnet8", "--steps", STEPS, cwd=tmp_path)
     assert same.code == 0, same

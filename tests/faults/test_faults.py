@@ -53,6 +53,7 @@ def failed_at(folder: Path) -> float:
     return float((folder / "failed").read_text().split()[0])
 
 
+@pytest.mark.slow
 def test_a_run_recovers_from_one_fault_after_the_other_with_the_same_bits(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_a_sigterm_to_one_task_of_a_tf_config_saves_and_ends_all_with_the_same_c
     assert not result["finished"]
 
 
+@pytest.mark.slow
 def test_a_sigterm_ends_a_task_that_waits_for_the_others_at_once(tmp_path: Path) -> None:
     with Pair(tmp_path).task("chief") as chief:
         wait_until(lambda: chief.workers() and cpu_s(chief.worker()) > 1.5)

@@ -210,6 +210,7 @@ def run_inputs(seed: int, count: int, *targets: str, timeout_s: float) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_some_hundred_mutated_inputs_are_read_right_or_refused() -> None:
     assert run_inputs(20, 40, timeout_s=100) >= 500
 

@@ -150,27 +150,30 @@ class FullDisk:
 def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from paceline.storage import keeper
+    from paceline.run_folder import remote_run
     from paceline.storage.remote import StorageFault
 
-    enough, beats = threading.Event(), list[int]()
+    enough, beats, warnings = threading.Event(), list[int](), list[str]()
 
     class Run:
+        _ended = threading.Event()
+        _warn = warnings.append
+
         def beat(self) -> None:
             beats.append(1)
             if len(beats) > 2:
                 enough.set()
             raise StorageFault("it is away") if len(beats) == 1 else OSError(errno.EIO, "no")
 
-        def publish_in_background(self) -> None:
-            pass
-
-    monkeypatch.setattr(keeper, "BEAT_EVERY_S", 0.01)
+    monkeypatch.setattr(remote_run, "BEAT_EVERY_S", 0.01)
     monkeypatch.setattr("sys.stderr", FullDisk())
-    kept = keeper.Keeper(Run(), lambda message: None)  # type: ignore[arg-type]
-    kept.start()
+    beating = remote_run.RemoteRun._beat_until_the_end
+    thread = threading.Thread(target=beating, args=(Run(),), daemon=True)
+    thread.start()
     assert enough.wait(10)
-    kept.stop()
+    Run._ended.set()
+    thread.join(10)
+    assert warnings == ["it is away"], "one warning, not one for each beat"
 
 
 def test_a_full_disk_says_how_much_is_needed_and_free(

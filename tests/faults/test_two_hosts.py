@@ -43,6 +43,7 @@ def start(
     return programs[0], programs[1]
 
 
+@pytest.mark.slow
 def test_two_hosts_give_the_same_bits_as_one_process(uninterrupted: Path, tmp_path: Path) -> None:
     with two_hosts() as hosts, ExitStack() as stack:
         chief, worker = start(stack, hosts, tmp_path)

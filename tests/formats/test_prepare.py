@@ -63,6 +63,7 @@ def train_function(split, replicas, crop):
     return lambda step: [tensor.numpy() for tensor in images_and_labels(number(step))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crop", ["area", "short-side"])
 def test_crops_depend_on_seed_epoch_and_index_only(crop):
     split = split_of()

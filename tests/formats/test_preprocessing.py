@@ -106,6 +106,7 @@ def runs_to_repeat(folder: Path) -> dict[str, RunFolder]:
     return runs | {"pictures": make_pictures_run(folder)[0], "grey": make_grey_run(folder)[0]}
 
 
+@pytest.mark.slow
 def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path):
     """To a thousandth, also of images that EXIF turns, by the code in docs/preprocessing.md."""
     theirs = documented()
@@ -135,6 +136,7 @@ def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path)
             assert apart.max() < 1.001, (name, each[:4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gif", "bmp", "webp", "png"])
 def test_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path, kind: str
@@ -179,6 +181,7 @@ def printed(text: str) -> list[str]:
     return out.getvalue().split()
 
 
+@pytest.mark.slow
 def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -43,6 +43,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once_per_session(tmp_path_factory, "stock-kernels", make) / "run"
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_without_own_kernels_auto_uses_tensorflows_and_says_why(
     uninterrupted: Path, stock: Path
@@ -86,6 +87,7 @@ def test_a_resume_with_other_kernels_is_refused_in_one_line_that_names_the_flag(
     assert result_of(tmp_path / "run")["step"] == 5
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_a_run_of_own_kernels_is_evaluated_with_them_or_else_with_a_note(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +120,7 @@ def test_own_kernels_that_are_missing_are_one_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [

@@ -27,6 +27,7 @@ def compare_3x3(n, h, w, c, k, seed):
     compare(ops.conv3x3, stock_conv(1), [images, kernel], random(seed + 2, n, h, w, k))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), SIDES, SIDES, CHANNELS, CHANNELS, st.integers(0, 99))
 def test_3x3_convolutions_and_their_gradients_are_as_exact_as_tensorflows(n, h, w, c, k, seed):
@@ -64,6 +65,7 @@ def test_other_convolutions_and_their_gradients_are_as_exact_as_tensorflows(
     compare_conv(n, h, w, c, k, stride, size, padding, seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(1, 2), SEEDS)
 def test_1x1_convolutions_of_many_channels_are_as_exact_as_tensorflows(n, h, w, c, k, stride, seed):
@@ -98,6 +100,7 @@ def own_norm(slope):
     )[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=3),

@@ -31,6 +31,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_an_accelerated_resnet_computes_the_same_with_the_same_weights(name):
     settings, side, joined, norms, convolutions = MODELS[name]

@@ -116,6 +116,7 @@ def test_slices_for_servers_are_cut_between_variables_near_equal_shares():
     ]
 
 
+@pytest.mark.slow
 def test_groups_that_change_nothing_give_the_bits_of_no_groups():
     plain = with_optimizer(weight_decay=0.01)
     grouped = with_optimizer(plain, groups=parsed("*/kernel rate=1"))
@@ -143,6 +144,7 @@ def piece_of(core, state, name, vector="params"):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", [Sync(), Sync(method="weights", every=2)])
 def test_frozen_weights_stay_bit_for_bit_and_the_others_train(sync):
     """Always, or from a share of the steps on; with decay, momentum and Muon, which would change

@@ -153,6 +153,7 @@ def trained(core, strategy, scale, steps=3):
     return first, engine.state(), block
 
 
+@pytest.mark.slow
 def test_float16_trains_with_a_loss_scale_in_its_state(half, mirrored):
     first, state, block = trained(half, mirrored(1), 2.0**10)
     assert list(state.vectors) == ["params", "momentum", "loss_scale", "stats"]
@@ -173,6 +174,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(half, mirrored):
     assert np.isfinite(block.losses).all()
 
 
+@pytest.mark.slow
 def test_all_workers_skip_the_same_steps_and_have_the_same_bits(half, mirrored):
     states = [trained(half, mirrored(count), 2.0**18, steps=6)[1] for count in (1, 3)]
     assert len({state.sha256() for state in states}) == 1
@@ -202,6 +204,7 @@ def train(folder: Path, *flags: str) -> str:
     return json.loads((folder / "run/result.json").read_text())["state_sha256"]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_loss_scale_and_the_numbers_from_its_data(tmp_path: Path) -> None:
     from_data = ("--loss.class-weights", "balanced", "--scaling.mean", "auto")
     train(tmp_path / "parts", *from_data, "--stop-at", "2")

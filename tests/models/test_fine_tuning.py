@@ -134,6 +134,7 @@ def test_another_scaling_than_the_applications_is_noted():
 # --- weights
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_all_weights_but_the_head(cached: Path) -> None:
     experiment = replace(EXPERIMENT, model=Model(init_from="keras:MobileNet"))
     template = build_template(build_model(experiment, (32, 32, 3), 7))

@@ -68,6 +68,7 @@ def test_versions_stride_in_their_own_convolution(without_values, version, first
     assert strides == [(first, first), (second, second), (1, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "depth"), [("v1", 18), ("v1.5", 50), ("v2", 50), ("v2", 18)])
 def test_every_weight_has_a_gradient(version, depth):
     template = build_template(

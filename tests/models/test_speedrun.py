@@ -139,6 +139,7 @@ def test_reflected_padding_larger_than_the_image_is_refused():
 # ---- all together --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_recipe_learns_and_changes_size_and_frozen_weights_on_the_way():
     core = build_tiny_core(replace(SMALL, epochs=6), source=build_source(80, 30, (32, 32, 3)))
     assert [phase.first for phase in core.phases] == [0, 4, 5]
@@ -157,6 +158,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_bits_as_one(alone: Path, tmp_path: Path) -> None:
     """With whitening, Muon, small images first, frozen weights and a scheduled average."""
     assert paceline(*FLAGS, "--run-dir", "run", "--workers", "2", cwd=tmp_path).code == 0

@@ -195,6 +195,7 @@ def test_the_example_of_weight_averaging(run_example: Callable[[str], list[str]]
     assert last < first / 2
 
 
+@pytest.mark.slow
 def test_the_example_of_gradient_averaging_finds_the_line(
     run_example: Callable[[str], list[str]],
 ) -> None:
@@ -207,6 +208,7 @@ def test_the_example_of_gradient_averaging_finds_the_line(
 # --- the same bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_one_to_four_workers_on_two_nodes_give_the_bits_of_one_process(
     crews: Callable[..., Crew], method: str
@@ -372,6 +374,7 @@ def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(
     assert_as_expected(engine, "gradients", block)
 
 
+@pytest.mark.slow
 def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=1)
@@ -458,6 +461,7 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
         crew.close()
 
 
+@pytest.mark.slow
 def test_the_object_store_holds_no_more_after_many_rounds(
     nodes: Nodes, crews: Callable[..., Crew]
 ) -> None:
@@ -486,6 +490,7 @@ def vector_bytes() -> int:
 
 
 # The last quick test of actors: nobody has to wait for new ones.
+@pytest.mark.slow
 def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
     crews: Callable[..., Crew],
 ) -> None:
@@ -516,6 +521,7 @@ def test_with_all_actors_lost_the_engine_gives_up_so_that_the_checkpoint_counts(
 # --- what people may get wrong
 
 
+@pytest.mark.slow
 def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     flags = ("--on", "ray", "--ray.address", "127.0.0.1:1", "--run-dir", "run")
@@ -526,6 +532,7 @@ def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -550,6 +557,7 @@ def test_what_cannot_work_on_ray_is_one_line(
     assert complaint in ended.err
 
 
+@pytest.mark.slow
 def test_data_that_a_node_cannot_see_names_the_node(nodes: Nodes, tmp_path: Path) -> None:
     job = job_of("gradients", workers=1, cpus_per_worker=0)
     missing = replace(

@@ -363,6 +363,7 @@ def test_pyspark_has_the_private_names_that_paceline_uses() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:
     began = time.monotonic()
     ended = train(tmp_path, "run", "--workers", "4", *on_spark("local[2]"))
@@ -376,6 +377,7 @@ def test_too_few_slots_are_told_with_the_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_host_that_does_not_see_the_data_is_named(tmp_path: Path) -> None:
     ended = train(
         tmp_path, "run", "--data.source", "cifar10", "--data.dir", "nowhere", *on_spark("local[1]")

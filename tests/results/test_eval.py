@@ -37,6 +37,7 @@ def evaluated(uninterrupted: Path) -> Evaluation:
     return library.evaluate(uninterrupted)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_chiefs_own_evaluation_bit_for_bit(
     uninterrupted: Path, evaluated: Evaluation
 ):
@@ -64,6 +65,7 @@ def test_single_examples_add_up_to_the_whole(evaluated: Evaluation):
     )
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same_as_json_and_leaves_no_log(
     uninterrupted: Path, evaluated: Evaluation, tmp_path: Path
 ):
@@ -88,6 +90,7 @@ def test_an_unfinished_run_found_by_its_name_is_evaluated_with_a_note(
     assert ended.err == "note: runs/mine is not finished; this is its last checkpoint so far\n"
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_moving_average(
     tmp_path: Path,
 ):
@@ -126,6 +129,7 @@ def test_without_a_metric_the_best_is_the_last(tmp_path: Path):
         evaluate_run(run, "good")
 
 
+@pytest.mark.slow
 def test_data_that_moved_are_found_by_the_flag_and_other_classes_are_refused(tmp_path: Path):
     run, _, _ = make_grey_run(tmp_path)
     before = evaluate_run(run)

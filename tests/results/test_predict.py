@@ -63,6 +63,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_test_image_as_a_file_gets_exactly_the_probabilities_of_eval(
     uninterrupted: Path, images: Path
 ):
@@ -87,6 +88,7 @@ def test_grey_images_that_are_not_square_get_exactly_the_probabilities_of_eval(
     )
 
 
+@pytest.mark.slow
 def test_images_of_any_size_get_exactly_the_probabilities_of_eval(tmp_path: Path):
     run, _, files = make_pictures_run(tmp_path)
     shutil.move(tmp_path / "pictures", tmp_path / "elsewhere")  # it needs no data
@@ -237,6 +239,7 @@ def test_a_bomb_of_pixels_is_refused_before_it_is_decoded():
         as_jpeg_or_png(encode(Image.new("1", (20_000, 10_000))))
 
 
+@pytest.mark.slow
 def test_the_command_names_what_it_skips_and_its_exit_code_says_so(
     uninterrupted: Path, images: Path, tmp_path: Path
 ):
@@ -278,6 +281,7 @@ def test_the_command_prints_json_or_plain_lines(uninterrupted: Path, images: Pat
     assert plain.out == f"{files[0]}  {one['top'][0]['class']} {one['top'][0]['probability']:.4f}\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it_silently(
     uninterrupted: Path, images: Path, tmp_path: Path
 ):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import fine
 from helpers import result_of
 from in_process import paceline_here
 from paceline.experiment.experiment import Data
@@ -16,6 +15,7 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.user_code import load_function
 from paceline.run_folder.code_copies import copied, keep_copies
 from paceline.run_folder.folder import RunFolder
+from refusals import fine
 from run_folders import make_folder
 
 OWN = """
@@ -62,6 +62,7 @@ FLAGS = ("--model.build", "own.py:model", "--data.build", "own.py:data", "--acti
 TINY = ("--replicas", "1", "--global-batch-size", "8", "--steps", "2", "--epochs", "1")
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_code_and_is_used_and_resumed_from_any_folder(tmp_path: Path):
     begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
     write_code(begun)

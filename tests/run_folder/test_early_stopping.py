@@ -68,6 +68,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_early_is_finished_and_has_all_measures(ended: Path) -> None:
     result, last = result_of(ended), metrics_of(ended)[-1]
     assert (result["finished"], result["ended_early"]) == (True, True)
@@ -86,6 +87,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_early_stopping_survives_a_resume_with_the_same_bits(
     ended: Path, stopped: Path, tmp_path: Path
 ) -> None:
@@ -96,6 +98,7 @@ def test_early_stopping_survives_a_resume_with_the_same_bits(
     ]
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_its_early_end_and_its_result_is_finished_by_the_next_start(
     ended: Path, tmp_path: Path
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_run_killed_between_its_early_end_and_its_result_is_finished_by_the_ne
         assert result[name] == result_of(ended)[name]
 
 
+@pytest.mark.slow
 def test_a_lost_evaluation_is_named_because_the_end_depends_on_it(
     stopped: Path, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once_per_session(tmp_path_factory, "looked-at", make) / "run"
 
 
+@pytest.mark.slow
 def test_histograms_and_profiles_change_no_bit(looked_at: Path, uninterrupted: Path) -> None:
     assert result_of(looked_at)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
@@ -205,6 +206,7 @@ def test_without_flags_a_run_writes_no_histograms_and_no_profile(uninterrupted: 
     assert not (uninterrupted / "events" / "plugins").exists()
 
 
+@pytest.mark.slow
 def test_the_graph_has_the_layers_and_their_connections(looked_at: Path) -> None:
     graph = GraphDef.FromString(read_events(looked_at / "events").Graph().SerializeToString())
     nodes = {node.name: node for node in graph.node}
@@ -239,6 +241,7 @@ def test_models_of_the_users_own_have_a_graph_too(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_hyper_parameters_tab_compares_runs(
     looked_at: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:

@@ -196,6 +196,7 @@ class HoldingProxy:
             target.close()
 
 
+@pytest.mark.slow
 def test_a_run_killed_during_an_upload_is_taken_over_elsewhere_and_ends_with_the_same_bits(
     uninterrupted: Path, folder: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_run_killed_during_an_upload_is_taken_over_elsewhere_and_ends_with_the
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_and_a_killed_worker_starts_again_at_once(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +247,7 @@ def test_a_second_run_is_refused_and_a_killed_worker_starts_again_at_once(
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
+@pytest.mark.slow
 def test_a_damaged_remote_checkpoint_is_skipped_and_removed_and_the_cache_is_not_used(
     uninterrupted: Path, stopped_at_5: Path, folder: str, tmp_path: Path
 ) -> None:
@@ -265,6 +268,7 @@ def test_a_damaged_remote_checkpoint_is_skipped_and_removed_and_the_cache_is_not
     assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
+@pytest.mark.slow
 def test_two_workers_of_a_tf_config_train_with_a_remote_model_dir(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +417,7 @@ def draw_images(place: Path) -> None:
 ENCODED = ("--data.image-size", "32", "--augment.padding", "0", "--stop-at", "2")
 
 
+@pytest.mark.slow
 def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
     folder: str, tmp_path: Path
 ) -> None:
@@ -447,6 +452,7 @@ def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 def test_storage_that_cannot_be_used_is_one_line(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

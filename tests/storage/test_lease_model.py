@@ -311,6 +311,7 @@ def limits(examples: int, steps: int) -> settings:
     )
 
 
+@pytest.mark.slow
 def test_no_order_of_requests_shows_the_writes_of_two_chiefs(s3: str, at_once: None) -> None:
     run_state_machine_as_test(RemoteLeases, settings=limits(12, 20))
 
@@ -499,6 +500,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
+@pytest.mark.slow
 def test_a_local_chief_that_lost_its_lock_writes_nothing_after_its_successor_began(
     no_pauses: None,
 ) -> None:

@@ -8,7 +8,6 @@ exchanges between pairs (`exchange`), or for workers of one machine in memory th
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import tensorflow as tf
 
 from paceline.engines import devices
 from paceline.engines.base import WantsStop
-from paceline.engines.compare import check_alike
+from paceline.engines.compare import check_alike, gather_facts
 from paceline.engines.memory import Memory
 from paceline.engines.pairs import ExactSum
 from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
@@ -80,7 +79,7 @@ class CollectiveEngine:
         self._strategy = strategy
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
-        self._alone = not strategy.extended._in_multi_worker_mode()
+        self._alone = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
         self._rounds = build_rounds(core)
         self._on_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
         # several devices and GPUs exchange vectors by TensorFlow's collectives
@@ -100,7 +99,7 @@ class CollectiveEngine:
 
     def check(self, facts: dict[str, Any]) -> None:
         try:
-            check_alike(self._gather_facts(facts), self._addresses)
+            check_alike(gather_facts(self.gather, facts), self._addresses)
         except UserError:
             # The others read these facts from this process. If it left before that, they would see
             # only a lost worker, and a platform would restart them for ever. A worker that has left
@@ -109,13 +108,6 @@ class CollectiveEngine:
                 self.close()
             raise
         self._check_exchange()
-
-    def _gather_facts(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the facts of each worker."""
-        text = json.dumps(facts, sort_keys=True).encode()
-        lengths = self.gather(np.array([len(text)], np.int64))[:, 0]
-        padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
-        return [json.loads(bytes(row.astype(np.uint8))) for row in self.gather(padded)]
 
     def load(self, state: State) -> State:
         state = state if self._alone else self._take_from_chief(state)
@@ -250,11 +242,7 @@ class CollectiveEngine:
         return ExactSum(replicas, members, own, wire, add).total(sums)
 
     def _check_exchange(self) -> None:
-        """Raise an error if devices would not get the sum over the replicas.
-
-        The order in which TensorFlow gathers is not documented. If it were another one, training
-        would add the wrong parts of the vectors, and nothing would fail.
-        """
+        """Raise an error if TensorFlow gathers in a different order, which is not documented."""
         if self._strategy.num_replicas_in_sync == 1:
             return
         replicas = self._core.experiment.replicas

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.diff import diff
+
+
+def gather_facts(
+    gather: Callable[[np.ndarray], np.ndarray], facts: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the facts of each worker. `gather` returns one vector of each worker as rows."""
+    text = json.dumps(facts, sort_keys=True).encode()
+    lengths = gather(np.array([len(text)], np.int64))[:, 0]
+    padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
+    return [json.loads(bytes(row.astype(np.uint8))) for row in gather(padded)]
 
 
 def check_alike(everyone: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:

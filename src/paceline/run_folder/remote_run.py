@@ -181,7 +181,7 @@ class RemoteRun:
                 failed = False
             except LeaseLost:
                 return
-            except UserError as error:
+            except (UserError, OSError) as error:
                 to_log(error)
                 if not failed:
                     self._warn(str(error))

@@ -30,7 +30,9 @@ READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 def read_npy(path: Path) -> Array:
     """Return the array in a file. Raises OSError, and ValueError if the file is damaged."""
     with open(path, "rb") as file:
-        return _parse_npy(read_exactly(file, os.fstat(file.fileno()).st_size))
+        content = file.read()  # all: of some files that cannot be read, the kernel says the size 0
+        missing = os.fstat(file.fileno()).st_size - len(content)
+        return _parse_npy(content + read_exactly(file, max(0, missing)))
 
 
 def read_npz(path: Path) -> dict[str, Array]:

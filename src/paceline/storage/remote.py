@@ -23,7 +23,7 @@ from paceline.storage.retry import growing_pauses, retry
 T = TypeVar("T")
 
 OBJECT_STORES = ("s3", "s3a", "gs")
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs"}
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs", "http": "http", "https": "http"}
 """Which extra to install for a protocol."""
 PATIENCE_S = float(os.environ.get("PACELINE_STORAGE_PATIENCE_S") or 60.0)
 """How long passing faults of storage are tried again."""
