@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
 from paceline.job import Job
+from paceline.kernels.choice import why_not_own
 from paceline.loop import Action, Outcome
 from paceline.maths.state import State
 from paceline.messages import Result, Send, Warn
@@ -100,10 +101,10 @@ class ChiefRun:
                 raise
 
     def _open_folder(self) -> None:
-        from paceline.fingerprint import code_digests, data_facts, why_slower
+        from paceline.fingerprint import code_digests, data_facts
 
         job, core, send, folder = self.job, self.core, self.send, self.folder
-        if reason := why_slower(job, core):
+        if reason := why_not_own(job.experiment, core.template.kernels):
             send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
         facts, code = data_facts(job, core), code_digests(job)
         for line in folder.open(job.experiment, facts, core.template.kernels, code):

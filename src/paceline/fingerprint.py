@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
-from paceline.kernels.choice import exact_name, why_not_own
+from paceline.kernels.choice import exact_name
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -26,11 +26,6 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
         "libraries": library_versions(),
         "cpu": cpu_features(),
     }
-
-
-def why_slower(job: Job, core: Core) -> str:
-    """Return why this machine lacks kernels that the experiment could use; empty if it does not."""
-    return why_not_own(job.experiment, core.template.kernels)
 
 
 def data_facts(job: Job, core: Core) -> dict[str, Any]:

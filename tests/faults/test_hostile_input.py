@@ -183,8 +183,13 @@ def test_the_digest_of_code_changes_with_the_code_and_not_with_comments(tmp_path
 def test_a_job_accepts_what_it_wrote_and_refuses_other_types() -> None:
     values = json.loads(json.dumps(Job(Experiment(), Place(workers=2)).to_json()))
     assert Job.from_json(values) == Job(Experiment(), Place(workers=2))
-    for name, wrong in (("seed", "1"), ("epochs", None), ("data", []), ("seed", 1.5)):
-        with pytest.raises(UserError, match=rf"{name} is"):
+    for name, wrong, text in (
+        ("seed", "1", "^seed is '1'; it must be a whole number$"),
+        ("epochs", None, "^epochs is None; it must be a number$"),
+        ("data", [], r"^experiment\.data is \[\]; it must be an object$"),
+        ("seed", 1.5, r"^seed is 1\.5; it must be a whole number$"),
+    ):
+        with pytest.raises(UserError, match=text):
             Job.from_json(values | {"experiment": values["experiment"] | {name: wrong}})
     with pytest.raises(UserError, match=r"^on is {}; it must be one of"):
         Job.from_json(values | {"place": values["place"] | {"on": {}}})

@@ -17,7 +17,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.diff import diff
 from paceline.job import Job
 from paceline.maths.state import State
-from paceline.messages import Block, Evaluation, Result, Send, Start, Warn, Working
+from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.finding import watched_run
@@ -75,15 +75,14 @@ class _Evaluator:
         self._evaluate_all(core, engine)
 
     def _evaluate_all(self, core: Core, engine: Engine) -> None:
-        from paceline.describe import summary_line
+        from paceline.describe import start_message
 
         folder, plan = self._folder, core.plan
         digest = self._job.experiment.digest()
         checkpoints = Checkpoints(folder.checkpoints, core.layout, experiment_digest=digest)
         done = {record["step"]: record for record in folder.evaluations.read()}
         first_step = max(done, default=0)
-        line = f"evaluator: {summary_line(self._job, core)}"
-        self._send(Start(plan.total_steps, plan.steps_per_epoch, first_step, line, folder.where))
+        self._send(start_message(self._job, core, first_step, "evaluator: ", folder.where))
         published = True
         with closing(TensorBoard(folder.evaluator_events, first_step)) as board:
             while not (last := self._last(done, plan.total_steps)) or not published:
