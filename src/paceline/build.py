@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from paceline.data.build_source import build_source
-from paceline.data.image_shape import image_shape
+from paceline.data.images import image_shape
 from paceline.data.source import Split, hold_out
 from paceline.engines import devices
 from paceline.errors import UserError

@@ -142,9 +142,9 @@ def _to_user_error(error: Exception) -> UserError | None:
     """Return the error as one that a person can correct, also if TensorFlow raised it."""
     if isinstance(error, UserError) or "tensorflow" not in sys.modules:
         return error if isinstance(error, UserError) else None
-    from paceline.data.build_source import explain_read_error
+    from paceline.formats.reading import explain
 
-    return explain_read_error(error)
+    return explain(error)
 
 
 def _lost_another_worker(error: Exception) -> bool:

@@ -38,21 +38,6 @@ def test_numbers_of_several_names_are_those_of_single_ones_in_a_graph_too() -> N
     assert (together.numpy() != draw(1)[0].numpy()).all()
 
 
-def test_random_numbers_are_roughly_uniform_and_independent():
-    names, examples = ["a", "b", "crop/row", "crop/column", "flip"], tf.range(20_000)
-    bits = Draws(1, number(2), examples).several(names).numpy()
-    for column in bits.T:
-        counts = np.bincount(column % 9, minlength=9)
-        chi_square = ((counts - 20_000 / 9) ** 2 / (20_000 / 9)).sum()
-        assert chi_square < 30  # 8 degrees of freedom: chance 0.0002
-        assert abs(column.mean() / 2**31 - 0.5) < 0.01
-    correlation = np.corrcoef(bits.T) - np.eye(5)
-    assert np.abs(correlation).max() < 0.04
-    other_epoch = Draws(1, number(3), examples).several(names).numpy()
-    assert abs(np.corrcoef(bits[:, 0], other_epoch[:, 0])[0, 1]) < 0.04
-    assert (bits == other_epoch).sum() < 10
-
-
 def test_golden_numbers_pin_the_keys_of_operations_and_initial_weights():
     keys = [op_key(name, 7, number(3), number(1)).numpy().tolist() for name in ("mixup", "layers")]
     assert keys == GOLDEN_KEYS

@@ -1,16 +1,57 @@
-"""Images of one size are resized."""
+"""Crop, flip and scaling equal NumPy; images of one size are resized; settings fit the source."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from PIL import Image
 
+from augmented import PLAIN, drawn_by_numpy, to_pixels, train_batch
 from encoded_images import SIZE, drawn
 from paceline.data.batches import build_eval_batches, build_train_batches
-from paceline.data.image_shape import image_shape
-from paceline.data.source import Source, Split
-from paceline.experiment.experiment import Data, Experiment, Scaling
+from paceline.data.draws import Draws
+from paceline.data.images import image_shape, mirrored
+from paceline.data.source import Source, Split, in_memory
+from paceline.errors import UserError
+from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
 from paceline.maths.losses import build_targets
 from tiny import number
+
+
+def crop_and_flip_by_numpy(image, pad, flip, row, column, mirror):
+    height, width, _ = image.shape
+    padded = np.zeros((height + 2 * pad, width + 2 * pad, image.shape[2]), np.uint8)
+    padded[pad : pad + height, pad : pad + width] = image
+    top, left = row % (2 * pad + 1), column % (2 * pad + 1)
+    crop = padded[top : top + height, left : left + width]
+    return crop[:, ::-1] if flip and mirror % 2 else crop
+
+
+@pytest.mark.parametrize(("padding", "flip"), [(0, False), (0, True), (2, False), (4, True)])
+def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
+    for step, replica in [(0, 0), (3, 1)]:
+        batch, raw, chosen = train_batch(Augmentation(padding=padding, flip=flip), step, replica)
+        names = ("crop/row", "crop/column", "flip")
+        numbers = [drawn_by_numpy(name, 5, step // 2, chosen) for name in names]
+        wanted = [
+            crop_and_flip_by_numpy(image, padding, flip, *own)
+            for image, *own in zip(raw, *numbers, strict=True)
+        ]
+        np.testing.assert_array_equal(to_pixels(batch.images), np.stack(wanted))
+        if padding or flip:
+            assert (to_pixels(batch.images) != raw).any()
+
+
+def test_alternating_flips_change_every_epoch_and_are_random_at_first():
+    settings, examples = (
+        Augmentation(flip=True, alternate_flip=True),
+        tf.range(1000, dtype=tf.int64),
+    )
+    first, second, third = (
+        mirrored(settings, Draws(7, number(epoch), examples)).numpy() for epoch in range(3)
+    )
+    assert np.all(first != second)
+    assert np.array_equal(first, third)
+    assert 400 < first.sum() < 600
 
 
 def test_small_images_of_one_size_are_enlarged():
@@ -31,3 +72,57 @@ def test_small_images_of_one_size_are_enlarged():
         number(0), number(0)
     ).images.shape == (8, SIZE, SIZE, 3)
     assert image_shape(experiment, Source(split, split, ("a",), (20, 30, 3))) == (SIZE, SIZE, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "padding", "line"), [(0, 0, "data.image-size is 0"), (224, 4, "augment.padding is 4")]
+)
+def test_what_encoded_images_need_is_said(size, padding, line):
+    split = Split(1, lambda indices: (indices, indices))
+    with pytest.raises(UserError, match=line):
+        image_shape(
+            Experiment(data=Data(image_size=size), augment=Augmentation(padding=padding)),
+            Source(split, split, ("a",), None),
+        )
+
+
+def test_colors_of_gray_images_are_refused():
+    split = in_memory(np.zeros([4, 8, 8, 1], np.uint8), np.zeros(4, int))
+    for change in ({"saturation": 0.5}, {"hue": 0.1}):
+        with pytest.raises(UserError, match="these images have 1 channels"):
+            image_shape(
+                Experiment(augment=Augmentation(**change)), Source(split, split, ("a",), (8, 8, 1))
+            )
+
+
+def test_scalings_agree_with_numpy():
+    unit, raw, _ = train_batch(PLAIN)
+    raw = raw.astype(np.float64)
+    np.testing.assert_array_equal(unit.images.numpy(), raw / 128 - 1)
+    mean, std = (10.0, 20.0, 30.0), (2.0, 50.0, 60.0)
+    for method, wanted in (("mean", raw - mean), ("mean_std", (raw - mean) / std)):
+        by_channel, _, _ = train_batch(PLAIN, scaling=Scaling(method, mean, std))
+        np.testing.assert_allclose(by_channel.images.numpy(), wanted, rtol=1e-5, atol=1e-6)
+    standardized, _, _ = train_batch(PLAIN, scaling=Scaling("standardize"))
+    centered = raw - raw.mean((1, 2, 3), keepdims=True)
+    np.testing.assert_allclose(
+        standardized.images.numpy(),
+        centered / raw.std((1, 2, 3), keepdims=True),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_standardizing_a_flat_image_gives_zeros_not_nan():
+    flat = np.full((4, 8, 8, 3), 77, np.uint8)
+    batch = build_eval_batches(
+        Experiment(scaling=Scaling("standardize")), in_memory(flat, np.zeros(4, int)), 10, 4
+    )(number(0))
+    np.testing.assert_array_equal(batch.images.numpy(), np.zeros_like(flat))
+
+
+def test_gray_images_are_scaled_by_the_first_channels_numbers():
+    batch, raw, _ = train_batch(
+        PLAIN, shape=(8, 6, 1), scaling=Scaling("mean_std", (10.0, 0.0, 0.0), (4.0, 1.0, 1.0))
+    )
+    np.testing.assert_allclose(batch.images.numpy(), (raw.astype(np.float64) - 10) / 4, rtol=1e-6)

@@ -3,11 +3,9 @@
 import hashlib
 
 import numpy as np
-import pytest
 
 from paceline.data.build_source import build_source
 from paceline.data.shapes import draw_shapes
-from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.detect import describe_source
 
@@ -39,19 +37,3 @@ def test_shapes_have_the_sizes_asked_for_and_even_classes():
     )
     assert description.per_class["train"] == [23] * 10
     assert description.per_class["test"] == [11] + [10] * 9
-    with pytest.raises(UserError, match=r"data\.train-size is -1"):
-        build_source(Data(source="shapes", train_size=-1))
-
-
-def test_shapes_cannot_be_told_by_a_linear_model():
-    (images, labels), (unseen, truth) = draw_shapes(0, 4000), draw_shapes(1, 1000)
-
-    def features(images):
-        small = images.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)).reshape(len(images), -1) / 128 - 1
-        return np.concatenate([small, np.ones((len(images), 1))], axis=1)
-
-    known = features(images)
-    weights = np.linalg.solve(
-        known.T @ known + 10 * np.eye(known.shape[1]), known.T @ np.eye(10)[labels]
-    )
-    assert (np.argmax(features(unseen) @ weights, axis=1) == truth).mean() < 0.4

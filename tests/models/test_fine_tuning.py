@@ -21,7 +21,7 @@ from PIL import Image
 
 from helpers import paceline, result_of
 from in_process import paceline_here
-from paceline.data.augment.scale import scale
+from paceline.data.images import scale
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Data, Experiment, Model, Sync

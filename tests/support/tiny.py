@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from paceline.data.image_shape import image_shape
+from paceline.data.images import image_shape
 from paceline.data.source import Source, in_memory
 from paceline.experiment.experiment import Augmentation, Experiment, Model, Optimizer, Schedule
 from paceline.experiment.groups import Group, parse_group

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from paceline.data import images as fixed_size
 from paceline.data import order
-from paceline.data.augment.scale import scale
 from paceline.data.draws import Draws
 from paceline.data.source import Split
-from paceline.experiment.experiment import Augmentation, Experiment
+from paceline.experiment.experiment import Experiment
 
-PREPARATIONS = {"uint8": "paceline.data.images", "string": "paceline.formats.encoded.prepare"}
-"""The module that makes images of raw examples, by their type."""
-
-Changes = tuple[tuple[tuple[str, ...], str], ...]
-"""Settings of `Augmentation`, and the function that uses them. It is imported if one is set."""
-BEFORE_SCALING: Changes = (
-    (("rand_augment",), "rand_augment:rand_augment"),
-    (("saturation", "hue"), "color:change_colors"),
+ENCODED = "paceline.formats.encoded.prepare"
+"""Makes images of encoded examples."""
+CHANGES = "paceline.data.augment.changes"
+"""Changes images at random, if an experiment asks for more than crops and flips:"""
+CHANGED_BY = (
+    *("rand_augment", "saturation", "hue", "contrast", "brightness", "cutout"),
+    *("random_erasing", "mixup", "cutmix"),
 )
-AFTER_SCALING: Changes = (
-    (("contrast", "brightness"), "color:jitter"),
-    (("cutout",), "erase:cutout"),
-    (("random_erasing",), "erase:erase"),
-)
-MIXING: Changes = ((("mixup", "cutmix"), "mix:mix"),)
-
-
-class Preparation(Protocol):
-    """Makes images with values of 0 to 255 of raw examples."""
-
-    def train_images(
-        self, experiment: Experiment, raw: tf.Tensor, draws: Draws, image_size: int
-    ) -> tf.Tensor:
-        """Return random crops. `image_size` is a side other than the usual one, or 0."""
-
-    def evaluation_images(
-        self, experiment: Experiment, raw: tf.Tensor, indices: tf.Tensor
-    ) -> tf.Tensor:
-        """Return central crops of the examples `indices`."""
 
 
 class Batch(NamedTuple):
@@ -67,9 +47,8 @@ def build_train_batches(
     other than the usual one, or 0.
     """
     settings, size = experiment.augment, experiment.replica_batch_size
-    before, after, mixing = (
-        _chosen(settings, changes) for changes in (BEFORE_SCALING, AFTER_SCALING, MIXING)
-    )
+    asked = any(getattr(settings, name) for name in CHANGED_BY)
+    changes = import_module(CHANGES) if asked else None
 
     def batch(step: tf.Tensor, replica: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
@@ -77,26 +56,15 @@ def build_train_batches(
             raw, labels = train.read(indices)
             draws = Draws(experiment.seed, epoch, indices)
             images = preparation_of(raw).train_images(experiment, raw, draws, image_size)
-            for change in before:
-                images = change(settings, images, draws)
-            images, targets = scale(experiment.scaling, images), targets_of(labels)
-            for change in after:
-                images = change(settings, images, draws)
-            for mix in mixing:
-                images, targets = mix(experiment, images, targets, draws, step, replica)
+            if changes:
+                images = changes.before_scaling(settings, images, draws)
+            images, targets = fixed_size.scale(experiment.scaling, images), targets_of(labels)
+            if changes:
+                images = changes.after_scaling(settings, images, draws)
+                images, targets = changes.mix(experiment, images, targets, draws, step, replica)
             return Batch(images, targets, labels, tf.ones([size]))
 
     return batch
-
-
-def _chosen(settings: Augmentation, changes: Changes) -> list[Callable[..., Any]]:
-    """Return the functions of the changes that the settings ask for."""
-    names = [name for fields, name in changes if any(getattr(settings, each) for each in fields)]
-    pairs = [name.split(":") for name in names]
-    return [
-        getattr(importlib.import_module(f"paceline.data.augment.{module}"), function)
-        for module, function in pairs
-    ]
 
 
 def build_eval_batches(
@@ -114,7 +82,7 @@ def build_eval_batches(
             raw, labels = split.read(indices)
             images = evaluation_images(experiment, raw, indices)
             weights = tf.cast(positions < split.size, tf.float32)
-            images = scale(experiment.scaling, images)
+            images = fixed_size.scale(experiment.scaling, images)
             return Batch(images, tf.one_hot(labels, num_classes), labels, weights)
 
     return batch
@@ -125,7 +93,6 @@ def evaluation_images(experiment: Experiment, raw: tf.Tensor, indices: tf.Tensor
     return preparation_of(raw).evaluation_images(experiment, raw, indices)
 
 
-def preparation_of(raw: tf.Tensor) -> Preparation:
-    """Return what makes images of raw examples of this type."""
-    found: Preparation = importlib.import_module(PREPARATIONS[raw.dtype.name])
-    return found
+def preparation_of(raw: tf.Tensor) -> ModuleType:
+    """Return the module with `train_images` and `evaluation_images` for examples of this type."""
+    return import_module(ENCODED) if raw.dtype == tf.string else fixed_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Data, Records
 from paceline.experiment.user_code import load_function
-from paceline.storage.locations import is_remote
+from paceline.storage.locations import is_remote, local_folder
 from paceline.storage.retry import retry
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SOURCES = {
     "tfrecord": "paceline.formats.tfrecord.tfrecord_source:build_tfrecord",
 }
 DETECT = "paceline.formats.detect:detect"
-EXPLAIN = "paceline.formats.reading:explain"
 NOTED = Records()
 """TFRecords are read as their conversion noted."""
 
@@ -37,8 +36,6 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
     """Return the source that `data.build` or else `data.source` names. A remote folder is copied
     into the cache first."""
     if is_remote(data.dir):
-        from paceline.storage.locations import local_folder
-
         data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:
         from paceline.data.user_source import check_source
@@ -49,12 +46,6 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
     # The names of folders need not be UTF-8, but class names are written as UTF-8.
     names = (name.encode(errors="backslashreplace").decode() for name in source.classes)
     return dataclasses.replace(source, classes=tuple(names))
-
-
-def explain_read_error(error: BaseException) -> UserError | None:
-    """Return one line for TensorFlow's error about an example; None for other errors."""
-    explained: UserError | None = _load(EXPLAIN)(error)
-    return explained
 
 
 def _build_named(data: Data, records: Records) -> Source:

@@ -25,8 +25,7 @@ def digest_of(pieces: Iterable[bytes]) -> str:
     """Return a short digest; where one piece ends and the next begins matters."""
     digest = hashlib.sha256()
     for piece in pieces:
-        digest.update(len(piece).to_bytes(8, "little"))
-        digest.update(piece)
+        digest.update(len(piece).to_bytes(8, "little") + piece)
     return digest.hexdigest()[:16]
 
 

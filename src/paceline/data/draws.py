@@ -73,9 +73,8 @@ def _mix(x: tf.Tensor) -> tf.Tensor:
     """Return the splitmix64 hash of each number."""
 
     def xor_shift(value: tf.Tensor, bits: int) -> tf.Tensor:
-        return tf.bitwise.bitwise_xor(
-            value, tf.bitwise.right_shift(value, tf.constant(bits, tf.uint64))
-        )
+        shifted = tf.bitwise.right_shift(value, tf.constant(bits, tf.uint64))
+        return tf.bitwise.bitwise_xor(value, shifted)
 
     x = x + tf.constant(0x9E3779B97F4A7C15, tf.uint64)
     x = xor_shift(x, 30) * tf.constant(0xBF58476D1CE4E5B9, tf.uint64)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ SPECKS_BELOW, SPECKS_ABOVE = 3, 2
 NOISE = (10, 50)
 
 Array = npt.NDArray[Any]
-Field = npt.NDArray[np.float32]
+Field = npt.NDArray[Any]
 """float32 [n, 32, 32]: a value for each pixel of n images."""
 
 
@@ -40,17 +39,13 @@ def build_shapes(data: Data) -> Source:
     """Return the source of drawn shapes, with the sizes of `data` or its own."""
     from paceline.data.source import Source, in_memory
 
-    for name, size in (("train-size", data.train_size), ("test-size", data.test_size)):
-        if size < 0:
-            raise UserError(f"data.{name} is {size}; it must be 0 (the source's own) or more")
     train = in_memory(*draw_shapes(0, data.train_size or TRAIN_SIZE))
     test = in_memory(*draw_shapes(1, data.test_size or TEST_SIZE))
     return Source(train, test, CLASSES, (SIDE, SIDE, 3))
 
 
 def draw_shapes(split: int, size: int) -> tuple[Array, Array]:
-    """Return the first `size` images, uint8 [size, 32, 32, 3], and labels of a split (0: train,
-    1: test)."""
+    """Return the first images, uint8 [size, 32, 32, 3], and labels; split 0 is train, 1 test."""
     images = np.empty((size, SIDE, SIDE, 3), np.uint8)
     for start in range(0, size, CHUNK):
         images[start : start + CHUNK] = _draw_chunk(split, start // CHUNK)[: size - start]
@@ -58,8 +53,7 @@ def draw_shapes(split: int, size: int) -> tuple[Array, Array]:
 
 
 class _Bits:
-    """Random numbers from raw bits. NumPy keeps these streams between versions, but not always
-    those of its Generator."""
+    """Random numbers from raw bits: NumPy may change those of its Generator."""
 
     def __init__(self, split: int, chunk: int):
         self._raw = np.random.PCG64(np.random.SeedSequence([SEED, split, chunk]))
@@ -74,8 +68,7 @@ class _Bits:
         return self._raw.random_raw((CHUNK, 3, SIDE, SIDE // 8)).astype("<u8").view(np.int8)
 
     def direction(self) -> tuple[Array, Array]:
-        """Return cosine and sine of a random angle, without these functions: their last bits differ
-        between machines."""
+        """Return cosine and sine of a random angle, with the same bits on every machine."""
         t = self.uniform(-1, 1)
         sign = np.where(self.uniform(0, 1) < 0.5, np.float32(1), np.float32(-1))
         return sign * (1 - t * t) / (1 + t * t), sign * 2 * t / (1 + t * t)
@@ -104,20 +97,17 @@ def _background(bits: _Bits, ground: Array) -> Array:
     waves = _wave(_plane(across * length, down * length, bits.uniform(0, 1)))
     coarse = bits.uniform(-24, 24, 8, 8).repeat(4, axis=1).repeat(4, axis=2)
     image = bits.uniform(-70, 70, 3)[..., None, None] * waves[:, None]
-    image += coarse[:, None]
-    image += ground[..., None, None]
-    return image
+    return image + coarse[:, None] + ground[..., None, None]
 
 
 def _speck(bits: _Bits) -> Field:
     """Return the coverage of a small bar or block at any place and angle."""
     across, down = bits.direction()
     x, y = bits.uniform(0, SIDE), bits.uniform(0, SIDE)
-    long = np.abs(_plane(across, down, -across * x - down * y)) - bits.uniform(1, 6)[:, None, None]
-    wide = (
-        np.abs(_plane(-down, across, down * x - across * y)) - bits.uniform(0.5, 1.8)[:, None, None]
-    )
-    return _coverage(np.maximum(long, wide))
+    long, wide = bits.uniform(1, 6)[:, None, None], bits.uniform(0.5, 1.8)[:, None, None]
+    u = np.abs(_plane(across, down, -across * x - down * y)) - long
+    v = np.abs(_plane(-down, across, down * x - across * y)) - wide
+    return _coverage(np.maximum(u, v))
 
 
 def _shape(bits: _Bits) -> Field:
@@ -127,11 +117,8 @@ def _shape(bits: _Bits) -> Field:
     x, y = (radius * 0.8 + bits.uniform(0, 1) * (SIDE - 1 - radius * 1.6) for _ in range(2))
     squeeze = bits.uniform(0.8, 1.25)
     u = _plane(across / radius, down / radius, -(across * x + down * y) / radius)
-    v = _plane(
-        -down / radius * squeeze,
-        across / radius * squeeze,
-        (down * x - across * y) / radius * squeeze,
-    )
+    back = down * x - across * y
+    v = _plane(*(each / radius * squeeze for each in (-down, across, back)))
     distance = np.empty_like(u)
     for label, form in enumerate(FORMS.values()):
         distance[label :: len(FORMS)] = form(u[label :: len(FORMS)], v[label :: len(FORMS)])
@@ -147,8 +134,7 @@ def _plane(across: Array, down: Array, offset: Array) -> Field:
 
 def _coverage(distance: Field) -> Field:
     """Return the share of each pixel that is inside, from its distance to the edge."""
-    inside: Field = np.clip(np.float32(0.5) - distance, 0, 1)
-    return inside
+    return np.clip(np.float32(0.5) - distance, 0, 1)
 
 
 def _paint(image: Array, coverage: Field, color: Array) -> None:
@@ -160,29 +146,20 @@ def _paint(image: Array, coverage: Field, color: Array) -> None:
 
 def _wave(turns: Field) -> Field:
     """Return a triangle wave: 0 at whole numbers, 1 between them."""
-    part = turns - np.floor(turns)
-    return 1 - np.abs(2 * part - 1)
+    between: Field = np.abs(2 * (turns - np.floor(turns)) - 1)
+    return 1 - between
 
 
 # The forms: how far outside its edge a point (u, v) is, for a shape of radius 1 around 0.
 
 
 def _round(u: Field, v: Field) -> Field:
-    return np.sqrt(u * u + v * v)
+    distance: Field = np.sqrt(u * u + v * v)
+    return distance
 
 
 def _box(u: Field, v: Field) -> Field:
     return np.maximum(np.abs(u), np.abs(v))
-
-
-def _triangle(u: Field, v: Field) -> Field:
-    distance: Field = np.maximum(np.maximum(0.866 * u, -0.866 * u) + 0.5 * v, -v) - 0.55
-    return distance
-
-
-def _cross(u: Field, v: Field) -> Field:
-    a, b = np.abs(u), np.abs(v)
-    return np.maximum(np.minimum(a, b) - 0.25, np.maximum(a, b) - 0.95)
 
 
 def _star(u: Field, v: Field) -> Field:
@@ -196,21 +173,9 @@ def _star(u: Field, v: Field) -> Field:
     return second - 0.38
 
 
-def _stripes(u: Field, v: Field) -> Field:
-    distance: Field = np.maximum(_box(u, v) - 0.9, (_wave(1.65 * u + 0.5) - 0.5) / 3.3)
-    return distance
-
-
-def _checker(u: Field, v: Field) -> Field:
+def _checkered(u: Field, v: Field) -> Field:
     a, b = _wave(1.1 * u + 0.25) - 0.5, _wave(1.1 * v + 0.25) - 0.5
-    edge = np.minimum(np.maximum(a, b), -np.minimum(a, b))
-    distance: Field = np.maximum(_box(u, v) - 0.9, edge / 2.2)
-    return distance
-
-
-def _crescent(u: Field, v: Field) -> Field:
-    distance: Field = np.maximum(_round(u, v) - 0.95, 0.75 - _round(u - 0.42, v))
-    return distance
+    return np.minimum(np.maximum(a, b), -np.minimum(a, b)) / 2.2
 
 
 FORMS: dict[str, Callable[[Field, Field], Field]] = {
@@ -218,11 +183,11 @@ FORMS: dict[str, Callable[[Field, Field], Field]] = {
     "ring": lambda u, v: np.abs(_round(u, v) - 0.72) - 0.2,
     "square": lambda u, v: _box(u, v) - 0.75,
     "frame": lambda u, v: np.abs(_box(u, v) - 0.65) - 0.17,
-    "triangle": _triangle,
-    "cross": _cross,
+    "triangle": lambda u, v: np.maximum(0.866 * np.abs(u) + 0.5 * v, -v) - 0.55,
+    "cross": lambda u, v: np.maximum(np.minimum(abs(u), abs(v)) - 0.25, _box(u, v) - 0.95),
     "star": _star,
-    "stripes": _stripes,
-    "checker": _checker,
-    "crescent": _crescent,
+    "stripes": lambda u, v: np.maximum(_box(u, v) - 0.9, (_wave(1.65 * u + 0.5) - 0.5) / 3.3),
+    "checker": lambda u, v: np.maximum(_box(u, v) - 0.9, _checkered(u, v)),
+    "crescent": lambda u, v: np.maximum(_round(u, v) - 0.95, 0.75 - _round(u - 0.42, v)),
 }
 CLASSES = tuple(FORMS)

@@ -22,13 +22,18 @@ HOLD_OUT_KEY = (20_151_210, 1_512_033)
 """Fixed, so that the validation examples are the same whatever the experiment's seed."""
 
 
+Read = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+Shape = tuple[int, int, int]
+"""Height, width, channels."""
+
+
 @dataclass(frozen=True)
 class Split:
     """`size` examples. `read(indices)` takes int64 [n] and returns (raw, labels): raw is uint8 [n,
     height, width, channels], or strings [n] of encoded images; labels are int32 [n]."""
 
     size: int
-    read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+    read: Read
     labels: Callable[[tf.Tensor], tf.Tensor] | None = None
     """Returns the labels alone, if that needs no reading of images."""
 
@@ -41,7 +46,7 @@ class Source:
     train: Split
     test: Split
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int] | None
+    image_shape: Shape | None
     digest: str = ""
     """Of the content, or of a sample of it. A resumed run and all workers must have the same."""
 
@@ -62,26 +67,23 @@ def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
     A fixed permutation decides, so that data sorted by class are divided evenly. With 0, the second
     part is None.
     """
-    size = source.train.size
+    whole, size = source.train, source.train.size
     if validation == 0:
-        return source.train, None
+        return whole, None
     if not 0 < validation < size:
         raise UserError(
             f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can "
             "be held out"
         )
+
+    def part(start: int, count: int) -> Split:
+        def original(indices: tf.Tensor) -> tf.Tensor:
+            positions, last = tf.cast(indices, tf.int64) + start, tf.constant(size - 1, tf.int64)
+            return tf.random.experimental.index_shuffle(positions, HOLD_OUT_KEY, last)
+
+        labels = whole.labels
+        of_part = (lambda indices: labels(original(indices))) if labels else None
+        return Split(count, lambda indices: whole.read(original(indices)), of_part)
+
     kept = size - validation
-    return _part(source.train, 0, kept), _part(source.train, kept, validation)
-
-
-def _part(split: Split, start: int, size: int) -> Split:
-    def original(indices: tf.Tensor) -> tf.Tensor:
-        positions = tf.cast(indices, tf.int64) + start
-        last = tf.constant(split.size - 1, tf.int64)
-        return tf.random.experimental.index_shuffle(positions, HOLD_OUT_KEY, last)
-
-    def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return split.read(original(indices))
-
-    labels = split.labels
-    return Split(size, read, labels and (lambda indices: labels(original(indices))))
+    return part(0, kept), part(kept, validation)

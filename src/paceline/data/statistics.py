@@ -17,12 +17,13 @@ import tensorflow as tf
 from paceline.data.batches import evaluation_images
 from paceline.data.source import Split
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment, Loss, Scaling
+from paceline.experiment.experiment import Experiment, Scaling
 
 CHUNK = 250
 """Examples that are read at a time."""
 MOST_FILES = 5_000
 """Encoded images of which the means are taken; images of one size all count."""
+Three = tuple[float, float, float]
 
 
 def with_numbers(
@@ -36,7 +37,12 @@ def with_numbers(
     if loss.class_weights == "balanced":
         known = stored.get("class_weights") or balanced_weights(train, num_classes)
         loss = replace(loss, class_weights=tuple(known))
-    _check_weights(loss, num_classes)
+    given = len(loss.class_weights)
+    if given not in (0, num_classes):
+        raise UserError(
+            f"loss.class-weights has {given} numbers, but there are {num_classes} classes; give "
+            "one for each class, in their order, or balanced"
+        )
     if scaling.mean == "auto":
         mean, std = channel_statistics(experiment, train)
         scaling = replace(scaling, mean=mean, std=std)
@@ -77,45 +83,28 @@ def balanced_weights(train: Split, num_classes: int) -> list[float]:
     return [share / count if count else 0.0 for count in counts.tolist()]
 
 
-def channel_statistics(
-    experiment: Experiment, train: Split
-) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def channel_statistics(experiment: Experiment, train: Split) -> tuple[Three, Three]:
     """Return means and standard deviations of the channels, of images as evaluation sees them.
 
     Values are rounded to whole numbers first. Of one channel, all three numbers are the same.
     """
-    totals: list[np.ndarray] = []
-    count = 0
+    count, totals = 0, np.zeros([2, 1], np.int64)
     encoded = train.read(tf.constant([0], tf.int64))[0].dtype == tf.string
     most = min(train.size, MOST_FILES) if encoded else train.size
     for indices in _chunks(np.arange(most) * train.size // most):
         images = evaluation_images(experiment, train.read(indices)[0], indices)
         pixels = np.rint(images.numpy()).astype(np.int64).reshape(-1, images.shape[-1])
-        totals.append(np.stack([pixels.sum(0), (pixels * pixels).sum(0)]))
+        totals = totals + np.stack([pixels.sum(0), (pixels * pixels).sum(0)])
         count += len(pixels)
-    sums, squares = (row.tolist() for row in np.sum(totals, axis=0))
-    mean = [total / count for total in sums]
-    std = [
-        math.sqrt(count * square - total * total) / count or 1.0
-        for total, square in zip(sums, squares, strict=True)
-    ]
-    return _three(mean), _three(std)
+    red, green, blue = (totals.T if totals.shape[1] == 3 else totals.T[:1].repeat(3, 0)).tolist()
 
+    def deviation(total: int, square: int) -> float:
+        return math.sqrt(count * square - total * total) / count or 1.0
 
-def _three(values: list[float]) -> tuple[float, float, float]:
-    first, second, third = values if len(values) == 3 else values[:1] * 3
-    return first, second, third
+    mean = (red[0] / count, green[0] / count, blue[0] / count)
+    return mean, (deviation(*red), deviation(*green), deviation(*blue))
 
 
 def _chunks(indices: np.ndarray) -> Iterator[tf.Tensor]:
     for start in range(0, len(indices), CHUNK):
         yield tf.constant(indices[start : start + CHUNK], tf.int64)
-
-
-def _check_weights(loss: Loss, num_classes: int) -> None:
-    weights = loss.class_weights
-    if weights and len(weights) != num_classes:
-        raise UserError(
-            f"loss.class-weights has {len(weights)} numbers, but there are {num_classes} "
-            "classes; give one for each class, in their order, or balanced"
-        )

@@ -14,39 +14,31 @@ from paceline.errors import UserError
 
 def check_source(source: Any, spec: str) -> Source:
     """Return the source, with a digest. Raise UserError if it cannot be used."""
-    _check_facts(source, spec)
+    given = f"{spec} returned a {type(source).__name__}"
+    _require(isinstance(source, Source), f"{given}; it must return a paceline.Source")
+    classes, shape = source.classes, source.image_shape
+    _require(
+        bool(classes) and all(isinstance(name, str) for name in classes),
+        f"{spec}: classes is {classes!r}; it must be a tuple of one name per class",
+    )
+    _require(
+        shape is None or (len(shape) == 3 and all(side > 0 for side in shape)),
+        f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for "
+        "encoded images",
+    )
     pieces: list[bytes] = []
     for name, split in (("train", source.train), ("test", source.test)):
-        if not isinstance(split, Split):
-            raise UserError(
-                f"{spec}: {name} is a {type(split).__name__}; it must be a paceline.Split"
-            )
-        if not isinstance(split.size, int) or split.size < 1:
-            raise UserError(
-                f"{spec}: the {name} split has size {split.size!r}; it must be a whole number "
-                "above 0"
-            )
+        kind = type(split).__name__
+        _require(
+            isinstance(split, Split), f"{spec}: {name} is a {kind}; it must be a paceline.Split"
+        )
+        _require(
+            isinstance(split.size, int) and split.size > 0,
+            f"{spec}: the {name} split has size {split.size!r}; it must be a whole number above 0",
+        )
         pieces += _check_examples(source, split, f"{spec}: read of the {name} split")
     checked: Source = replace(source, digest=source.digest or digest_of(pieces))
     return checked
-
-
-def _check_facts(source: Any, spec: str) -> None:
-    if not isinstance(source, Source):
-        raise UserError(
-            f"{spec} returned a {type(source).__name__}; it must return a paceline.Source"
-        )
-    classes, shape = source.classes, source.image_shape
-    is_tuple = isinstance(classes, tuple | list) and len(classes) > 0
-    if not is_tuple or not all(isinstance(name, str) for name in classes):
-        raise UserError(f"{spec}: classes is {classes!r}; it must be a tuple of one name per class")
-    if shape is not None and not (
-        len(shape) == 3 and all(isinstance(side, int) and side > 0 for side in shape)
-    ):
-        raise UserError(
-            f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for "
-            "encoded images"
-        )
 
 
 def _check_examples(source: Source, split: Split, what: str) -> list[bytes]:
@@ -61,27 +53,23 @@ def _check_examples(source: Source, split: Split, what: str) -> list[bytes]:
             f"{what} failed in a compiled step (use TensorFlow ops only): "
             f"{type(error).__name__}: {reason}"
         ) from error
-    _check_tensors(source, raw, labels, len(chosen), what)
+    images = "string" if source.image_shape is None else "uint8"
+    wanted = f"{images} {(len(chosen), *(source.image_shape or ()))}"
+    _require(_kind(raw) == wanted, f"{what} gave {_kind(raw)}; it must be {wanted}")
+    wanted = f"int32 {(len(chosen),)}"
+    _require(_kind(labels) == wanted, f"{what} gave labels {_kind(labels)}; they must be {wanted}")
     for index, label in zip(chosen, labels.numpy().tolist(), strict=True):
-        if not 0 <= label < len(source.classes):
-            allowed = f"labels are 0 to {len(source.classes) - 1}"
-            raise UserError(f"{what} gave label {label} for example {index}; {allowed}")
-    images = raw.numpy()
-    strings = images.tolist() if source.image_shape is None else [images.tobytes()]
+        allowed = f"labels are 0 to {len(source.classes) - 1}"
+        known = 0 <= label < len(source.classes)
+        _require(known, f"{what} gave label {label} for example {index}; {allowed}")
+    strings = raw.numpy().tolist() if source.image_shape is None else [raw.numpy().tobytes()]
     return [*strings, labels.numpy().tobytes()]
 
 
-def _check_tensors(
-    source: Source, raw: tf.Tensor, labels: tf.Tensor, count: int, what: str
-) -> None:
-    dtype = tf.string if source.image_shape is None else tf.uint8
-    shape = (count, *(source.image_shape or ()))
-    if (raw.dtype, tuple(raw.shape)) != (dtype, shape):
-        raise UserError(
-            f"{what} gave {raw.dtype.name} {tuple(raw.shape)}; it must be {dtype.name} {shape}"
-        )
-    if labels.dtype != tf.int32 or tuple(labels.shape) != (count,):
-        raise UserError(
-            f"{what} gave labels {labels.dtype.name} {tuple(labels.shape)}; they must be int32 "
-            f"({count},)"
-        )
+def _kind(tensor: tf.Tensor) -> str:
+    return f"{tensor.dtype.name} {tuple(tensor.shape)}"
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from paceline.data.batches import Batch, build_eval_batches, build_train_batches
 from paceline.data.draws import op_key
-from paceline.data.image_shape import image_shape
+from paceline.data.images import image_shape
 from paceline.data.source import Source, Split
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import check_patterns, find_group, groups_of

@@ -163,7 +163,7 @@ def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: ExportF
     import tensorflow as tf
     import tf2onnx
 
-    from paceline.data.augment.scale import scale
+    from paceline.data.images import scale
 
     def scale_pixels(pixels: tf.Tensor) -> tf.Tensor:
         return scale(trained.experiment.scaling, pixels)

@@ -27,7 +27,7 @@ from paceline.run_folder.folder import RunFolder
 if TYPE_CHECKING:
     import keras
 
-    from paceline.data.image_shape import Shape
+    from paceline.data.source import Shape
     from paceline.maths.template import Template
 
 
@@ -79,7 +79,7 @@ def load_trained_model(
         )
     layout_of = run.experiment()  # the checkpoint is that of the training's precision
     devices.configure_inference(experiment)
-    from paceline.data.image_shape import model_shape
+    from paceline.data.images import model_shape
     from paceline.data.statistics import with_stored_means
     from paceline.kernels.choice import accelerated
     from paceline.maths.replica import build_layout

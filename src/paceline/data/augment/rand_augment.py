@@ -29,8 +29,6 @@ Change = Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor]
 def rand_augment(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Return images uint8 [n, h, w, c], each after `rand_augment` random changes."""
     count, strength = settings.rand_augment, settings.rand_magnitude / STRONGEST
-    if not count:
-        return images
     if images.dtype != tf.uint8:
         images = tf.saturate_cast(tf.round(images), tf.uint8)
     names = [f"rand-augment/{k}" for k in range(count)]
@@ -49,10 +47,6 @@ def rand_augment(settings: Augmentation, images: tf.Tensor, draws: Draws) -> tf.
     signature = tf.TensorSpec(images.shape[1:], tf.uint8)
     parts = (images, chosen, signs)
     return tf.map_fn(change, parts, fn_output_signature=signature, parallel_iterations=_PARALLEL)
-
-
-def _identity(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    return tf.identity(image)
 
 
 def _auto_contrast(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
@@ -87,18 +81,10 @@ def _solarize(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
     return tf.where(tf.cast(image, tf.int32) < 256 - round(256 * strength), image, 255 - image)
 
 
-def _color(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    return _blend(image, _gray(image), sign, strength)
-
-
 def _contrast(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
     gray = _gray(image)
     count = tf.size(gray)
     return _blend(image, (2 * tf.reduce_sum(gray) + count) // (2 * count), sign, strength)
-
-
-def _brightness(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    return _blend(image, tf.constant(0), sign, strength)
 
 
 def _sharpness(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
@@ -129,66 +115,59 @@ def _blend(image: tf.Tensor, other: tf.Tensor, sign: tf.Tensor, strength: float)
     return tf.cast(tf.clip_by_value(blended, 0, 255), tf.uint8)
 
 
-def _shear_x(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    return _moved(image, [[ONE, sign * round(0.3 * strength * ONE)], [0, ONE]])
-
-
-def _shear_y(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    return _moved(image, [[ONE, 0], [sign * round(0.3 * strength * ONE), ONE]])
-
-
-def _translate_x(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    pixels = round(150 / 331 * strength * image.shape[1])
-    return _moved(image, [[ONE, 0], [0, ONE]], right=sign * pixels)
-
-
-def _translate_y(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    pixels = round(150 / 331 * strength * image.shape[0])
-    return _moved(image, [[ONE, 0], [0, ONE]], down=sign * pixels)
-
-
 def _rotate(image: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
     angle = math.radians(30 * strength)
     cosine, sine = round(math.cos(angle) * ONE), sign * round(math.sin(angle) * ONE)
-    return _moved(image, [[cosine, sine], [-sine, cosine]])
+    return _moved(image, cosine, sine, -sine, cosine)
 
 
 def _moved(
     image: tf.Tensor,
-    matrix: list[list[tf.Tensor | int]],
+    xx: tf.Tensor | int = ONE,
+    xy: tf.Tensor | int = 0,
+    yx: tf.Tensor | int = 0,
+    yy: tf.Tensor | int = ONE,
     right: tf.Tensor | int = 0,
     down: tf.Tensor | int = 0,
 ) -> tf.Tensor:
-    """Take each pixel from matrix x (its position from the middle) + (right, down).
+    """Take each pixel from [[xx, xy], [yx, yy]] x (its position from the middle) + (right, down).
 
-    `matrix` is in parts of ONE. Positions are in half pixels, so that the middle is an integer.
+    The matrix is in parts of ONE. Positions are in half pixels, so that the middle is an integer.
     """
     height, width, channels = image.shape
     x = 2 * tf.range(width, dtype=tf.int64)[None, :] - (width - 1)
     y = 2 * tf.range(height, dtype=tf.int64)[:, None] - (height - 1)
-    (xx, xy), (yx, yy) = ([tf.cast(each, tf.int64) for each in row] for row in matrix)
-    column = (xx * x + xy * y + width * ONE) // (2 * ONE) + tf.cast(right, tf.int64)
-    row = (yx * x + yy * y + height * ONE) // (2 * ONE) + tf.cast(down, tf.int64)
+    xx, xy, yx, yy, right, down = (tf.cast(e, tf.int64) for e in (xx, xy, yx, yy, right, down))
+    column = (xx * x + xy * y + width * ONE) // (2 * ONE) + right
+    row = (yx * x + yy * y + height * ONE) // (2 * ONE) + down
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     pixel = tf.where(inside, row * width + column, 0)
     pixels = tf.gather(tf.reshape(image, [-1, channels]), pixel)
     return tf.where(inside[..., None], pixels, tf.zeros_like(pixels))
 
 
+def _slant(sign: tf.Tensor, strength: float) -> tf.Tensor:
+    return sign * round(0.3 * strength * ONE)
+
+
+def _pixels(length: int, sign: tf.Tensor, strength: float) -> tf.Tensor:
+    return sign * round(150 / 331 * strength * length)
+
+
 CHANGES: dict[str, Change] = {
-    "identity": _identity,
+    "identity": lambda image, *_: tf.identity(image),
     "auto-contrast": _auto_contrast,
     "equalize": _equalize,
     "posterize": _posterize,
     "solarize": _solarize,
-    "color": _color,
+    "color": lambda image, *by: _blend(image, _gray(image), *by),
     "contrast": _contrast,
-    "brightness": _brightness,
+    "brightness": lambda image, *by: _blend(image, tf.constant(0), *by),
     "sharpness": _sharpness,
-    "shear-x": _shear_x,
-    "shear-y": _shear_y,
-    "translate-x": _translate_x,
-    "translate-y": _translate_y,
+    "shear-x": lambda image, *by: _moved(image, xy=_slant(*by)),
+    "shear-y": lambda image, *by: _moved(image, yx=_slant(*by)),
+    "translate-x": lambda image, *by: _moved(image, right=_pixels(image.shape[1], *by)),
+    "translate-y": lambda image, *by: _moved(image, down=_pixels(image.shape[0], *by)),
     "rotate": _rotate,
 }
-"""By name, in the order by which random numbers choose."""
+"""By name, in the order by which random numbers choose. Some need no sign or no strength."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from paceline.data.augment.erase import random_aspect
+from paceline.data.augment.changes import random_aspect
 from paceline.data.draws import Draws, unit
 
 TRIES = 10  # boxes drawn for a random area before the largest that fits is taken

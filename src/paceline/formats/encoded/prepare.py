@@ -14,10 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from paceline.data.augment.crop import mirrored
-from paceline.data.augment.scale import scale
 from paceline.data.batches import preparation_of
 from paceline.data.draws import Draws
+from paceline.data.images import mirrored, scale
 from paceline.experiment.experiment import Experiment
 from paceline.formats.encoded.boxes import Box, area_box, central_box, short_side_box
 from paceline.formats.encoded.decode import DCT, decode_any
