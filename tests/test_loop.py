@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blocks import block_of, evaluation_of
-from paceline.experiment.early_stopping import EarlyStopping
+from paceline.experiment.experiment import EarlyStopping
 from paceline.experiment.plan import Plan
 from paceline.loop import BLOCK_SECONDS, Outcome, StopRequested, next_block_steps, train
 from paceline.maths.evaluation import EvalResult

@@ -16,9 +16,9 @@ from paceline.data.images import image_shape
 from paceline.data.source import Split, hold_out
 from paceline.engines import devices
 from paceline.errors import UserError
+from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment, Model
 from paceline.experiment.plan import build_plan
-from paceline.experiment.views import Views
 from paceline.job import Job
 from paceline.kernels.choice import accelerated
 from paceline.maths.replica import Core

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.experiment.views import Views
+from paceline.experiment.data import Views
 
 if TYPE_CHECKING:
     from paceline.job import Job

@@ -8,13 +8,13 @@ import pytest
 from safetensors import safe_open
 
 import paceline as library
-from paceline.experiment.recipes.table import RECIPES
+from paceline.experiment.recipes.table import get_recipe
 from run_folders import make_folder
 
 
 def test_runs_of_the_library_are_the_rows_of_the_table(tmp_path: Path):
-    make_folder(tmp_path, "worse", RECIPES["smoke"](), True, 0.5)
-    make_folder(tmp_path, "better", RECIPES["smoke"](), False, 0.9)
+    make_folder(tmp_path, "worse", get_recipe("smoke"), True, 0.5)
+    make_folder(tmp_path, "better", get_recipe("smoke"), False, 0.9)
     rows = library.runs(tmp_path, sort="accuracy")
     assert [(row.name, row.accuracy) for row in rows] == [("better", 0.9), ("worse", 0.5)]
     assert rows[0].note == f"paceline train smoke --run-dir {tmp_path / 'better'}"

@@ -27,7 +27,7 @@ from run_folders import make_folder
 
 
 def test_the_table_tells_states_and_sorts_by_every_column(tmp_path: Path):
-    smoke = RECIPES["smoke"]()
+    smoke = get_recipe("smoke")
     make_folder(tmp_path, "a", smoke, True, 0.5)
     make_folder(tmp_path, "b", smoke, False, 0.9)
     busy = make_folder(tmp_path, "c", smoke, None, 0.7)
@@ -55,7 +55,7 @@ def test_the_command_that_resumes_gives_the_same_experiment_and_folder(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    plain = RECIPES[recipe]()
+    plain = get_recipe(recipe)
     other = replace(
         plain,
         data=replace(plain.data, dir="my data/it's"),

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.experiment.views import views_of
-from paceline.maths.view_average import mean_over_views, see
+from paceline.maths.view_average import mean_over_views, see, views_of
 from tiny import build_small_model
 
 

@@ -11,8 +11,7 @@ import pytest
 from helpers import metrics_of, paceline, result_of
 from in_process import paceline_here
 from paceline.errors import UserError
-from paceline.experiment.early_stopping import EarlyStopping
-from paceline.experiment.experiment import Data, Experiment
+from paceline.experiment.experiment import Data, EarlyStopping, Experiment
 from paceline.experiment.recipes.table import get_recipe
 
 FLAGS = ("--data.validation", "48", "--early-stopping.patience", "1", "--evaluate-every", "0.5")

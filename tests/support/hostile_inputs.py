@@ -33,9 +33,8 @@ import numpy as np
 from hostile_commands import COMMAND_TARGETS
 from mutations import json_input, mutate, mutate_json
 from paceline.errors import UserError
-from paceline.experiment.diff import diff
 from paceline.experiment.experiment import Experiment, Records
-from paceline.experiment.fields import from_json, to_json
+from paceline.experiment.fields import diff, from_json, to_json
 from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from paceline.api.search import search
 from paceline.api.training import Result, train
 from paceline.errors import UserError
-from paceline.experiment.views import Views
+from paceline.experiment.data import Views
 from paceline.messages import Message, Predictions
 from paceline.requests import EvaluateRequest, PredictRequest
 from paceline.results.in_worker import in_a_worker

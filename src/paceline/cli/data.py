@@ -13,8 +13,7 @@ import tyro
 
 from paceline.cli.parse import DataFolder
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Records
-from paceline.experiment.limits import check_records
+from paceline.experiment.experiment import Data, Records, check_records
 from paceline.job import Spark
 
 if TYPE_CHECKING:

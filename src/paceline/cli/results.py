@@ -15,7 +15,7 @@ import tyro
 from paceline.cli.parse import RunName
 from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
-from paceline.experiment.views import Views
+from paceline.experiment.data import Views
 from paceline.messages import Message, Predictions, Progress, Send, Warn
 from paceline.requests import EvaluateRequest, PredictRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.diff import diff
+from paceline.experiment.fields import diff
 
 
 def gather_facts(

@@ -1,4 +1,5 @@
-"""Which examples a model is trained and tested on. Part of the experiment."""
+"""Which images a model is trained and tested on, how training images are changed at random, and how
+pixels are scaled. Part of the experiment."""
 
 from __future__ import annotations
 
@@ -6,6 +7,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from paceline.experiment.fields import MOST, Range
+
+Share = Annotated[float, Range(0, 1)]
+Side = Annotated[int, Range(0, 2**14)]
+"""Pixels."""
+Views = Literal["none", "mirror", "shifts"]
+"""Test-time augmentation: the versions of an image whose predictions are averaged. none: the image.
+mirror: also its mirror image. shifts: also both of them, shifted by one pixel up and left, and down
+and right."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Data:
     """Number of training images to generate (source shapes). 0 uses the source's default."""
     test_size: Annotated[int, Range(0, 10**7)] = 0
     """Number of test images to generate (source shapes). 0 uses the source's default."""
-    image_size: Annotated[int, Range(0, 2**14)] = 0
+    image_size: Side = 0
     """Input size in pixels (square). Required for images of varying size; resizes fixed-size
     images. 0 keeps their size."""
 
@@ -54,3 +63,75 @@ class Records:
     Default: as in the first record."""
     raw_order: Literal["", "channels_last", "channels_first"] = ""
     """Order of plain bytes. Default: as noted by the conversion, otherwise channels_last."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes to training images."""
+
+    padding: Side = 0
+    """Pixels added on each side before a random crop of the original size. 0 disables."""
+    padding_mode: Literal["zeros", "reflect"] = "zeros"
+    """What is added around an image: zeros, or its mirror image."""
+    crop_size: Side = 0
+    """Crop size in pixels for fixed-size images (random crops in training, center crops in
+    evaluation). Larger than the image pads it. 0 uses the image size."""
+    crop: Literal["area", "short-side"] = "area"
+    """Random crop of encoded training images. area: a random share of the area with an aspect ratio
+    of 3/4 to 4/3. short-side: a square, after the short side was resized to 256/224 to 512/224 of
+    the image size. Evaluation takes the central square after resizing the short side to 256/224."""
+    crop_area_min: Annotated[float, Range(0, 1, excludes_lowest=True)] = 0.08
+    """Smallest share of an image's area that a training crop takes (crop area)."""
+    sizes: Annotated[tuple[int, ...], Range(1, 2**14)] = ()
+    """Image sizes in pixels of the first epochs of training, such as 16 20. Images are resized
+    before they are augmented. The model must accept images of any size. Evaluation and later epochs
+    use the usual size."""
+    size_epochs: Annotated[tuple[float, ...], Range(0, excludes_lowest=True)] = ()
+    """Epoch at which each of `sizes` ends, such as 1 2.5."""
+    flip: bool = False
+    """Flip a random half of the training images left to right."""
+    alternate_flip: bool = False
+    """With flip: flip each image in every second epoch instead of at random, so that a short run
+    sees both sides of all images."""
+    cutout: Side = 0
+    """Side in pixels of a square that is blanked at a random position of each training image. 0
+    disables."""
+    brightness: Annotated[float, Range(0)] = 0.0
+    """Random brightness shift in [-B, B] per image, in units after scaling. 0 disables."""
+    contrast: Share = 0.0
+    """Random contrast factor in [1-C, 1+C] per image. 0 disables."""
+    saturation: Share = 0.0
+    """Random saturation factor in [1-S, 1+S] per image. 0 disables."""
+    hue: Annotated[float, Range(0, 0.5)] = 0.0
+    """Random hue shift, as a fraction of the color wheel (0 to 0.5). 0 disables."""
+    rand_augment: Annotated[int, Range(0, 20)] = 0
+    """Number of random changes to each training image (RandAugment): rotations, shifts, contrast
+    and so on, each drawn from 14. 0 disables."""
+    rand_magnitude: Annotated[float, Range(0, 10)] = 9.0
+    """Strength of the changes of rand-augment, 0 to 10."""
+    random_erasing: Share = 0.0
+    """Probability of blanking a random rectangle of a training image, 2 to 33 % of its area. 0
+    disables."""
+    mixup: Annotated[float, Range(0)] = 0.0
+    """Mixup alpha. Blends pairs of images in the same replica's batch, and their labels. 0
+    disables."""
+    cutmix: Annotated[float, Range(0)] = 0.0
+    """CutMix alpha. Pastes a rectangle from another image in the same replica's batch and mixes the
+    labels. With mixup too, each image gets one of the two. 0 disables."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How pixels are scaled before they enter the model."""
+
+    method: Literal["standardize", "unit", "mean", "mean_std", "bgr_mean", "application"] = (
+        "mean_std"
+    )
+    """standardize: each image to mean 0 and standard deviation 1. unit: x/128 - 1. mean: subtract
+    the channel means. mean_std: also divide by the channel deviations. bgr_mean: like mean, then
+    exchange red and blue. application: as the model of keras.applications expects."""
+    mean: tuple[float, float, float] | Literal["auto"] = (125.3, 123.0, 113.9)
+    """Channel means (0 to 255) for mean and mean_std. auto: means and deviations are computed from
+    the training images at the start."""
+    std: Annotated[tuple[float, float, float], Range(0, excludes_lowest=True)] = (63.0, 62.1, 66.7)
+    """Channel standard deviations (0 to 255) for mean_std."""

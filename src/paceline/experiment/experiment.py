@@ -1,43 +1,32 @@
 """The experiment: everything that decides the numbers, as frozen, checked data that JSON can hold.
 
 It knows nothing of places, run folders or TensorFlow. The names of fields are the flags of the
-command line; the docstring below a field is the help text of its flag.
+command line; the docstring below a field is the help text of its flag. The limits of a single field
+are at the field, and the rules that several fields must meet together are here.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from paceline.experiment.augmentation import Augmentation as Augmentation
-from paceline.experiment.augmentation import Scaling as Scaling
+from paceline.errors import UserError
+from paceline.experiment.data import Augmentation as Augmentation
 from paceline.experiment.data import Data as Data
 from paceline.experiment.data import Records as Records
-from paceline.experiment.diff import diff
-from paceline.experiment.early_stopping import EarlyStopping as EarlyStopping
-from paceline.experiment.fields import Range, check_fields, from_json, to_json
+from paceline.experiment.data import Scaling as Scaling
+from paceline.experiment.fields import Json, Range, check_fields, diff, from_json, to_json
 from paceline.experiment.groups import Group as Group
-from paceline.experiment.limits import check_rules
+from paceline.experiment.groups import check_groups
+from paceline.experiment.model import IMAGENET_STAGES
 from paceline.experiment.model import Model as Model
 from paceline.experiment.optimizer import Average as Average
+from paceline.experiment.optimizer import EarlyStopping as EarlyStopping
 from paceline.experiment.optimizer import Loss as Loss
 from paceline.experiment.optimizer import Optimizer as Optimizer
 from paceline.experiment.optimizer import Schedule as Schedule
-
-
-@dataclass(frozen=True)
-class Sync:
-    """What replicas share, and how often."""
-
-    method: Literal["gradients", "weights", "async"] = "gradients"
-    """gradients: every step applies the mean gradient. weights: each replica trains alone for
-    `every` steps, then all state is averaged. async: each replica's gradient is applied when it
-    arrives, with 1/replicas of the rate (parameter servers only)."""
-    every: Annotated[int, Range(1, 10**6)] = 10
-    """Steps between two averages (method weights)."""
-    max_staleness: int = -1
-    """Maximum number of updates a gradient may lag behind (method async). -1: unlimited."""
+from paceline.experiment.optimizer import Sync as Sync
 
 
 @dataclass(frozen=True)
@@ -83,20 +72,24 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_rules(self)
+        _check_training(self)
+        _check_images(self)
+        check_groups(self.optimizer)
+        if not self.model.build:
+            _check_resnet(self.model)
 
     @property
     def replica_batch_size(self) -> int:
         """Examples of one replica in one step."""
         return self.global_batch_size // self.replicas
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the experiment as plain containers."""
-        plain: dict[str, Any] = to_json(self)
+        plain: Json = to_json(self)
         return plain
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Experiment:
+    def from_json(values: Json) -> Experiment:
         """Rebuild an experiment; an unknown field is an error."""
         return from_json(Experiment, values)
 
@@ -115,3 +108,114 @@ class Experiment:
         """
         changes = diff(Experiment().to_json(), self.to_json())
         return hashlib.sha256("\n".join(changes).encode()).hexdigest()[:8]
+
+
+def _check_training(e: Experiment) -> None:
+    boundaries, factors, weights = e.schedule.boundaries, e.schedule.factors, e.loss.class_weights
+    staleness, method, patience = e.sync.max_staleness, e.sync.method, e.early_stopping.patience
+    if e.global_batch_size % e.replicas:
+        fitting = max(1, e.global_batch_size // e.replicas) * e.replicas
+        raise UserError(
+            f"global-batch-size {e.global_batch_size} cannot be divided among {e.replicas} "
+            f"replicas; use {fitting} or other --replicas"
+        )
+    if e.epochs <= 0 and e.steps <= 0:
+        raise UserError("nothing to train: give --epochs or --steps above 0")
+    if patience and not (e.data.validation and e.evaluate_every):
+        raise UserError(
+            f"early-stopping.patience is {patience}; early stopping needs a validation split and "
+            "evaluations: give --data.validation and --evaluate-every above 0"
+        )
+    if e.precision == "float16" and method != "gradients":
+        raise UserError(
+            f"precision float16 is for sync.method gradients, not {method}: all replicas share one "
+            "loss scale; use bfloat16 or float32"
+        )
+    if staleness != -1 and method != "async":
+        raise UserError(
+            f"sync.max-staleness is {staleness} with sync.method {method}; it is for sync.method "
+            "async only"
+        )
+    if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
+        raise UserError(
+            f"schedule.boundaries {boundaries} and schedule.factors {factors} must have the same "
+            "length, and boundaries must rise"
+        )
+    if isinstance(weights, tuple) and weights and max(weights) == 0:
+        raise UserError(f"loss.class-weights is {weights}; at least one number must be above 0")
+
+
+def _check_images(e: Experiment) -> None:
+    augment, scaling, epochs = e.augment, e.scaling, e.augment.size_epochs
+    if len(epochs) != len(augment.sizes) or list(epochs) != sorted(set(epochs)):
+        raise UserError(
+            f"augment.sizes {augment.sizes} and augment.size-epochs {epochs} must have the same "
+            "length, and epochs must rise"
+        )
+    if augment.crop_size and e.data.image_size:
+        raise UserError(
+            f"augment.crop-size is {augment.crop_size} and data.image-size {e.data.image_size}; "
+            "give one of them: crop-size for images of a fixed size, image-size for others"
+        )
+    check_records(e.records)
+    if scaling.mean == "auto" and not scaling.method.startswith("mean"):
+        raise UserError(
+            f"scaling.mean is auto with scaling.method {scaling.method}, which takes no means; use "
+            "mean_std or mean"
+        )
+
+
+def check_records(records: Records) -> None:
+    """Raise a UserError if TFRecords cannot be read so."""
+    check_fields(records, "records.")
+    if len(records.raw_shape) not in (0, 3):
+        raise UserError(
+            f"records.raw-shape is {records.raw_shape}; give height, width and channels: 32 32 3"
+        )
+
+
+def _check_resnet(model: Model) -> None:
+    depth, unit = model.depth, 6 if model.block == "basic" else 9
+    if model.activation != "relu" and model.leakiness:
+        raise UserError(
+            f"model.leakiness is {model.leakiness} with model.activation {model.activation}; "
+            "leakiness only works with model.activation relu"
+        )
+    if model.zero_gamma and (model.version == "v2" or not model.norm_scale):
+        raise UserError(
+            "model.zero-gamma is for v1 and v1.5, whose blocks end in a BatchNorm, and cannot be "
+            "combined with --no-model.norm-scale"
+        )
+    if model.layout == "imagenet" and depth not in IMAGENET_STAGES:
+        nearest = min(IMAGENET_STAGES, key=lambda known: abs(known - depth))
+        raise UserError(
+            f"model.depth is {depth}; the imagenet layout has "
+            f"{', '.join(map(str, IMAGENET_STAGES))} layers: {nearest} is nearest"
+        )
+    if model.layout == "cifar" and (depth < unit + 2 or (depth - 2) % unit):
+        low = max(1, (depth - 2) // unit) * unit + 2
+        other = "; --model.layout imagenet has this depth" if depth in IMAGENET_STAGES else ""
+        raise UserError(
+            f"model.depth is {depth}; a {model.block} CIFAR ResNet has {unit}n+2 layers: "
+            f"{low} or {low + unit} is nearest{other}"
+        )
+
+
+KERAS = "keras:"
+"""What the name of a model of `keras.applications` begins with: keras:ResNet50, or with a file of
+weights keras:ResNet50:FILE."""
+
+
+def parse_application(spec: str) -> tuple[str, str]:
+    """Return the name of an application and the file of its weights, which may be empty."""
+    name, _, file = spec.removeprefix(KERAS).partition(":")
+    return name, file
+
+
+def application_of(model: Model) -> str:
+    """Return the name of the application that the model is; empty if it is a different model.
+
+    If only `init_from` names an application, that application is also the model.
+    """
+    spec = model.build or model.init_from
+    return parse_application(spec)[0] if spec.startswith(KERAS) else ""

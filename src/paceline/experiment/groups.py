@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -38,12 +37,10 @@ class Group:
 
     def __str__(self) -> str:
         """Return the group as the command line takes it."""
-        given = {
-            item.name: getattr(self, item.name)
-            for item in fields(self)[1:]
-            if getattr(self, item.name) != item.default
-        }
-        return " ".join([self.pattern, *(f"{name}={value}" for name, value in given.items())])
+        values = [(item.name, getattr(self, item.name), item.default) for item in fields(self)[1:]]
+        return " ".join(
+            [self.pattern, *(f"{name}={own}" for name, own, usual in values if own != usual)]
+        )
 
     @property
     def is_frozen(self) -> bool:
@@ -65,10 +62,7 @@ def check_groups(optimizer: Optimizer) -> None:
     """Raise a UserError if a group does not fit the optimizer."""
     for group in optimizer.groups:
         if not group.pattern:
-            raise UserError(
-                f"optimizer.groups: {str(group)!r} must begin with a pattern of names, such as "
-                "*/kernel"
-            )
+            raise UserError("optimizer.groups: each must begin with a pattern, such as */kernel")
         if group.momentum is not None and optimizer.name != "sgd" and group.rule != "muon":
             raise UserError(
                 f"optimizer.groups: {str(group)!r} has a momentum; groups of {optimizer.name} "
@@ -91,23 +85,12 @@ def check_patterns(optimizer: Optimizer, names: Iterable[str]) -> None:
 def parse_group(text: str) -> Group:
     """Return the group that a text such as '*/kernel rule=muon rate=0.5' describes."""
     pattern, *settings = text.split() or [""]
-    values: dict[str, float | str] = {}
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key not in {field.name for field in fields(Group)} - {"pattern"}:
-            raise UserError(
-                f"optimizer.groups: {setting!r} in {text!r} is unknown; give 'PATTERN KEY=VALUE "
-                "...' with the keys rate, decay, momentum, rule and until"
-            )
-        values[key] = value if key == "rule" else _number(value, text)
-    return Group(pattern, **values)  # type: ignore[arg-type]
-
-
-def _number(value: str, text: str) -> float:
+    given = dict(setting.partition("=")[::2] for setting in settings)
     try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"optimizer.groups: {value!r} in {text!r} is not a number")
-    return number
+        rule = given.pop("rule", "")
+        return Group(pattern, rule=rule, **{key: float(value) for key, value in given.items()})  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise UserError(
+            f"optimizer.groups: {text!r} is not 'PATTERN KEY=VALUE ...'; the keys are rate, decay, "
+            "momentum and until, each with a number, and rule"
+        ) from None

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.diff import flatten
-from paceline.experiment.fields import from_json, to_json
+from paceline.experiment.fields import flatten, from_json, to_json
 
 ALIASES = {
     "lr": "schedule.rate",

@@ -1,9 +1,10 @@
-"""How weights are changed: the loss, the update rule, the learning rate, and the average of the
-weights. Part of the experiment."""
+"""How weights are changed: loss, update rule, learning rate, average of the weights, what replicas
+share, and early stopping. Part of the experiment."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -82,5 +83,45 @@ class Schedule:
     """Rate at which the warm-up starts, as a share of the highest rate."""
     final: float = 0.0
     """Rate at which cosine and one-cycle end, as a share of the highest rate."""
-    scale_to_batch: int = 0
+    scale_to_batch: Annotated[int, Range(0)] = 0
     """Reference batch size: the rate is multiplied by global_batch_size / this. 0 disables."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """What replicas share, and how often."""
+
+    method: Literal["gradients", "weights", "async"] = "gradients"
+    """gradients: every step applies the mean gradient. weights: each replica trains alone for
+    `every` steps, then all state is averaged. async: each replica's gradient is applied when it
+    arrives, with 1/replicas of the rate (parameter servers only)."""
+    every: Annotated[int, Range(1, 10**6)] = 10
+    """Steps between two averages (method weights)."""
+    max_staleness: Annotated[int, Range(-1)] = -1
+    """Maximum number of updates a gradient may lag behind (method async). -1: unlimited."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Ending the training when the validation split no longer improves."""
+
+    patience: Annotated[int, Range(0, 10**6)] = 0
+    """Number of evaluations without an improvement after which training ends as finished. It needs
+    a validation split (data.validation). 0 disables."""
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    """What must improve on the validation split."""
+    min_delta: Annotated[float, Range(0)] = 0.0
+    """Smallest change that counts as an improvement."""
+
+    def ends(self, values: Sequence[float]) -> bool:
+        """Return whether training ends after these values of the metric, one per evaluation."""
+        if not self.patience:
+            return False
+        sign = 1 if self.metric == "accuracy" else -1
+        best, waited = float("-inf"), 0
+        for value in values:
+            if sign * value > best + self.min_delta:  # NaN is not an improvement
+                best, waited = sign * value, 0
+            else:
+                waited += 1
+        return waited >= self.patience

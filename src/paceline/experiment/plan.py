@@ -1,4 +1,4 @@
-"""Epochs -> steps: how long to train, and after which steps to evaluate, save and stop.
+"""Epochs -> steps: how long to train, after which steps to evaluate, save and stop, and the phases.
 
 No TensorFlow. Nothing after this module counts in epochs.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.groups import groups_of
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,10 @@ class Plan:
     def next_stop(self, step: int, block_steps: int = 1_000_000) -> int:
         """Return the step at which the block that starts at `step` ends."""
         blocks = max(1, block_steps // self.round_steps) * self.round_steps
-        ends = [
-            self._due(step, every)
-            for every in (self.evaluate_every, self.save_every, self.steps_per_epoch)
-            if every
-        ]
-        ends += [self._round_end(pause) for pause in (self.stop_at, *self.pauses) if pause > step]
-        return min([self._round_end(step + blocks), self.total_steps, *ends])
+        intervals = (self.evaluate_every, self.save_every, self.steps_per_epoch)
+        ends = [(step // every + 1) * every for every in intervals if every]
+        ends += [pause for pause in (self.stop_at, *self.pauses) if pause > step]
+        return self._round_end(min([step + blocks, *ends]))
 
     def evaluates_at(self, step: int) -> bool:
         """Return whether the state after `step` steps is evaluated."""
@@ -52,9 +50,6 @@ class Plan:
     def _round_end(self, step: int) -> int:
         return min(-(-step // self.round_steps) * self.round_steps, self.total_steps)
 
-    def _due(self, step: int, every: int) -> int:
-        return self._round_end((step // every + 1) * every)
-
     def _falls_on(self, step: int, every: int) -> bool:
         if not every or step % self.round_steps:
             return False
@@ -68,7 +63,7 @@ def build_plan(
     epoch = steps_per_epoch(experiment, num_examples)
     return Plan(
         steps_per_epoch=epoch,
-        total_steps=total_steps(experiment, epoch),
+        total_steps=experiment.steps or max(1, round(experiment.epochs * epoch)),
         round_steps=experiment.sync.every if experiment.sync.method == "weights" else 1,
         evaluate_every=_interval(experiment.evaluate_every, epoch),
         save_every=_interval(experiment.save_every, epoch),
@@ -88,10 +83,43 @@ def steps_per_epoch(experiment: Experiment, num_examples: int) -> int:
     return steps
 
 
-def total_steps(experiment: Experiment, steps_per_epoch: int) -> int:
-    """Return the number of steps of the training."""
-    return experiment.steps or max(1, round(experiment.epochs * steps_per_epoch))
-
-
 def _interval(epochs: float, steps_per_epoch: int) -> int:
     return max(1, round(epochs * steps_per_epoch)) if epochs else 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps in which training images have one size and the same weights are trained.
+
+    A phase is compiled as a whole, so that what is frozen costs no gradient. It ends where the next
+    one begins.
+    """
+
+    first: int
+    image_size: int
+    """Side of the training images; 0 is the usual size."""
+    frozen: tuple[int, ...]
+    """Numbers of the groups of weights that do not change."""
+
+
+def build_phases(experiment: Experiment, plan: Plan) -> tuple[Phase, ...]:
+    """Return the phases of a training. They begin with a round."""
+
+    def first_round(steps: float) -> int:
+        return -(-round(steps) // plan.round_steps) * plan.round_steps
+
+    ends = [first_round(epochs * plan.steps_per_epoch) for epochs in experiment.augment.size_epochs]
+    sizes = list(zip(experiment.augment.sizes, ends, strict=True))
+    frozen_from = [
+        0 if group.is_frozen else first_round(group.until * plan.total_steps)
+        for group in groups_of(experiment.optimizer)
+    ]
+    return tuple(
+        Phase(
+            first,
+            next((size for size, end in sizes if first < end), 0),
+            tuple(number for number, start in enumerate(frozen_from) if first >= start),
+        )
+        for first in sorted({0, *ends, *frozen_from})
+        if first < plan.total_steps
+    )

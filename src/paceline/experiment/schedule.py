@@ -11,9 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from paceline.experiment.experiment import Experiment, Schedule
+from paceline.experiment.experiment import Average, Experiment, Schedule
 from paceline.experiment.groups import Group, groups_of
-from paceline.experiment.optimizer import Average
 from paceline.experiment.plan import Plan
 
 Number = TypeVar("Number")
@@ -74,13 +73,11 @@ class Rates(NamedTuple, Generic[Number]):
 
 def rates_at(experiment: Experiment, plan: Plan, step: int) -> Rates[float]:
     """Return the rates with which step `step` (from 0) is applied."""
-    optimizer = experiment.optimizer
+    optimizer, schedule = experiment.optimizer, experiment.schedule
+    batch_size, steps_per_epoch = experiment.global_batch_size, plan.steps_per_epoch
 
     def rate(total_steps: int) -> float:
-        batch_size = experiment.global_batch_size
-        return learning_rate(
-            experiment.schedule, step, plan.steps_per_epoch, total_steps, batch_size
-        )
+        return learning_rate(schedule, step, steps_per_epoch, total_steps, batch_size)
 
     def group_rate(group: Group) -> float:
         end = round(group.until * plan.total_steps)
@@ -90,7 +87,7 @@ def rates_at(experiment: Experiment, plan: Plan, step: int) -> Rates[float]:
         learning_rate=rate(plan.total_steps),
         bias_1=bias_correction(optimizer.momentum, step + 1),
         bias_2=bias_correction(optimizer.beta_2, step + 1),
-        ema_decay=average_decay(experiment.average, step, plan.total_steps),
+        ema_decay=_average_decay(experiment.average, step + 1, plan.total_steps),
         groups=tuple(group_rate(group) for group in groups_of(optimizer)),
     )
 
@@ -106,9 +103,7 @@ def bias_correction(beta: float, updates: int) -> float:
     return 1 - beta**updates
 
 
-def average_decay(average: Average, step: int, total_steps: int) -> float:
-    """Return the decay of the average of weights in step `step` (from 0); 1 leaves it."""
-    done = step + 1
+def _average_decay(average: Average, done: int, total_steps: int) -> float:
     if done % average.every:
         return 1.0
     return average.decay * math.pow(done / total_steps, average.power)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.diff import diff
+from paceline.experiment.fields import diff
 from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Warn, Working

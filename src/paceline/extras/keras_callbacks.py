@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from paceline.errors import UserError
-from paceline.experiment.early_stopping import EarlyStopping
+from paceline.experiment.experiment import EarlyStopping
 
 REFUSED = {
     "ReduceLROnPlateau": "the learning rate of each step is part of the experiment, so that a "

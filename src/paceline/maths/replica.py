@@ -21,12 +21,11 @@ from paceline.data.batches import Batch, build_eval_batches, build_train_batches
 from paceline.data.draws import op_key
 from paceline.data.images import image_shape
 from paceline.data.source import Source, Split
+from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import check_patterns, find_group, groups_of
-from paceline.experiment.phases import Phase, build_phases
-from paceline.experiment.plan import Plan
+from paceline.experiment.plan import Phase, Plan, build_phases
 from paceline.experiment.schedule import Rates
-from paceline.experiment.views import Views
 from paceline.maths import losses
 from paceline.maths.metrics import Tail
 from paceline.maths.opaque import opaque

@@ -6,11 +6,35 @@ It is for tensors as well as for the symbols of a Keras graph.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from keras import ops
 
-from paceline.experiment.views import View, Views, views_of
+from paceline.experiment.data import Views
+
+
+@dataclass(frozen=True)
+class View:
+    """A version of an image, and its part of the mean."""
+
+    shift: int
+    """Pixels by which it is moved down and right; the edge is filled with the mirror image."""
+    mirrored: bool
+    share: float
+
+
+def views_of(views: Views) -> tuple[View, ...]:
+    """Return the views. Of `shifts`, the two that are not shifted make up half of the mean."""
+    if views == "none":
+        return (View(0, False, 1.0),)
+    if views == "mirror":
+        return tuple(View(0, mirrored, 1 / 2) for mirrored in (False, True))
+    return tuple(
+        View(shift, mirrored, 1 / 4 if shift == 0 else 1 / 8)
+        for shift in (0, -1, 1)
+        for mirrored in (False, True)
+    )
 
 
 def mean_over_views(call: Callable[[Any], Any], images: Any, views: Views) -> Any:

@@ -14,8 +14,14 @@ from keras import layers
 
 from paceline.data.draws import initializer_seed
 from paceline.errors import UserError, near_names
-from paceline.experiment.application_names import application_of, is_application, parse_application
-from paceline.experiment.experiment import Experiment, Model, Scaling
+from paceline.experiment.experiment import (
+    KERAS,
+    Experiment,
+    Model,
+    Scaling,
+    application_of,
+    parse_application,
+)
 
 HEAD = "head_dense"
 """Name of the new last layer."""
@@ -79,7 +85,7 @@ def with_own_scaling(experiment: Experiment) -> Experiment:
         return experiment
     start = experiment.model.init_from
     name = application_of(experiment.model)
-    if not name and is_application(start):
+    if not name and start.startswith(KERAS):
         name = parse_application(start)[0]
     if not name:
         raise UserError(
@@ -116,7 +122,7 @@ def own_scaling(name: str) -> Scaling:
 def scaling_warning(experiment: Experiment) -> str:
     """Return a warning if the weights to start from were trained on images of another scaling."""
     spec = experiment.model.init_from
-    if not is_application(spec):
+    if not spec.startswith(KERAS):
         return ""
     own = own_scaling(parse_application(spec)[0])
     if own == experiment.scaling:

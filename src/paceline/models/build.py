@@ -9,8 +9,7 @@ from pathlib import Path
 import keras
 
 from paceline.errors import UserError
-from paceline.experiment.application_names import application_of
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Experiment, application_of
 from paceline.experiment.user_code import SAVED_MODEL, load_function
 
 LAYOUTS = {

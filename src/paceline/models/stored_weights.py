@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.application_names import parse_application
+from paceline.experiment.experiment import parse_application
 from paceline.models.applications import application_weights
 from paceline.models.batch_norm import FusedBatchNormalization
 from paceline.models.variable_names import relative_names

@@ -14,8 +14,8 @@ import numpy as np
 
 from paceline.engines import devices
 from paceline.errors import UserError
+from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.views import Views
 from paceline.job import Job
 from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable

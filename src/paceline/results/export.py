@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
-from paceline.experiment.views import Views
+from paceline.experiment.data import Views
 from paceline.job import Job
 from paceline.messages import Send, Warn
 from paceline.requests import ExportRequest

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.experiment.data import Views
 from paceline.experiment.experiment import Scaling
-from paceline.experiment.views import Views
 from paceline.maths.state import StateLayout
 from paceline.results.preprocessing import Preprocessing
 

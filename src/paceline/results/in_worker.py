@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
-from paceline.experiment.application_names import is_application
+from paceline.experiment.experiment import KERAS
 from paceline.experiment.user_code import SAVED_MODEL
 from paceline.job import Job, Run
 from paceline.messages import Send, Warn
@@ -28,7 +28,7 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
     """
     experiment = run.experiment()
     model = experiment.model.build  # a .keras file is loaded without running code
-    known = model.endswith(SAVED_MODEL) or is_application(model)
+    known = model.endswith(SAVED_MODEL) or model.startswith(KERAS)
     specs = {} if known else {"model.build": model}
     if kind == "evaluate":  # prediction and export do not need the data
         specs["data.build"] = experiment.data.build

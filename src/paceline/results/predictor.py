@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.views import Views
+from paceline.experiment.data import Views
 from paceline.results.image_bytes import PNG, as_jpeg_or_png, png_size, to_png
 from paceline.results.in_worker import check_trust
 from paceline.results.trained_model import TrainedModel, load_trained_model, to_probabilities

@@ -15,8 +15,8 @@ import numpy as np
 
 from paceline.engines import devices
 from paceline.errors import UserError
+from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.views import Views
 from paceline.kernels.choice import usable_kernels
 from paceline.maths.state import State, evaluated_vectors
 from paceline.results.in_worker import check_trust

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.experiment.application_names import is_application
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import KERAS, Experiment
 from paceline.experiment.user_code import HOME, SAVED_MODEL, is_found, spec_parts
 from paceline.job import Job
 from paceline.run_folder.folder import RunFolder
@@ -40,7 +39,7 @@ def keep_code(job: Job) -> None:
 
 def specs_of(experiment: Experiment, actions: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return the name and the spec of each function of the user that a run has."""
-    model = "" if is_application(experiment.model.build) else experiment.model.build
+    model = "" if experiment.model.build.startswith(KERAS) else experiment.model.build
     specs = [("model.build", model), ("data.build", experiment.data.build)]
     return [(name, spec) for name, spec in [*specs, *(("actions", s) for s in actions)] if spec]
 
@@ -88,7 +87,7 @@ def copied(run: Path, name: str, spec: str) -> str:
 def with_copies(experiment: Experiment, run: Path) -> Experiment:
     """Return the experiment with the run's own copies of the code, where it has them."""
     model, data = experiment.model, experiment.data
-    if model.build and not is_application(model.build):
+    if model.build and not model.build.startswith(KERAS):
         model = replace(model, build=copied(run, "model.build", model.build) or model.build)
     if data.build:
         data = replace(data, build=copied(run, "data.build", data.build) or data.build)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.diff import diff
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import diff
 
 
 def compare_kernels(where: str, old: str, new: str) -> None:

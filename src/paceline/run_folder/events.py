@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import flatten
 from paceline.job import Job
 from paceline.maths.evaluation import EvalResult, Examples
 from paceline.maths.metrics import BlockResult

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
-from paceline.experiment.diff import diff
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import diff
 from paceline.messages import Send
 from paceline.run_folder.comparison import (
     compare_code,

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.names import changed_flags
-from paceline.experiment.recipes.table import RECIPES
+from paceline.experiment.recipes.table import RECIPES, get_recipe
 from paceline.run_folder.finding import all_runs, default_path
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained, stat_of
@@ -119,7 +119,7 @@ def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
 
 def train_command(experiment: Experiment, recipe: str = "") -> list[str]:
     """Return the words of the command that trains an experiment, by this recipe or the nearest."""
-    flags = {name: changed_flags(build(), experiment) for name, build in RECIPES.items()}
+    flags = {name: changed_flags(get_recipe(name), experiment) for name in RECIPES}
     if recipe not in flags:
         recipe = min(flags, key=lambda name: len(flags[name]))
     return ["train", recipe, *flags[recipe]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.application_names import is_application
+from paceline.experiment.experiment import KERAS
 from paceline.maths.state import AVERAGED_STATS
 from paceline.run_folder.checkpoints import newest_variables
 from paceline.run_folder.finding import existing_run
@@ -13,7 +13,7 @@ from paceline.run_folder.finding import existing_run
 
 def read_weights(spec: str) -> dict[str, np.ndarray]:
     """Return the arrays by the names of their variables; of a run, the averages if it has them."""
-    if is_application(spec):
+    if spec.startswith(KERAS):
         from paceline.models.stored_weights import read_application
 
         return read_application(spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from paceline.errors import UserError
-from paceline.experiment.early_stopping import EarlyStopping
+from paceline.experiment.experiment import EarlyStopping
 from paceline.experiment.plan import Plan
 from paceline.maths.evaluation import EvalResult
 from paceline.run_folder.folder import RunFolder

@@ -23,7 +23,7 @@ from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
 from paceline.engines_more.parameter_server.serve import LIBRARIES_FILE
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
-from paceline.experiment.diff import diff
+from paceline.experiment.fields import diff
 from paceline.fingerprint import cpu_features
 from paceline.job import Job
 from paceline.kernels import ops

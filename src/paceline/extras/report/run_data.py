@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.application_names import is_application
-from paceline.experiment.diff import flatten
+from paceline.experiment.experiment import KERAS
+from paceline.experiment.fields import flatten
 from paceline.experiment.model import NETWORKS
 from paceline.experiment.plan import build_plan
 from paceline.maths.evaluation import Examples
@@ -83,7 +83,7 @@ class RunData:
         settings = self.settings
         source, init_from = settings["data.source"], settings["model.init_from"]
         model = NETWORKS[settings["model.layout"]].format(depth=settings["model.depth"])
-        if is_application(init_from):
+        if init_from.startswith(KERAS):
             model = init_from
         if source == "auto":
             source = Path(settings["data.dir"]).name or "data"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import flatten
 from paceline.extras.report.charts import Chart, Drawing, Line
 from paceline.extras.report.formats import (
     duration,

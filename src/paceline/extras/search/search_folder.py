@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.diff import diff
+from paceline.experiment.fields import diff
 from paceline.extras.search.options import SearchPlan
 from paceline.extras.search.space import describe
 from paceline.storage.files import explained, replacing, sealed, unsealed

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.diff import flatten
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import to_json
+from paceline.experiment.fields import flatten, to_json
 from paceline.experiment.names import names_of, unknown_setting
 from paceline.job import Place, Run
 

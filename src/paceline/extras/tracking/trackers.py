@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import UserError
-from paceline.experiment.diff import flatten
+from paceline.experiment.fields import flatten
 from paceline.job import Job
 from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult, scalars

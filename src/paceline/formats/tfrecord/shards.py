@@ -14,8 +14,8 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.experiment.data import Records
+from paceline.experiment.experiment import check_records
 from paceline.experiment.fields import from_json
-from paceline.experiment.limits import check_records
 from paceline.formats.source_folder import visible_entries
 from paceline.formats.tfrecord.frames import Shard
 from paceline.storage.files import explained, read_json, read_text
