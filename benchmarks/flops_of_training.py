@@ -10,8 +10,7 @@ from dataclasses import replace
 import keras
 
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.plan import build_phases
-from paceline.experiment.plan import build_plan
+from paceline.experiment.plan import build_phases, build_plan
 from paceline.models.build import build_model
 
 
