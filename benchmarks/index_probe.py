@@ -23,8 +23,7 @@ from rich.console import Console
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
-from paceline.formats.tfrecord.keys import IMAGE_KEY, LABEL_KEY
-from paceline.formats.tfrecord.shards import LABELS
+from paceline.formats.tfrecord.shards import IMAGE_KEY, LABEL_KEY, LABELS
 
 if TYPE_CHECKING:
     from paceline.data.source import Source

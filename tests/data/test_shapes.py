@@ -7,7 +7,7 @@ import numpy as np
 from paceline.data.build_source import build_source
 from paceline.data.shapes import draw_shapes
 from paceline.experiment.experiment import Data
-from paceline.formats.detect import describe_source
+from paceline.formats.check import describe
 
 
 def test_shapes_are_the_same_bytes_everywhere():
@@ -32,8 +32,6 @@ def test_no_test_image_is_a_training_image():
 
 
 def test_shapes_have_the_sizes_asked_for_and_even_classes():
-    description = describe_source(
-        build_source(Data(source="shapes", train_size=230, test_size=101))
-    )
+    description = describe(build_source(Data(source="shapes", train_size=230, test_size=101)))
     assert description.per_class["train"] == [23] * 10
     assert description.per_class["test"] == [11] + [10] * 9

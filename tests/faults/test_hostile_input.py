@@ -84,7 +84,7 @@ def test_a_label_of_a_trillion_is_a_problem_and_not_that_many_classes(tmp_path: 
     (tmp_path / "train-00000-of-00001").write_bytes(framed(example.encode(features)))
     found = check(tmp_path, processes=1)
     assert any("the highest label is 1099511627776" in line for line in found.problems)
-    assert len(found.lines()) < 20
+    assert len(found.table()) < 20
 
 
 def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from mutations import DAMAGES, flip_bit, mutate
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
 from paceline.formats.tfrecord import example
+from paceline.formats.tfrecord.example import parse_example
 from paceline.formats.tfrecord.frames import (
     BadRecord,
     Shard,
@@ -22,7 +23,6 @@ from paceline.formats.tfrecord.frames import (
     read_record,
 )
 from paceline.formats.tfrecord.index import ShardIndex
-from paceline.formats.tfrecord.keys import parse_example
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

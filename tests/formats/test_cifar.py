@@ -12,8 +12,9 @@ from cifar_folders import PER_FILE, cifar_parts, write_binary, write_pickles
 from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
+from paceline.formats.check import describe
 from paceline.formats.cifar import CLASSES
-from paceline.formats.detect import describe_source, detect
+from paceline.formats.detect import detect
 from record_folders import assert_one_line
 
 REAL_CIFAR10 = Path.home() / ".cache/cifar10-dev/cifar-10-batches-bin"
@@ -207,6 +208,6 @@ def test_missing_data_say_what_to_do(tmp_path, monkeypatch, folder, words):
 def test_the_real_cifar10_has_its_known_counts_and_means():
     source = build("cifar10", REAL_CIFAR10)
     counts = {"train": [5000] * 10, "test": [1000] * 10}
-    assert describe_source(source).per_class == counts
+    assert describe(source).per_class == counts
     raw, _ = source.train.read(tf.range(0, 50_000, 10, dtype=tf.int64))
     np.testing.assert_allclose(raw.numpy().mean((0, 1, 2)), [125.3, 123.0, 113.9], atol=2)

@@ -12,8 +12,9 @@ from image_folders import content_of, convert_here, draw, flatten, write_images
 from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
-from paceline.formats import conversion_plan
+from paceline.formats import convert
 from paceline.formats.check import check
+from paceline.formats.convert import ConvertSettings, _divide, is_imagenet, read_label_file
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import read_all
 from record_folders import assert_one_line
@@ -37,7 +38,7 @@ def test_converted_images_are_the_same_bytes_under_imagenets_names_and_keys(tmp_
     (folder / "train" / "bee" / "grey.jpeg").write_bytes(draw(7, "L"))
     (folder / "train" / "bee" / "print.JPG").write_bytes(draw(8, "CMYK"))
     (folder / "train" / "cat" / "is a PNG.jpg").write_bytes(draw(9, kind="PNG"))
-    summary = convert_here(folder, out, shards=2, validation_shards=1, first_label=1)
+    summary = convert_here(folder, out, shards=2, first_label=1)
     assert summary["records"] == {"train": 21, "validation": 6}
     shards = {"train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"}
     assert {file.name for file in out.iterdir()} == shards | {"labels.txt", "dataset.json"}
@@ -52,8 +53,6 @@ def test_converted_images_are_the_same_bytes_under_imagenets_names_and_keys(tmp_
         "image/class/label": [2],
         "image/class/synset": [b"bee"],
         "image/class/text": [b"bee"],
-        "image/channels": [4],
-        "image/colorspace": [b"CMYK"],
         "image/filename": [b"print.JPG"],
         "image/format": [b"JPEG"],
         "image/height": [30],
@@ -66,8 +65,8 @@ def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     (folder / "train" / "bee" / "bad.jpg").write_bytes(b"not an image")
     one, two = tmp_path / "out1", tmp_path / "out2"
     for processes, out in ((1, one), (2, two)):
-        convert_here(folder, out, processes, shards=5, validation_shards=2)
-    assert len(shards_of(one)) == 7
+        convert_here(folder, out, processes, shards=5)
+    assert len(shards_of(one)) == 6
     assert shards_of(one) == shards_of(two)
     assert (one / "rejected.jsonl").read_bytes() == (two / "rejected.jsonl").read_bytes()
 
@@ -90,9 +89,9 @@ def test_bad_images_are_named_and_left_out(tmp_path):
 def test_an_interrupted_conversion_continues_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
     folder, out, inspected = write_images(tmp_path / "data"), tmp_path / "out", []
     (folder / "train" / "bee" / "bad.jpg").write_bytes(b"not an image")
-    settings = {"shards": 6, "validation_shards": 2}
+    settings = {"shards": 6}
     summary = convert_here(folder, tmp_path / "calm", **settings)
-    calm, inspect = shards_of(tmp_path / "calm"), conversion_plan.inspect_image
+    calm, inspect = shards_of(tmp_path / "calm"), convert.inspect_image
 
     def interrupted(data):
         inspected.append(data)
@@ -100,11 +99,11 @@ def test_an_interrupted_conversion_continues_and_ends_with_the_same_bytes(tmp_pa
             raise KeyboardInterrupt
         return inspect(data)
 
-    monkeypatch.setattr(conversion_plan, "inspect_image", interrupted)
+    monkeypatch.setattr(convert, "inspect_image", interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert_here(folder, out, **settings)
     finished = shards_of(out)
-    assert 0 < len(finished) < 8
+    assert 0 < len(finished) < 7
     assert finished.items() <= calm.items()
     assert not (out / "dataset.json").exists()
     (out / ".train-00005-of-00006.abc.tmp").write_bytes(b"what a killed process leaves")
@@ -142,20 +141,58 @@ def test_the_flat_validation_folder_of_imagenet_takes_its_classes_from_the_label
     names = sorted(file.name for file in (folder / "val").iterdir())
     flat = {name: classes[number * 2 % 3] for number, name in enumerate(names)}
     (tmp_path / "labels").write_text("".join(f"{name} {found}\n" for name, found in flat.items()))
-    (tmp_path / "words").write_text("n01440764\ttench, Tinca tinca\n")
-    files = {"labels_file": str(tmp_path / "labels"), "names_file": str(tmp_path / "words")}
-    convert_here(folder, tmp_path / "out", first_label=1, **files)
+    convert_here(folder, tmp_path / "out", first_label=1, labels_file=str(tmp_path / "labels"))
     found = {
         record["image/filename"][0].decode(): record["image/class/label"][0]
         for record in records_of(tmp_path / "out", "validation")
     }
     assert found == {name: classes.index(each) + 1 for name, each in flat.items()}
-    texts = {
-        record["image/class/synset"][0].decode(): record["image/class/text"][0]
-        for record in records_of(tmp_path / "out")
-    }
-    own = {name: name.encode() for name in classes}
-    assert texts == own | {"n01440764": b"tench, Tinca tinca"}
+
+
+FILES = {f"ILSVRC2012_val_{number:08d}.JPEG": f"n{number % 3:08d}" for number in range(1, 7)}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([f"{name} {found}" for name, found in FILES.items()], id="pairs"),
+        pytest.param(
+            ["ImageId,PredictionString", *(f"{n[:-5]},{c} 85 1 499 272" for n, c in FILES.items())],
+            id="csv",
+        ),
+    ],
+)
+def test_the_known_forms_of_label_files_are_read(tmp_path, lines):
+    (tmp_path / "labels").write_text("\n".join(lines) + "\n")
+    assert read_label_file(tmp_path / "labels", list(FILES)) == FILES
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("{} 7", "no such folder"), ("x y", "no class for"), (None, "--labels-file")],
+)
+def test_a_label_file_that_does_not_fit_is_one_line(tmp_path, line, words):
+    folder = write_images(tmp_path / "data")
+    flatten(folder / "val")
+    names = sorted(file.name for file in (folder / "val").iterdir())
+    (tmp_path / "labels").write_text("\n".join((line or "").format(name) for name in names))
+    labels_file = str(tmp_path / "labels") if line else ""
+    with pytest.raises(UserError) as error:
+        convert_here(folder, tmp_path / "out", labels_file=labels_file)
+    assert_one_line(error.value, words)
+
+
+def test_imagenet_has_its_usual_shards():
+    assert is_imagenet([f"n{number:08d}" for number in range(1000)])
+    assert not is_imagenet([f"n{number:08d}" for number in range(10)])
+    shards = _divide("train", range(1_281_167), ConvertSettings(), 1024)
+    assert shards["train-00000-of-01024"] == range(1251)
+
+
+@pytest.mark.parametrize("shards", [-1, 19])
+def test_more_shards_than_images_are_refused(shards):
+    with pytest.raises(UserError, match="give 1 to 18"):
+        _divide("train", range(18), ConvertSettings(shards=shards))
 
 
 def test_converted_cifar_reads_as_cifar_does(tmp_path):

@@ -49,14 +49,12 @@ def test_damaged_data_lose_one_record_and_a_damaged_length_the_rest(damaged, rea
     content = bytearray(b"".join(map(framed, data)))
     second = 10 + FRAME_BYTES
     content[second + (2 if damaged == "length" else 20)] ^= 1
-    advanced = []
-    found = list(read_all(io.BytesIO(bytes(content)), "name", len(content), advanced.append))
+    found = list(read_all(io.BytesIO(bytes(content)), "name", len(content)))
     assert [each for _, each in found if isinstance(each, bytes)] == [data[k] for k in read]
     faults = [(offset, each) for offset, each in found if isinstance(each, BadRecord)]
     assert [offset for offset, _ in faults] == [second]
     lost = f"{len(content) - second:,} bytes from there on cannot be read"
     assert (lost in faults[0][1].reason) == (damaged == "length")
-    assert sum(advanced) == len(content)
 
 
 def test_a_length_that_would_fill_the_memory_is_refused():

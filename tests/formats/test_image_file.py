@@ -8,22 +8,11 @@ from paceline.formats.image_file import inspect_image
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "channels", "colorspace"),
-    [
-        ("RGB", "JPEG", 3, "RGB"),
-        ("L", "JPEG", 1, "Grayscale"),
-        ("CMYK", "JPEG", 4, "CMYK"),
-        ("RGB", "PNG", 3, "RGB"),
-        ("RGBA", "PNG", 4, "RGB"),
-        ("P", "PNG", 3, "RGB"),
-        ("P", "GIF", 3, "RGB"),
-        ("RGB", "BMP", 3, "RGB"),
-        ("L", "BMP", 1, "Grayscale"),
-        ("RGB", "WEBP", 3, "RGB"),
-    ],
+    ("mode", "kind"),
+    [("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "PNG"), ("P", "GIF"), ("L", "BMP"), ("RGB", "WEBP")],
 )
-def test_facts_of_an_image(mode, kind, channels, colorspace):
-    assert inspect_image(draw(1, mode, kind)) == (kind, 30, 40, channels, colorspace)
+def test_facts_of_an_image(mode, kind):
+    assert inspect_image(draw(1, mode, kind)) == (kind, 30, 40)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP"])

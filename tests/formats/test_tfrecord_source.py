@@ -13,6 +13,7 @@ from rich.console import Console
 from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
+from paceline.formats.check import check
 from paceline.formats.reading import explain
 from paceline.formats.tfrecord import example, index
 from paceline.formats.tfrecord.frames import framed
@@ -92,23 +93,23 @@ def test_the_raw_records_of_cifar10_estimator_are_read_channels_first(tmp_path):
     assert_one_line(error.value, *words)
 
 
-def test_a_record_may_have_the_shape_of_its_plain_bytes(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 4, 6, 3), np.uint8)
-    rows = [
-        {"height": 4, "width": 6, "image_str": row.tobytes(), "label": k}
-        for k, row in enumerate(pixels)
-    ]
+def test_plain_bytes_of_the_wrong_length_are_named(tmp_path):
+    rows = [{"image_str": bytes(72), "label": 0}, {"image_str": b"too short", "label": 0}]
     for name in ("train", "eval"):
         write_records(tmp_path / f"{name}.tfrecord", rows)
-    source = build(tmp_path, image_key="image_str", label_key="label", first_label=0)
-    assert source.image_shape == (4, 6, 3)
-    raw = source.train.read(tf.constant([2], tf.int64))[0]
-    np.testing.assert_array_equal(raw.numpy(), pixels[2:])
-    write_records(tmp_path / "train.tfrecord", [*rows, rows[0] | {"image_str": b"too short"}])
-    source = build(tmp_path, image_key="image_str", label_key="label", first_label=0)
+    keys = {"image_key": "image_str", "label_key": "label", "first_label": 0}
+    source = build(tmp_path, **keys, raw_shape=(4, 6, 3))
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        source.train.read(tf.constant([3], tf.int64))
+        source.train.read(tf.constant([0, 1], tf.int64))
     assert_one_line(explain(error.value), "train.tfrecord", "an image of 9 bytes", "needs 72")
+
+
+def test_labels_from_1_are_noticed(tmp_path):
+    folder = write_imagenet(tmp_path / "records", labels_file=False)
+    with pytest.raises(UserError, match=r"labels are 1 to 5, and no record has the label 0; give"):
+        build(folder, first_label=-1)
+    assert len(build(folder, first_label=1).classes) == 5
+    assert len(build(folder, first_label=0).classes) == 6
 
 
 def test_gzip_is_unpacked_once_into_the_cache(tmp_path, monkeypatch):
@@ -120,8 +121,12 @@ def test_gzip_is_unpacked_once_into_the_cache(tmp_path, monkeypatch):
     everything = tf.range(15, dtype=tf.int64)
     expected = plain.train.read(everything)[0].numpy().tolist()
     for _ in range(2):
-        assert build(folder).train.read(everything)[0].numpy().tolist() == expected
+        source = build(folder, first_label=1)
+        assert source.train.read(everything)[0].numpy().tolist() == expected
         monkeypatch.setattr(index, "unpack_gzip", None)
+    with pytest.raises(UserError) as error:
+        build(folder, label_key="no/such")
+    assert_one_line(error.value, folder / "train-00000-of-00003.gz", "--records.label-key")
 
 
 def test_remote_folders_are_copied_into_the_cache_through_fsspec(tmp_path):
@@ -216,28 +221,27 @@ def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
     lines = said.getvalue().splitlines()
     assert len(lines) == 2
     assert_one_line(lines[0], "left out 1 bad record", file)
-    if name in DAMAGE or "label" not in name:
-        with pytest.raises(UserError):  # the same index, without skipping
+    if name in DAMAGE:
+        with pytest.raises(UserError):  # without skipping
             build_tfrecord(dataclasses.replace(data, skip_bad=False), FROM_1)
 
 
-def test_a_damaged_gzip_file_is_an_error_or_read_up_to_the_damage(tmp_path):
+def test_a_damaged_gzip_file_is_an_error(tmp_path):
     folder = write_imagenet(tmp_path / "data", shards=1)
     file = folder / "train-00000-of-00001"
     packed = gzip.compress(file.read_bytes() + framed(os.urandom(60_000)))
     file.write_bytes(packed[:-30_000])
-    with pytest.raises(UserError) as error:
-        build(folder)
-    assert_one_line(error.value, file, "gzip")
-    assert build(folder, skip_bad=True).train.size == 5
-    with pytest.raises(UserError):
-        build(folder)
+    for skip_bad in (False, True):
+        with pytest.raises(UserError) as error:
+            build(folder, skip_bad)
+        assert_one_line(error.value, file, "gzip")
+    assert "gzip" in check(folder, processes=1).problems[0]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"image_key": "image/encode"}, "did you mean 'image/encoded'"),
+        ({"image_key": "image/encode"}, "it has image/class/label, image/encoded"),
         ({"label_key": "label"}, "label-key"),
         ({"dir": ""}, "--data.dir"),
         ({"dir": "/nothing"}, "no folder /nothing"),

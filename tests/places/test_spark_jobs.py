@@ -34,7 +34,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once_per_session(tmp_path_factory, "spark-pictures", make) / "pictures"
 
 
-CONVERSION = ("--split", "0.1", "--shards", "2", "--validation-shards", "1")
+CONVERSION = ("--split", "0.1", "--shards", "2")
 
 
 def convert_and_disturb(

@@ -13,8 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from paceline.data.source import Split
-from paceline.formats.conversion_plan import ConvertSettings
-from paceline.formats.convert import convert
+from paceline.formats.convert import ConvertSettings, convert
 from paceline.formats.pool import run_jobs
 
 QUIET = Console(quiet=True)

@@ -42,16 +42,6 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the folder is read."""
-
-    split: float = 0.0
-    """Share of the images that becomes the test split, if there is no folder for it."""
-    skip_bad: bool = False
-    """Leave out damaged TFRecords."""
-
-
-@dataclass(frozen=True)
 class Info:
     """Count the examples in a folder, by split and class: paceline data info DIR
 
@@ -62,11 +52,13 @@ class Info:
 
     dir: DataFolder
     """Folder of the data set."""
-    data: Reading = field(default_factory=Reading)
+    split: float = 0.0
+    """Share of the images that becomes the test split, if there is no folder for it."""
     records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
-        from paceline.formats.detect import describe_source, detect
+        from paceline.formats.check import describe
+        from paceline.formats.detect import detect
         from paceline.storage.locations import local_folder
 
         check_records(self.records)
@@ -79,9 +71,9 @@ class Info:
         os.environ |= quiet | {"CUDA_VISIBLE_DEVICES": "-1"}
         from paceline.data.build_source import build_source
 
-        data = Data(**vars(self.data), source=source, dir=folder)
-        built = build_source(data, self.records)
-        print("\n".join(describe_source(built).lines()))
+        built = build_source(Data(source=source, dir=folder, split=self.split), self.records)
+        shape = " x ".join(map(str, built.image_shape or ())) or "encoded, of any size"
+        print(f"images: {shape}", *describe(built).table(), sep="\n")
         return 0
 
 
@@ -101,50 +93,35 @@ class Convert:
     """Share of one folder of classes that becomes the validation split, from 0 to 1."""
     shards: int = 0
     """Number of training shards. 0 chooses by size; for ImageNet that is 1024."""
-    validation_shards: int = 0
-    """Number of validation shards. 0 chooses by size; for ImageNet that is 128."""
     processes: int = 0
     """Number of processes. 0 means as many as there are cores."""
     labels_file: str = ""
     """For the flat validation folder of ImageNet: a file with lines FILE CLASS."""
-    names_file: str = ""
-    """A file with lines CLASS NAME, where NAME is what people call the class."""
-    first_label: int = -1
+    first_label: Literal[-1, 0, 1] = -1
     """Label of the first class, 0 or 1. -1 uses 1 for ImageNet and 0 for everything else."""
     on: Literal["local", "spark"] = "local"
     """Who writes the shards: processes of this machine, or tasks of a Spark cluster."""
     spark: Spark = field(default_factory=Spark)
 
     def __call__(self) -> int:
-        from paceline.formats.conversion_plan import ConvertSettings
-        from paceline.formats.convert import convert
+        from paceline.formats.convert import ConvertSettings, convert
         from paceline.formats.pool import run_jobs
         from paceline.storage.locations import local_folder
 
         folder = local_folder(self.src)
-        settings = ConvertSettings(
-            self.split,
-            self.shards,
-            self.validation_shards,
-            self.labels_file,
-            self.names_file,
-            self.first_label,
-        )
-        if self.on == "local":
-            convert(folder, self.out, settings, partial(run_jobs, processes=self.processes))
-        else:
-            convert(folder, self.out, settings, self._run_on_spark(folder))
+        settings = ConvertSettings(self.split, self.shards, self.labels_file, self.first_label)
+        run: RunJobs = partial(run_jobs, processes=self.processes)
+        convert(folder, self.out, settings, self._on_spark(folder) if self.on == "spark" else run)
         print(f"ready: --data.source tfrecord --data.dir {self.out}")
         return 0
 
-    def _run_on_spark(self, folder: str) -> RunJobs:
+    def _on_spark(self, folder: str) -> RunJobs:
         from paceline.formats.convert import work_folder
         from paceline.places.spark.jobs import run_jobs_on_spark
 
         if self.processes:
-            raise UserError(
-                "--processes is for --on local; on Spark, executors and their cores decide"
-            )
+            advice = "on Spark, executors and their cores decide"
+            raise UserError(f"--processes is for --on local; {advice}")
         work = work_folder(self.out)
         folders = [Path(folder).expanduser().resolve(), work]
         return partial(run_jobs_on_spark, self.spark, work / "spark.log", folders)
@@ -161,7 +138,8 @@ class Check:
 
     dir: DataFolder
     """Folder of the data set."""
-    data: Reading = field(default_factory=Reading)
+    split: float = 0.0
+    """Share of the images that becomes the test split, if there is no folder for it."""
     records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
@@ -169,6 +147,7 @@ class Check:
         from paceline.storage.locations import local_folder
 
         check_records(self.records)
-        report = check(local_folder(self.dir), self.data.split, self.records)
-        print("\n".join(report.lines()))
+        report = check(local_folder(self.dir), self.split, self.records)
+        count = f"{len(report.problems):,} problems" if report.problems else "no problems"
+        print(*report.table(), *report.problems, count, sep="\n")
         return 1 if report.problems else 0

@@ -60,7 +60,7 @@ class Records:
     """Label of the first class, 0 or 1. -1 uses what the conversion noted, otherwise 0."""
     raw_shape: Annotated[tuple[int, ...], Range(1, MOST)] = ()
     """Height, width and channels of images that are stored as plain bytes, such as 32 32 3.
-    Default: as in the first record."""
+    Default: as noted by the conversion."""
     raw_order: Literal["", "channels_last", "channels_first"] = ""
     """Order of plain bytes. Default: as noted by the conversion, otherwise channels_last."""
 

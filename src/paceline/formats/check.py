@@ -1,56 +1,64 @@
-"""Read every example of a folder and list what is wrong, for `paceline data check`.
+"""What a data set contains, by split and class, for `paceline data info`; and what is wrong with
+it, for `paceline data check`.
 
-It verifies checksums, labels, and that images can be decoded, and continues after a problem.
+The check verifies checksums, labels, and that images can be decoded, and continues after a problem.
 Several processes read TFRecords and folders of images, without TensorFlow. Other sources are read
 as training reads them.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from rich.console import Console
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Data, Records
-from paceline.formats.detect import class_table, describe_source, detect
+from paceline.formats.detect import detect
 from paceline.formats.image_file import inspect_image, read_image
 from paceline.formats.image_folder import LabelledImage, find_images
-from paceline.formats.pool import Tick, run_jobs
-from paceline.formats.tfrecord.frames import BadRecord, Shard, read_all
-from paceline.formats.tfrecord.index import unpacked_shard
-from paceline.formats.tfrecord.keys import check_example, complete_keys, fit_keys
+from paceline.formats.pool import run_jobs
+from paceline.formats.tfrecord.example import check_example
+from paceline.formats.tfrecord.frames import BadRecord, Shard
+from paceline.formats.tfrecord.index import read_shard
 from paceline.formats.tfrecord.shards import (
-    MOST_UNNAMED_CLASSES,
-    TOO_MANY_CLASSES,
+    complete_keys,
     find_shards,
     noted_keys,
+    number_classes,
     read_labels,
 )
-from paceline.storage.files import explained
+
+if TYPE_CHECKING:
+    from paceline.data.source import Source, Split
 
 IMAGES_AT_ONCE = 256
+LABELS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class CheckReport:
-    """Good examples by split and class, and one line per problem. Without problems, all is good."""
+class Report:
+    """The number of good examples by split and class, and one line per problem."""
 
     classes: tuple[str, ...]
     per_class: dict[str, list[int]]
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
-    def lines(self) -> list[str]:
-        """Return the report as text: counts, then problems."""
-        totals = {split: [*counts, sum(counts)] for split, counts in self.per_class.items()}
-        count = f"{len(self.problems):,} problems" if self.problems else "no problems"
-        return [*class_table((*self.classes, "all"), totals), *self.problems, count]
+    def table(self) -> list[str]:
+        """Return the counts as text: a header, one row per class, and the sums."""
+        names = (*self.classes, "all")
+        width = max(len(name) for name in ("class", *names))
+        columns = [[*counts, sum(counts)] for counts in self.per_class.values()]
+        rows = [f"{'class':{width}}" + "".join(f"{split:>12}" for split in self.per_class)]
+        for name, *counts in zip(names, *columns, strict=True):
+            rows.append(f"{name:{width}}" + "".join(f"{count:>12,}" for count in counts))
+        return rows
 
 
 class JobResult(NamedTuple):
@@ -61,118 +69,110 @@ class JobResult(NamedTuple):
     problems: list[str]
 
 
+def describe(source: Source) -> Report:
+    """Count every label of a source."""
+    splits = {"train": source.train, "test": source.test}
+    counts = {name: _count(split, len(source.classes)) for name, split in splits.items()}
+    return Report(tuple(source.classes), counts)
+
+
+def _count(split: Split, num_classes: int) -> list[int]:
+    import tensorflow as tf
+
+    counts = np.zeros(num_classes, np.int64)
+    for start in range(0, split.size, LABELS_AT_ONCE):
+        indices = tf.range(start, min(start + LABELS_AT_ONCE, split.size), dtype=tf.int64)
+        counts += np.bincount(split.read(indices)[1].numpy(), minlength=num_classes)
+    return [int(count) for count in counts]
+
+
 def check(
     folder: str | Path,
     split: float = 0.0,
     records: Records | None = None,
     processes: int = 0,
     console: Console | None = None,
-) -> CheckReport:
+) -> Report:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
     path = str(Path(folder).expanduser())
     source = detect(path)
-    if source == "pictures":
-        return _check_pictures(path, split, processes, console)
     if source == "tfrecord":
         return _check_tfrecord(path, records or Records(), processes, console)
-    return _check_other(path, source)
-
-
-def _check_pictures(
-    folder: str, split: float, processes: int, console: Console | None
-) -> CheckReport:
-    folders = find_images(Path(folder), split)
-    splits = {"train": folders.train, "test": folders.test}
+    if source != "pictures":
+        return _check_other(path, source)
+    classes, *splits = find_images(Path(path), split)
     jobs = [
-        (split, images[start : start + IMAGES_AT_ONCE])
-        for split, images in splits.items()
+        (name, images[start : start + IMAGES_AT_ONCE])
+        for name, images in zip(("train", "test"), splits, strict=True)
         for start in range(0, len(images), IMAGES_AT_ONCE)
     ]
-    total = sum(map(len, splits.values()))
-    check_images = partial(_check_images, folder)
-    found = run_jobs(check_images, jobs, "checking", total, console, processes=processes)
-    return _summarize(folder, folders.classes, list(splits), found)
+    found = run_jobs(partial(_check_images, path), jobs, "checking", console, processes)
+    return _summarize(path, classes, found)
 
 
 def _check_tfrecord(
     folder: str, records: Records, processes: int, console: Console | None
-) -> CheckReport:
-    splits = {
-        split: [unpacked_shard(shard, True) for shard in shards]
-        for split, shards in find_shards(folder).items()
-    }
-    shards = [shard for found in splits.values() for shard in found]
-    keys = _fit_to_first(complete_keys(records, noted_keys(folder)), shards)
-    classes = read_labels(folder)
-    jobs = [(split, shard) for split, found in splits.items() for shard in found]
-    total = sum(shard.size for shard in shards)
+) -> Report:
+    keys, classes = complete_keys(records, noted_keys(folder)), read_labels(folder)
+    jobs = [(split, shard) for split, shards in find_shards(folder).items() for shard in shards]
     check_shard = partial(_check_shard, keys, len(classes))
-    found = run_jobs(check_shard, jobs, "checking", total, console, processes=processes)
-    return _summarize(folder, classes, list(splits), found, keys.first_label)
+    found = run_jobs(check_shard, jobs, "checking", console, processes)
+    return _summarize(folder, classes, found, keys.first_label)
 
 
-def _check_other(folder: str, source: str) -> CheckReport:
+def _check_other(folder: str, source: str) -> Report:
     """Build the source: CIFAR and arrays check themselves when they are read."""
     from paceline.data.build_source import build_source
 
     try:
-        found = describe_source(build_source(Data(source=source, dir=folder)))
+        return describe(build_source(Data(source=source, dir=folder)))
     except PassingFault:
         raise
     except UserError as error:
-        return CheckReport((), {}, (str(error),))
-    return CheckReport(found.classes, found.per_class, ())
+        return Report((), {}, (str(error),))
 
 
 def _summarize(
-    folder: str,
-    classes: tuple[str, ...],
-    splits: list[str],
-    results: Iterable[JobResult],
-    first_label: int = 0,
-) -> CheckReport:
-    labels: dict[str, Counter[int]] = {split: Counter() for split in splits}
-    problems = []
+    folder: str, classes: tuple[str, ...], results: Iterable[JobResult], first_label: int = 0
+) -> Report:
+    labels: dict[str, Counter[int]] = {}
+    problems: list[str] = []
     for result in results:
-        labels[result.split] += result.labels
+        labels.setdefault(result.split, Counter()).update(result.labels)
         problems += result.problems
+    splits = sorted(labels, key=lambda split: (split != "train", split))
     highest = max((label for counter in labels.values() for label in counter), default=first_label)
-    if not classes and highest - first_label >= MOST_UNNAMED_CLASSES:
-        problems.append(f"{folder}: the highest label is {highest}; {TOO_MANY_CLASSES}")
-        return CheckReport((), {split: [] for split in splits}, tuple(problems))
-    names = classes or tuple(str(label) for label in range(highest - first_label + 1))
+    try:
+        names = classes or number_classes(highest, first_label)
+    except UserError as error:
+        return Report((), {split: [] for split in splits}, (*sorted(problems), str(error)))
     counts = {
-        split: [counter[first_label + label] for label in range(len(names))]
-        for split, counter in labels.items()
+        split: [labels[split][first_label + label] for label in range(len(names))]
+        for split in splits
     }
-    empty = [
-        f"{folder}: the {split} split has no good example" for split in splits if not labels[split]
-    ]
-    return CheckReport(names, counts, (*sorted(problems), *empty))
+    empty = [split for split in splits if not labels[split]]
+    lines = [f"{folder}: the {split} split has no good example" for split in empty]
+    return Report(names, counts, (*sorted(problems), *lines))
 
 
-def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard], tick: Tick) -> JobResult:
-    split, shard = job
-    found = JobResult(split, Counter(), [])
-    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        for offset, data in read_all(file, shard.given, shard.size, tick):
-            try:
-                if isinstance(data, BadRecord):
-                    raise ValueError(data.reason)
-                image, label = check_example(data, keys, num_classes)
-                if not keys.raw_shape:
-                    _check_image(image)
-                found.labels[label] += 1
-            except ValueError as error:
-                found.problems.append(str(BadRecord(shard.given, offset, str(error))))
+def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard]) -> JobResult:
+    found = JobResult(job[0], Counter(), [])
+    for offset, data in read_shard(job[1]):
+        try:
+            if isinstance(data, BadRecord):
+                raise ValueError(data.reason)
+            image, label = check_example(data, keys, num_classes)
+            if not keys.raw_shape:
+                _check_image(image)
+            found.labels[label] += 1
+        except ValueError as error:
+            found.problems.append(str(BadRecord(job[1].given, offset, str(error))))
     return found
 
 
-def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]], tick: Tick) -> JobResult:
-    split, images = job
-    found = JobResult(split, Counter(), [])
-    for path, label in images:
-        tick(1)
+def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]]) -> JobResult:
+    found = JobResult(job[0], Counter(), [])
+    for path, label in job[1]:
         try:
             _check_image(read_image(Path(root, path)))
             found.labels[label] += 1
@@ -186,11 +186,3 @@ def _check_image(data: bytes) -> None:
         inspect_image(data)
     except ValueError as error:
         raise ValueError(f"the image cannot be decoded ({error})") from None
-
-
-def _fit_to_first(keys: Records, shards: Sequence[Shard]) -> Records:
-    """Fit the keys to the first record that can be read. Without one, each record is reported."""
-    for shard in shards:
-        with contextlib.suppress(BadRecord):
-            return fit_keys(keys, shard)
-    return keys

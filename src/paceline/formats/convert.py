@@ -8,30 +8,77 @@ what identifies the conversion, and which images of a shard are bad. `dataset.js
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from paceline.data.digests import digest_of
 from paceline.errors import UserError
-from paceline.formats.conversion_plan import Conversion, ConvertSettings, ShardJob, plan_conversion
-from paceline.formats.pool import RunJobs, Tick, run_jobs
+from paceline.formats.cifar import Layout, find_layout, read_splits
+from paceline.formats.image_file import inspect_image, read_image
+from paceline.formats.image_folder import (
+    ImageFolders,
+    LabelledImage,
+    class_folders,
+    find_images,
+    image_names,
+    list_images,
+    subfolders,
+    test_folder,
+)
+from paceline.formats.pool import RunJobs, run_jobs
+from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
-from paceline.formats.tfrecord.shards import LABELS, NOTES, read_notes
+from paceline.formats.tfrecord.shards import IMAGE_KEY, LABEL_KEY, LABELS, NOTES, read_notes
 from paceline.storage.cache import put_folder
 from paceline.storage.files import explained, read_json, replacing, write_json
 from paceline.storage.locations import cached, is_remote
-from paceline.storage.lock import FileLock
 from paceline.storage.remote import open_to_write
 
-WORK, REJECTED = ".conversion", "rejected.jsonl"
+WORK, SETTINGS, REJECTED = ".conversion", "settings.json", "rejected.jsonl"
+IMAGENET_CLASSES, IMAGENET_SHARDS = 1000, {"train": 1024, "validation": 128}
+MOST_SHARDS, USUAL_SHARD = 1024, 1024
+FEW_SHARDS, SMALL_SHARD = 8, 128
+"""A small data set has up to 8 shards, each of at least 128 images, for several processes."""
+CIFAR_KEYS = {
+    "image_key": "image",
+    "label_key": "label",
+    "first_label": 0,
+    "raw_shape": [32, 32, 3],
+    "raw_order": "channels_first",
+}
+"""The records of cifar10_estimator: 3072 bytes, channels first."""
+
+
+@dataclass(frozen=True)
+class ConvertSettings:
+    """0 training shards: by the number of images. First label -1: 1 for ImageNet, else 0."""
+
+    split: float = 0.0
+    shards: int = 0
+    labels_file: str = ""
+    first_label: int = -1
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The examples of each shard, how one becomes a record, what `dataset.json` says of them, and
+    what identifies the inputs."""
+
+    shards: dict[str, Sequence[Any]]
+    encode: Callable[[Any], bytes]
+    classes: tuple[str, ...]
+    keys: dict[str, Any]
+    identity: str
 
 
 def convert(
@@ -43,32 +90,18 @@ def convert(
 ) -> dict[str, Any]:
     """Convert `src` into the folder or URL `out`; return the content of its dataset.json.
 
-    `run` runs the jobs that write shards of images, in processes or on a cluster.
+    `run` runs the jobs that write shards of images, in processes or on a cluster. For a URL, the
+    cache is written first and then copied, dataset.json last.
     """
     settings, console = settings or ConvertSettings(), console or Console(stderr=True)
-    if is_remote(str(out)):
-        return _convert_remote(src, str(out), settings, run, console)
-    folder, target = Path(src).expanduser(), Path(out).expanduser().absolute()
-    with _exclusive_folder(target):
-        conversion = plan_conversion(folder, settings)
-        if _is_finished(target, conversion.identity, console):
-            return read_notes(str(target))
-        if conversion.is_quick:
-            run = partial(run_jobs, processes=1)
-        _write_missing(conversion.jobs, target, run, console)
-        return _finish(target, conversion, console)
-
-
-def _convert_remote(
-    src: str | Path, url: str, settings: ConvertSettings, run: RunJobs, console: Console
-) -> dict[str, Any]:
-    """Convert into the cache and copy the result to `url`, dataset.json last."""
-    here = cached("converted", url)
-    if not here.exists() and open_to_write(url).files():
-        raise UserError(f"{url} is not empty; give a new folder")
-    summary = convert(src, here, settings, run, console)
-    put_folder(here, url, NOTES)
-    shutil.rmtree(here)
+    folder, target = Path(src).expanduser(), work_folder(str(out)).parent
+    if not is_remote(str(out)):
+        return _convert(folder, target, settings, run, console)
+    if not target.exists() and open_to_write(str(out)).files():
+        raise UserError(f"{out} is not empty; give a new folder")
+    summary = _convert(folder, target, settings, run, console)
+    put_folder(target, str(out), NOTES)
+    shutil.rmtree(target)
     return summary
 
 
@@ -78,98 +111,188 @@ def work_folder(out: str) -> Path:
     return folder / WORK
 
 
-@contextlib.contextmanager
-def _exclusive_folder(out: Path) -> Iterator[None]:
-    """Keep other processes out of a folder that is new, empty or of an earlier conversion. Remove
-    files that an interrupted conversion left half-written."""
-    work = out / WORK
-    with explained("write", out):
-        known = work.exists() or (out / NOTES).exists()
-        if out.exists() and not known and any(entry.name[0] != "." for entry in out.iterdir()):
-            raise UserError(f"{out} is not empty and has no conversion; give a new folder")
-        work.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(work / "lock", f"converting into {out}")
-    lock.acquire()
-    try:
-        _remove_unfinished(out)
-        yield
-        # Spark may end a task because another one has written the same shard.
-        _remove_unfinished(out)
-        shutil.rmtree(work, ignore_errors=True)
-    finally:
-        lock.release()
-
-
-def _remove_unfinished(out: Path) -> None:
-    for leftover in list(out.iterdir()):
-        if re.fullmatch(r"\.(train|validation)-\d+-of-\d+\..*\.tmp", leftover.name):
-            leftover.unlink(missing_ok=True)
-
-
-def _is_finished(out: Path, identity: dict[str, str], console: Console) -> bool:
-    """Return whether this conversion is already finished here; else start or continue it. If the
-    folder belongs to a different conversion, raise UserError."""
-    plan = out / WORK / "plan.json"
-    finished = read_notes(str(out)).get("conversion")
-    earlier = finished or (read_json(plan, "give a new folder") if plan.exists() else None)
-    if earlier not in (None, identity):
-        advice = "give a new folder, or the same images and settings to continue"
-        raise UserError(f"{out} has a conversion of different images or settings; {advice}")
-    if finished:
+def _convert(
+    folder: Path, out: Path, settings: ConvertSettings, run: RunJobs, console: Console
+) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    layouts = [find_layout(source, folder) for source in ("cifar10", "cifar100")]
+    if cifar := next(filter(None, layouts), None):
+        plan = _plan_cifar(*cifar, settings)
+        run = partial(run_jobs, processes=1)  # it takes seconds
+    else:
+        plan = _plan_images(folder.resolve(), settings)
+    if _is_finished(out, plan.identity):
         console.print(f"{out} is already converted", soft_wrap=True)
-    elif earlier is None:
-        write_json(plan, identity)
-    return bool(finished)
-
-
-def _write_missing(jobs: Sequence[ShardJob], out: Path, run: RunJobs, console: Console) -> None:
-    waiting = [job for job in jobs if not (out / job.name).exists()]
-    if len(waiting) < len(jobs):
-        done = f"{len(jobs) - len(waiting)} of {len(jobs)} shards are already written"
-        console.print(f"continuing: {done}", soft_wrap=True)
-    total = sum(len(job.examples) for job in waiting)
-    for _ in run(partial(_write_shard, out), waiting, "converting", total, console):
+        return read_notes(str(out))
+    waiting = [job for job in plan.shards.items() if not (out / job[0]).exists()]
+    if len(waiting) < len(plan.shards):
+        done = f"{len(plan.shards) - len(waiting)} of {len(plan.shards)} shards"
+        console.print(f"continuing: {done} are already written", soft_wrap=True)
+    for _ in run(partial(_write_shard, out, plan.encode), waiting, "converting", console):
         pass
+    return _finish(out, plan, console)
 
 
-def _write_shard(out: Path, job: ShardJob, tick: Tick) -> None:
+def _is_finished(out: Path, identity: str) -> bool:
+    """Return whether this conversion is already finished here; else start or continue it. If the
+    folder belongs to something else, raise UserError."""
+    settings, notes = out / WORK / SETTINGS, read_notes(str(out))
+    with explained("write", out):
+        earlier = notes or (read_json(settings, "give a new folder") if settings.exists() else {})
+        if earlier and earlier.get("conversion") != identity:
+            advice = "give a new folder, or the same images and settings to continue"
+            raise UserError(f"{out} has a conversion of different images or settings; {advice}")
+        if not earlier:
+            if out.exists() and any(entry.name[0] != "." for entry in out.iterdir()):
+                raise UserError(f"{out} is not empty and has no conversion; give a new folder")
+            settings.parent.mkdir(parents=True, exist_ok=True)
+            write_json(settings, {"conversion": identity})
+    return bool(notes)
+
+
+def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequence[Any]]) -> None:
     """Write one shard. The list of its bad images is written before the shard gets its name."""
-    path, rejected = out / job.name, []
-    with explained("write", path), replacing(path) as file:
-        for each in job.examples:
-            tick(1)
+    (name, examples), rejected = job, []
+    with explained("write", out / name), replacing(out / name) as file:
+        for each in examples:
             try:
-                file.write(framed(job.encode(each)))
+                file.write(framed(encode(each)))
             except ValueError as error:
-                rejected.append({"file": each.path, "shard": job.name, "reason": str(error)})
-        if len(rejected) == len(job.examples):
-            found = f"all {len(rejected)} images for {job.name} are bad, such as {rejected[0]}"
+                rejected.append({"file": each.path, "shard": name, "reason": str(error)})
+        if len(rejected) == len(examples):
+            found = f"all {len(rejected)} images for {name} are bad, such as {rejected[0]}"
             raise UserError(f"{found}; give fewer shards")
-        write_json(_note_of(out, job), {"rejected": rejected})
+        write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 
-def _note_of(out: Path, job: ShardJob) -> Path:
-    return out / WORK / f"{job.name}.json"
-
-
-def _finish(out: Path, conversion: Conversion, console: Console) -> dict[str, Any]:
+def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     rejected, counts = [], {"train": 0, "validation": 0}
-    for job in conversion.jobs:
-        bad = read_json(_note_of(out, job), "give a new folder")["rejected"]
-        counts[job.name.split("-")[0]] += len(job.examples) - len(bad)
+    for name, examples in plan.shards.items():
+        bad = read_json(out / WORK / f"{name}.json", "give a new folder")["rejected"]
+        counts[name.split("-")[0]] += len(examples) - len(bad)
         rejected += bad
-    classes = conversion.classes
-    with explained("write", out), replacing(out / LABELS) as file:
-        file.write(b"".join(os.fsencode(name) + b"\n" for name in classes))
-    if rejected:
-        with explained("write", out), replacing(out / REJECTED) as file:
-            file.write("".join(json.dumps(line) + "\n" for line in rejected).encode())
-    facts = {"classes": len(classes), "records": counts, "rejected": len(rejected)}
-    summary = {"format": 1, **conversion.keys, **facts, "conversion": conversion.identity}
+    with explained("write", out):
+        with replacing(out / LABELS) as file:
+            file.write(b"".join(os.fsencode(name) + b"\n" for name in plan.classes))
+        if rejected:
+            with replacing(out / REJECTED) as file:
+                file.write("".join(json.dumps(line) + "\n" for line in rejected).encode())
+        for unfinished in out.glob(".*-of-*.tmp"):  # of killed processes, or of Spark's twin tasks
+            unfinished.unlink(missing_ok=True)
+    facts = {"classes": len(plan.classes), "records": counts, "rejected": len(rejected)}
+    summary = {"format": 1, **plan.keys, **facts, "conversion": plan.identity}
     write_json(out / NOTES, summary)
+    shutil.rmtree(out / WORK, ignore_errors=True)
     found = f"{counts['train']:,} training and {counts['validation']:,} validation images"
     left_out = f"; {len(rejected):,} bad images were left out, see {out / REJECTED}"
-    message = f"{out} has {found} of {len(classes):,} classes{left_out if rejected else ''}"
+    message = f"{out} has {found} of {len(plan.classes):,} classes{left_out if rejected else ''}"
     console.print(message, soft_wrap=True)
     return summary
+
+
+def _plan_cifar(layout: Layout, folder: Path, settings: ConvertSettings) -> _Plan:
+    if settings.split or settings.labels_file:
+        advice = "do not give --split or --labels-file"
+        raise UserError(f"{folder} has {layout.source}, with its own split and labels; {advice}")
+    shards: dict[str, Sequence[Any]] = {}
+    for split, examples in zip(IMAGENET_SHARDS, read_splits(layout, folder), strict=True):
+        shards |= _divide(split, list(zip(*examples, strict=True)), settings)
+    identity = f"{layout.source} in {len(shards)} shards"
+    return _Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
+
+
+def _plan_images(root: Path, settings: ConvertSettings) -> _Plan:
+    classes, train, test = find_inputs(root, settings.split, settings.labels_file)
+    imagenet = is_imagenet(classes)
+    first = int(imagenet) if settings.first_label < 0 else settings.first_label
+    shards: dict[str, Sequence[LabelledImage]] = {}
+    for split, images in zip(IMAGENET_SHARDS, (train, test), strict=True):
+        mixed = sorted(images, key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
+        shards |= _divide(split, mixed, settings, IMAGENET_SHARDS[split] if imagenet else 0)
+    encode = partial(_encode_image, root, classes, first)
+    keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
+    identity = digest_of([f"{first} {shards}".encode(errors="surrogateescape")])
+    return _Plan(shards, encode, classes, keys, identity)
+
+
+def is_imagenet(classes: Sequence[str]) -> bool:
+    return len(classes) == IMAGENET_CLASSES and all(re.fullmatch(r"n\d{8}", c) for c in classes)
+
+
+def _divide(
+    split: str, examples: Sequence[Any], settings: ConvertSettings, usual: int = 0
+) -> dict[str, Sequence[Any]]:
+    """Return the examples of each shard. `usual` is the number of shards if none is given."""
+    size = len(examples)
+    by_size = min(MOST_SHARDS, size // USUAL_SHARD), min(FEW_SHARDS, size // SMALL_SHARD)
+    count = (settings.shards if split == "train" else 0) or usual or max(1, *by_size)
+    if not 0 < count <= size:
+        raise UserError(f"{count} {split} shards do not fit {size} images; give 1 to {size}")
+    bounds = [size * number // count for number in range(count + 1)]
+    return {
+        f"{split}-{number:05d}-of-{count:05d}": examples[bounds[number] : bounds[number + 1]]
+        for number in range(count)
+    }
+
+
+def _encode_image(
+    root: Path, classes: Sequence[str], first_label: int, image: LabelledImage
+) -> bytes:
+    data = read_image(root / image.path)
+    facts = inspect_image(data)
+    return example.encode(
+        {
+            IMAGE_KEY: data,
+            LABEL_KEY: image.label + first_label,
+            "image/class/synset": os.fsencode(classes[image.label]),
+            "image/class/text": os.fsencode(classes[image.label]),
+            "image/filename": os.fsencode(os.path.basename(image.path)),
+            "image/format": facts.format,
+            "image/height": facts.height,
+            "image/width": facts.width,
+        }
+    )
+
+
+def _encode_cifar(row: tuple[Any, Any]) -> bytes:
+    pixels, label = row
+    return example.encode({"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)})
+
+
+def find_inputs(folder: Path, split: float, labels_file: str) -> ImageFolders:
+    """Return all images. `labels_file` has the classes of a flat validation folder."""
+    test = test_folder(folder)
+    names = image_names(folder / test) if test and not subfolders(folder / test) else []
+    if not test or not names:
+        if labels_file:
+            raise UserError("--labels-file is for a validation folder without class folders")
+        return find_images(folder, split)
+    if not labels_file or split:
+        advice = "give --labels-file FILE with their classes, and no --split"
+        raise UserError(f"{folder / test} has images without class folders; {advice}")
+    classes = class_folders(folder / "train")
+    numbers = {name: label for label, name in enumerate(classes)}
+    images = []
+    for name, found in read_label_file(Path(labels_file).expanduser(), names).items():
+        if found not in numbers:
+            raise UserError(
+                f"{labels_file} gives {name} the class {found!r}, but train/ has no such folder"
+            )
+        images.append(LabelledImage(os.path.join(test, name), numbers[found]))
+    return ImageFolders(classes, list_images(folder, "train", classes), sorted(images))
+
+
+def read_label_file(file: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the class of each image from lines of image and class. ImageNet's CSV of ImageId and
+    PredictionString has such lines, too."""
+    with explained("read", file):
+        text = file.read_text(encoding="utf-8", errors="replace")
+    words = [line.replace(",", " ").split() for line in text.split("\n")]
+    pairs = {row[0]: row[1] for row in words if len(row) > 1}
+    classes = {name: pairs.get(name) or pairs.get(os.path.splitext(name)[0]) for name in names}
+    if lost := [name for name in names if not classes[name]]:
+        others = f"{len(lost) - 1} others of {len(names)} images"
+        raise UserError(f"{file} has no class for {lost[0]} and {others}")
+    return {name: str(found) for name, found in classes.items()}

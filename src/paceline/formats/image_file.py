@@ -1,7 +1,7 @@
 """Read an image, and find out whether it is whole and can be trained on, and of what size, without
 TensorFlow.
 
-A JPEG is decoded at an eighth of its size and without its colours. That still reads every coded
+A JPEG is decoded at an eighth of its size and without its colors. That still reads every coded
 byte, so it finds an image that is cut, in a fraction of the time of decoding it.
 """
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """All that training decodes, see `formats.encoded.decode`."""
-CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "P": 3, "RGB": 3, "RGBA": 4, "CMYK": 4}
 
 
 class ImageFacts(NamedTuple):
@@ -30,8 +29,6 @@ class ImageFacts(NamedTuple):
     format: str
     height: int
     width: int
-    channels: int
-    colorspace: str
 
 
 def read_image(path: Path) -> bytes:
@@ -57,7 +54,7 @@ def inspect_image(data: bytes) -> ImageFacts:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on EXIF and size are not faults
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                kind, mode, size = image.format or "JPEG", image.mode, image.size
+                kind, (width, height) = image.format, image.size
                 kind = kind if kind in FORMATS else "JPEG"  # MPO, several JPEGs in one file
                 if fault := _untrainable(kind, data, image):
                     raise ValueError(fault)
@@ -67,9 +64,7 @@ def inspect_image(data: bytes) -> ImageFacts:
         raise ValueError("it is not a JPEG, PNG, GIF, BMP or WebP image") from None
     except Exception as error:  # a damaged image can raise anything
         raise ValueError((str(error).splitlines() or [type(error).__name__])[0]) from None
-    channels = CHANNELS.get(mode, 3)
-    colorspace = "CMYK" if mode == "CMYK" else "Grayscale" if channels < 3 else "RGB"
-    return ImageFacts(kind, size[1], size[0], channels, colorspace)
+    return ImageFacts(kind, height, width)
 
 
 def _untrainable(kind: str, data: bytes, image: ImageFile) -> str:
@@ -82,7 +77,5 @@ def _untrainable(kind: str, data: bytes, image: ImageFile) -> str:
         header, bits, compression = struct.unpack("<14xI10xHI", data[:34])
         usual = compression == 0 or data[54:66] == struct.pack("<III", 0xFF0000, 0xFF00, 0xFF)
         if header < 40 or bits not in (8, 24, 32) or not usual:
-            return (
-                "of BMP files, only those of 8, 24 or 32 bits without compression can be trained on"
-            )
+            return "a BMP must have 8, 24 or 32 bits and no compression to be trained on"
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +18,7 @@ from paceline.data.digests import digest_of, spread
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.reading import read_batch
-from paceline.formats.source_folder import source_folder, visible_entries
+from paceline.formats.source_folder import read_bytes, source_folder, visible_entries
 from paceline.storage.files import explained, is_folder
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ PARALLEL_READS = 16
 
 
 class LabelledImage(NamedTuple):
-    """A file by its path relative to the folder of the data set, and the number of its class."""
+    """A file by its path relative to the data set's folder, and the number of its class."""
 
     path: str
     label: int
@@ -76,8 +76,7 @@ def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
         advice = f"do not give a split, or give {folder}/train"
         raise UserError(f"{folder} has train/ and {test}/ already; {advice}")
     classes = class_folders(folder / "train")
-    unknown = sorted(set(class_folders(folder / test)) - set(classes))
-    if unknown:
+    if unknown := sorted(set(class_folders(folder / test)) - set(classes)):
         raise UserError(f"{folder / test} has a class {unknown[0]!r} that train/ does not have")
     train = list_images(folder, "train", classes)
     return ImageFolders(classes, train, list_images(folder, test, classes, may_lack=True))
@@ -89,13 +88,13 @@ def _find_and_split(folder: Path, split: float) -> ImageFolders:
     if not split:
         advice = "give --split or --data.split, such as 0.1, to hold out a tenth"
         raise UserError(f"{folder} has classes but no train/ and val/; {advice}")
-    test = [image for image in images if is_held_out(image.path, split)]
-    train = [image for image in images if not is_held_out(image.path, split)]
-    for name, part in (("train", train), ("test", test)):
-        if not part:
-            found = f"a split of {split} leaves none of {len(images)} images to {name}"
-            raise UserError(f"{found}; give another split")
-    return ImageFolders(classes, train, test)
+    parts: tuple[list[LabelledImage], list[LabelledImage]] = ([], [])
+    for image in images:
+        parts[is_held_out(image.path, split)].append(image)
+    if not all(parts):
+        found = f"a split of {split} divides {len(images)} images into {len(parts[0])} to train on"
+        raise UserError(f"{found} and {len(parts[1])} to test on; give a different split")
+    return ImageFolders(classes, *parts)
 
 
 def test_folder(folder: Path) -> str | None:
@@ -150,8 +149,8 @@ def list_images(
 
 
 def is_held_out(path: str, split: float) -> bool:
-    """Return whether an image is of the test split. Its path alone decides, so that other images
-    can come and go without moving it."""
+    """Return whether an image is in the test split. Its path alone decides, so that adding or
+    removing images does not move it."""
     digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") < split * 2**64
 
@@ -163,19 +162,12 @@ def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
         with explained("read", root):
             return [os.stat(os.path.join(root, path)).st_size for path, _ in part]
 
-    def pieces() -> Iterable[bytes]:
-        yield str(sizes).encode()
-        for path, label in files:
-            yield f"{label} {path}".encode(errors="surrogateescape")
-        for index in spread(len(files)):
-            file = root / files[index][0]
-            with explained("read", file):
-                yield file.read_bytes()
-
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         parts = [files[number::PARALLEL_READS] for number in range(PARALLEL_READS)]
         sizes = list(pool.map(sizes_of, parts))
-    return digest_of(pieces())
+    names = [f"{label} {path}".encode(errors="surrogateescape") for path, label in files]
+    contents = [read_bytes(root / files[index][0]) for index in spread(len(files))]
+    return digest_of([str(sizes).encode(), *names, *contents])
 
 
 def _split(root: Path, images: Sequence[LabelledImage]) -> Split:

@@ -11,9 +11,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -22,49 +22,32 @@ from paceline.storage.progress_bar import late_bar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-Tick = Callable[[int], None]
-"""Reports progress: the number of images or bytes just completed."""
-
-POLL_S = 0.2
-
-
-class RunJobs(Protocol):
-    """Yields the results of a function that is importable by its name, as `run_jobs` does."""
-
-    def __call__(
-        self,
-        function: Callable[[Job, Tick], Result],
-        jobs: Sequence[Job],
-        what: str,
-        total: int,
-        console: Console | None,
-        /,
-    ) -> Iterable[Result]: ...
+RunJobs = Callable[[Callable[[Any], Any], Sequence[Any], str, Console | None], Iterable[Any]]
+"""Yields the results of a function that is importable by its name, as `run_jobs` does."""
 
 
 def run_jobs(
-    function: Callable[[Job, Tick], Result],
+    function: Callable[[Job], Result],
     jobs: Sequence[Job],
     what: str,
-    total: int,
     console: Console | None = None,
-    *,
     processes: int = 0,
 ) -> Iterator[Result]:
     """Yield results as they come. `processes` 0 means one per core; 1 means this process. The
     `function` must be importable by its name."""
     processes = min(processes or len(os.sched_getaffinity(0)), max(1, len(jobs)))
-    with late_bar(what, total, console) as advance:
+    with late_bar(what, len(jobs), console) as advance:
         if processes == 1:
             for job in jobs:
-                yield function(job, advance)
+                yield function(job)
+                advance(1)
             return
         context = multiprocessing.get_context("spawn")
-        counter = context.Value("q", 0)
-        with ProcessPoolExecutor(processes, context, _start, (counter,)) as pool:
-            waiting = {pool.submit(_run, function, job) for job in jobs}
+        with ProcessPoolExecutor(processes, context, _start) as pool:
             try:
-                yield from _collect(waiting, counter, advance)
+                for done in as_completed([pool.submit(function, job) for job in jobs]):
+                    yield done.result()
+                    advance(1)
             except BrokenProcessPool as error:
                 reason = "another program ended a process, or the memory was full"
                 raise UserError(f"{what}: {reason}; the same command continues") from error
@@ -72,25 +55,7 @@ def run_jobs(
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _collect(
-    waiting: set[Future[Any]], counter: Any, advance: Callable[[float], None]
-) -> Iterator[Any]:
-    seen = 0
-    while waiting:
-        done, waiting = wait(waiting, POLL_S, FIRST_COMPLETED)
-        advance(counter.value - seen)
-        seen = counter.value
-        for future in done:
-            yield future.result()
-
-
-_counter: Any = None
-"""The progress of all processes, in the memory that they share; set in each process."""
-
-
-def _start(counter: Any) -> None:
-    global _counter
-    _counter = counter
+def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -100,12 +65,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _run(function: Callable[[Any, Tick], Any], job: Any) -> Any:
-    return function(job, _tick)
-
-
-def _tick(amount: int) -> None:
-    with _counter.get_lock():
-        _counter.value += amount

@@ -7,15 +7,18 @@ works on parameter servers, where another process runs the step.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PassingFault, UserError
+from paceline.experiment.experiment import Records
+from paceline.formats.tfrecord.example import check_example
 from paceline.formats.tfrecord.frames import BadRecord, read_record
-from paceline.formats.tfrecord.keys import parse_example
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 BETWEEN_NAMES, IN_NAME = "\x1f", "\x1e"
 """Separators in the text of an error."""
 _UNREAD = re.compile(r"paceline cannot read (.*?) :end", re.DOTALL)
-_WRONG = re.compile(r"paceline refuses (.*?) :end", re.DOTALL)
 _UNDECODABLE = re.compile(
     r"Invalid JPEG data|Unknown image file format|Invalid PNG|jpeg::Uncompress failed|DecodeImage"
     "|DecodeBmp|DecodeWebP"
@@ -38,7 +40,7 @@ def read_batch(
 ) -> Any:
     """Return the strings of a data set, parsed together; if one is bad, fail with all `names`.
 
-    A name is the path of a file, or `record_name`. The tensors of the result are [n].
+    A name is the path of a file, or one of `record_names`. The tensors of the result are [n, ...].
     """
     import tensorflow as tf
 
@@ -55,36 +57,25 @@ def read_batch(
         return tf.nest.map_structure(tf.identity, found)
 
 
-def record_names(paths: tf.Tensor, offsets: tf.Tensor, keys: tuple[str, str]) -> tf.Tensor:
-    """Return the names of TFRecords, strings [n], for `read_batch`."""
+def record_names(
+    paths: tf.Tensor, offsets: tf.Tensor, keys: Records, num_classes: int
+) -> tf.Tensor:
+    """Return the names of TFRecords, strings [n], for `read_batch`, with what a good one needs."""
     import tensorflow as tf
 
-    return tf.strings.join([paths, tf.strings.as_string(offsets), *keys], IN_NAME)
-
-
-def refuse(texts: tf.Tensor, wrong: tf.Tensor) -> tf.Operation:
-    """Fail with the first of `texts` [n] whose example is `wrong`, bool [n]."""
-    import tensorflow as tf
-
-    text = tf.strings.join(["paceline refuses ", tf.boolean_mask(texts, wrong)[:1], " :end"])
-    return tf.debugging.Assert(~tf.reduce_any(wrong), [text])
+    needs = json.dumps({"keys": asdict(keys), "num_classes": num_classes})
+    return tf.strings.join([paths, tf.strings.as_string(offsets), needs], IN_NAME)
 
 
 def explain(error: BaseException) -> UserError | None:
     """Return one line for TensorFlow's error about an example; None for other errors."""
-    message = str(error)
-    if unread := _UNREAD.search(message):
-        return _find_fault(_unescaped(unread[1]).split(BETWEEN_NAMES))
-    if wrong := _WRONG.search(message):
-        return UserError(_unescaped(wrong[1]))
-    if _UNDECODABLE.search(message):
+    if unread := _UNREAD.search(str(error)):
+        # as it was before TensorFlow escaped it for its message
+        names = os.fsdecode(unread[1].encode().decode("unicode_escape").encode("latin-1"))
+        return _find_fault(names.split(BETWEEN_NAMES))
+    if _UNDECODABLE.search(str(error)):
         return UserError("an image cannot be decoded; `paceline data check DIR` finds its file")
     return None
-
-
-def _unescaped(text: str) -> str:
-    """Return a text as it was before TensorFlow escaped it for its message."""
-    return os.fsdecode(text.encode().decode("unicode_escape").encode("latin-1"))
 
 
 def _find_fault(names: list[str]) -> UserError:
@@ -94,18 +85,14 @@ def _find_fault(names: list[str]) -> UserError:
             with explained("read", Path(path)), open(path, "rb") as file:
                 file.read(1)
                 if record:
-                    _check_record(file, path, *record)
+                    offset, needs = int(record[0]), json.loads(record[1])
+                    data = read_record(file, path, offset, os.fstat(file.fileno()).st_size)
+                    check_example(data, Records(**needs["keys"]), needs["num_classes"])
+        except ValueError as fault:
+            return BadRecord(path, offset, str(fault))
         except UserError as fault:
             return fault
     return PassingFault(
         f"one of {len(names)} files, such as {names[0].partition(IN_NAME)[0]}, could not be read, "
         "but can be now: the disk or the network failed. The same command resumes the run"
     )
-
-
-def _check_record(file: IO[bytes], path: str, offset: str, image_key: str, label_key: str) -> None:
-    data = read_record(file, path, int(offset), os.fstat(file.fileno()).st_size)
-    try:
-        parse_example(data, image_key, label_key)
-    except ValueError as error:
-        raise BadRecord(path, int(offset), str(error)) from None

@@ -1,4 +1,4 @@
-"""The folder that a source reads: it must be given and exist; hidden entries do not count."""
+"""The folder that a source reads: it must be given and exist; hidden entries are ignored."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:
     """Return the entries of a folder, in no order, without hidden ones."""
     with explained("read", Path(folder)), os.scandir(folder) as entries:
         return [entry for entry in entries if not entry.name.startswith(".")]
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the content of a file. Raise UserError or PassingFault if it cannot be read."""
+    with explained("read", file):
+        return file.read_bytes()

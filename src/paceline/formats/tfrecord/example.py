@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow: encode and decode one message with protobuf.
+"""tf.train.Example without TensorFlow: encode and decode one message with protobuf, and check it.
 
 Processes that convert or check records need nothing else of TensorFlow. The message types are
 TensorFlow's, built in a descriptor pool of their own, so they never collide with TensorFlow's.
@@ -6,10 +6,13 @@ TensorFlow's, built in a descriptor pool of their own, so they never collide wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
+
+from paceline.experiment.experiment import Records
 
 Value = bytes | str | int
 Features = dict[str, list[bytes] | list[int] | list[float]]
@@ -34,15 +37,9 @@ message_type { name: "Features"
 message_type { name: "Example"
   field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
 """
-
-
-def _build_message_class() -> Any:
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_DESCRIPTION, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-_Example = _build_message_class()
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_DESCRIPTION, descriptor_pb2.FileDescriptorProto()))
+_Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("tensorflow.Example"))
 
 
 def encode(features: Mapping[str, Value]) -> bytes:
@@ -63,10 +60,49 @@ def decode(data: bytes) -> Features:
     try:
         found = _Example.FromString(data).features.feature
     except message.DecodeError:
-        raise ValueError("not a tf.train.Example") from None
-    return {key: _values(feature) for key, feature in found.items()}
+        raise ValueError("a record is not a tf.train.Example") from None
+    kinds = {key: feature.WhichOneof("kind") for key, feature in found.items()}
+    return {
+        key: list(getattr(found[key], kind).value) if kind else [] for key, kind in kinds.items()
+    }
 
 
-def _values(feature: Any) -> list[Any]:
-    kind = feature.WhichOneof("kind")
-    return list(getattr(feature, kind).value) if kind else []
+def parse_example(data: bytes, image_key: str, label_key: str) -> tuple[bytes, int]:
+    """Return the image and the label of a record. Raise ValueError with what is wrong with it."""
+    features = decode(data)
+    image = _single(features, image_key, bytes, "image-key")
+    return image, _single(features, label_key, int, "label-key")
+
+
+def _single(features: Features, key: str, kind: type, flag: str) -> Any:
+    if key not in features:
+        names = ", ".join(sorted(features)[:12]) or "nothing"
+        advice = f"give --records.{flag} with one of these if that is the wrong name"
+        raise ValueError(f"a record has no feature {key!r} (it has {names}); {advice}")
+    values = features[key]
+    if len(values) != 1 or not isinstance(values[0], kind):
+        found = f"{len(values)} values" if len(values) != 1 else f"a {type(values[0]).__name__}"
+        raise ValueError(f"a record has {found} in {key!r}; it must have one {kind.__name__}")
+    return values[0]
+
+
+def check_example(data: bytes, keys: Records, num_classes: int) -> tuple[bytes, int]:
+    """Return image and label of a record that training accepts; else raise ValueError.
+
+    With `num_classes` 0, any label from the first one on is accepted."""
+    image, label = parse_example(data, keys.image_key, keys.label_key)
+    number = label - keys.first_label
+    if number < 0 or (num_classes and number >= num_classes):
+        raise ValueError(label_fault(label, keys, num_classes))
+    if keys.raw_shape and len(image) != math.prod(keys.raw_shape):
+        needed = f"{keys.raw_shape} needs {math.prod(keys.raw_shape)}"
+        raise ValueError(f"an image of {len(image)} bytes, but {needed}")
+    return image, label
+
+
+def label_fault(label: int, keys: Records, num_classes: int) -> str:
+    """Return what is wrong with a label that is not one of the classes."""
+    last, other = keys.first_label + num_classes - 1, 1 - keys.first_label
+    classes = f"the {num_classes} classes, {keys.first_label} to {last}"
+    advice = f"if labels count from {other}, give --records.first-label {other}"
+    return f"label {label} is outside {classes}; {advice}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -64,23 +65,18 @@ def masked_crc(data: bytes) -> int:
 def framed(data: bytes) -> bytes:
     """Return `data` as a record, ready to be written."""
     length = struct.pack("<Q", len(data))
-    return b"".join(
-        (length, _NUMBER.pack(masked_crc(length)), data, _NUMBER.pack(masked_crc(data)))
-    )
+    checksums = (_NUMBER.pack(masked_crc(piece)) for piece in (length, data))
+    return length + next(checksums) + data + next(checksums)
 
 
-def find_offsets(
-    file: IO[bytes], name: str, size: int, advance: Callable[[int], None] = lambda amount: None
-) -> npt.NDArray[np.int64]:
+def find_offsets(file: IO[bytes], name: str, size: int) -> npt.NDArray[np.int64]:
     """Return the offset of each record, int64 [n]. Reads the lengths only and skips the data."""
     if size == 0:
         raise _empty(name)
     offsets, offset = array("q"), 0
     while offset < size:
         offsets.append(offset)
-        frame = FRAME_BYTES + read_length(file, name, offset, size)
-        advance(frame)
-        offset += frame
+        offset += FRAME_BYTES + read_length(file, name, offset, size)
     return np.frombuffer(offsets, np.int64)
 
 
@@ -114,9 +110,7 @@ def _read_data(file: IO[bytes], name: str, offset: int, length: int) -> bytes:
     return data
 
 
-def read_all(
-    file: IO[bytes], name: str, size: int, advance: Callable[[int], None] = lambda amount: None
-) -> Iterator[tuple[int, bytes | BadRecord]]:
+def read_all(file: IO[bytes], name: str, size: int) -> Iterator[tuple[int, bytes | BadRecord]]:
     """Yield every record with its offset, and a `BadRecord` in place of a damaged one.
 
     Damaged data lose one record. A damaged length loses the rest of the file, because only the
@@ -130,13 +124,11 @@ def read_all(
             length = read_length(file, name, offset, size)
         except BadRecord as bad:
             yield offset, bad
-            advance(size - offset)
             return
         try:
             yield offset, _read_data(file, name, offset, length)
         except BadRecord as bad:
             yield offset, bad
-        advance(FRAME_BYTES + length)
         offset += FRAME_BYTES + length
 
 
@@ -153,22 +145,16 @@ def is_gzip(file: IO[bytes]) -> bool:
     then the CRC of its length is right."""
     file.seek(0)
     header = file.read(HEADER_BYTES)
-    if not header.startswith(GZIP_MAGIC) or len(header) < HEADER_BYTES:
-        return header.startswith(GZIP_MAGIC)
-    crc: int = _HEADER.unpack(header)[1]
-    return masked_crc(header[:8]) != crc
+    is_record = len(header) == HEADER_BYTES and masked_crc(header[:8]) == _HEADER.unpack(header)[1]
+    return header.startswith(GZIP_MAGIC) and not is_record
 
 
-def unpack_gzip(file: IO[bytes], name: str, target: Path, keep_partial: bool) -> None:
-    """Write the unpacked file to `target`, completely or not at all. With `keep_partial`, write
-    what comes before the damage."""
+def unpack_gzip(file: IO[bytes], name: str, target: Path) -> None:
+    """Write the unpacked file to `target`, completely or not at all."""
     file.seek(0)
     with replacing(target) as out, gzip.GzipFile(fileobj=file, mode="rb") as packed:
         try:
-            # `read` would lose the bytes just before the damage.
-            while chunk := packed.read1(CHUNK_BYTES):
-                out.write(chunk)
+            shutil.copyfileobj(packed, out, CHUNK_BYTES)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            if not keep_partial:
-                reason = f"the gzip data are cut or damaged ({error}), counted in unpacked bytes"
-                raise BadRecord(name, out.tell(), reason) from error
+            reason = f"the gzip data are cut or damaged ({error}), counted in unpacked bytes"
+            raise BadRecord(name, out.tell(), reason) from error

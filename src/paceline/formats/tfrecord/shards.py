@@ -1,4 +1,4 @@
-"""What a folder of TFRecords contains: its shards by split, its notes and its class names.
+"""What a folder of TFRecords contains: its shards by split, its notes, its keys and class names.
 
 Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s) and .gz;
 `train.tfrecords`, `eval.tfrecords`; and `NAME-train.tfrecord-00000-of-00008`. The conversion
@@ -21,13 +21,13 @@ from paceline.formats.tfrecord.frames import Shard
 from paceline.storage.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
+IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
 TEST_NAMES = ("test", "eval", "validation", "valid", "val")
 """The first of these that a folder has is the test split: the records of cifar10_estimator are
 evaluated on `eval`, and keep `validation` apart."""
 ADVICE = "convert again, or remove it and give --records.image-key ..."
 MOST_SHARDS = 100_000
 MOST_UNNAMED_CLASSES = 1_000_000
-TOO_MANY_CLASSES = "give the classes in labels.txt, one per line, or another --records.label-key"
 _NAME = re.compile(
     r"(?:.+[-_])?(train|test|eval|validation|valid|val)"
     r"(\.tfrecords?)?(?:-(\d{1,9})-of-(\d{1,9}))?(\.tfrecords?)?(?:\.gz)?",
@@ -50,12 +50,17 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
         if len(totals) > 1:
             found = f"{split} shards of {totals[0]} and of {totals[1]}"
             raise UserError(f"{folder} has {found}; keep those of one set only")
-        missing = sorted(set(range(totals[0])) - {number for number, _ in shards})
-        if missing:
+        if missing := sorted(set(range(totals[0])) - {number for number, _ in shards}):
             name = f"{split}-{missing[0]:05d}-of-{totals[0]:05d}"
             found = f"{len(shards)} of {totals[0]} {split} shards"
             raise UserError(f"{folder} has {found}; {name} is missing")
     return {split: [shards[place] for place in sorted(shards)] for split, shards in splits.items()}
+
+
+def _list_files(folder: str) -> list[Shard]:
+    with explained("read", Path(folder)):
+        files = [(entry.path, entry.stat()) for entry in visible_entries(folder) if entry.is_file()]
+    return [Shard(path, path, stat.st_size, str(stat.st_mtime_ns)) for path, stat in sorted(files)]
 
 
 def train_and_test(folder: str) -> dict[str, list[Shard]]:
@@ -88,23 +93,36 @@ def noted_keys(folder: str) -> Records:
     return keys
 
 
+def complete_keys(given: Records, noted: Records) -> Records:
+    """Return the keys that were given, else those that the conversion noted, else ImageNet's."""
+    labels = [keys.first_label for keys in (given, noted) if keys.first_label >= 0]
+    return Records(
+        given.image_key or noted.image_key or IMAGE_KEY,
+        given.label_key or noted.label_key or LABEL_KEY,
+        labels[0] if labels else 0,
+        given.raw_shape or noted.raw_shape,
+        given.raw_order or noted.raw_order or "channels_last",
+    )
+
+
 def read_labels(folder: str) -> tuple[str, ...]:
     """Return the class names, one per line of labels.txt; without that file, none. If all lines
     are such as `0:cat`, remove their numbers."""
     # Not `splitlines`: a name may contain what Unicode also counts as the end of a line.
     text = read_text(Path(folder, LABELS))
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    numbered = [re.fullmatch(r"(\d{1,9}):\s*(.+)", line, re.ASCII | re.DOTALL) for line in lines]
-    if all(match and int(match[1]) == number for number, match in enumerate(numbered)):
-        return tuple(match[2] for match in numbered if match)
+    numbered = [line.partition(":") for line in lines]
+    if all(number == str(label) and name for label, (number, _, name) in enumerate(numbered)):
+        return tuple(name.strip() for _, _, name in numbered)
     return tuple(lines)
 
 
-def _list_files(folder: str) -> list[Shard]:
-    found = []
-    with explained("read", Path(folder)):
-        for entry in visible_entries(folder):
-            if entry.is_file():
-                stat, path = entry.stat(), str(Path(folder, entry.name))
-                found.append(Shard(path, path, stat.st_size, str(stat.st_mtime_ns)))
-    return sorted(found, key=lambda shard: shard.name)
+def number_classes(highest: int, first_label: int) -> tuple[str, ...]:
+    """Return numbers as the names of the classes, up to the highest label."""
+    if highest < first_label:
+        flag = f"--records.first-label {first_label}"
+        raise UserError(f"the highest label is {highest}; with {flag} there are no classes")
+    if highest - first_label >= MOST_UNNAMED_CLASSES:
+        advice = "give the classes in labels.txt, one per line, or another --records.label-key"
+        raise UserError(f"the highest label is {highest}; {advice}")
+    return tuple(str(label) for label in range(highest - first_label + 1))

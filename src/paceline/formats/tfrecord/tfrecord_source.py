@@ -6,9 +6,10 @@ checksum.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,24 +17,19 @@ from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
-from paceline.formats.reading import read_batch, record_names, refuse
+from paceline.formats.reading import read_batch, record_names
 from paceline.formats.source_folder import source_folder
-from paceline.formats.tfrecord.frames import BadRecord
+from paceline.formats.tfrecord.example import label_fault, parse_example
+from paceline.formats.tfrecord.frames import BadRecord, read_record
 from paceline.formats.tfrecord.index import ShardIndex, load_index, records_digest
-from paceline.formats.tfrecord.keys import (
-    complete_keys,
-    fit_keys,
-    label_fault,
-    raw_bytes,
-    size_fault,
-)
 from paceline.formats.tfrecord.shards import (
-    MOST_UNNAMED_CLASSES,
-    TOO_MANY_CLASSES,
+    complete_keys,
     noted_keys,
+    number_classes,
     read_labels,
     train_and_test,
 )
+from paceline.storage.files import explained
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -42,47 +38,36 @@ if TYPE_CHECKING:
 
 PARALLEL_READS = 16
 """On 2 cores and cached files: 13,000 records/s of 100 kB; 6,800 with 2, and 5,900 one by one."""
+ENCODED = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF")
+"""How an image that is not plain bytes begins."""
 
 
 def build_tfrecord(data: Data, records: Records, console: Console | None = None) -> Source:
-    """Return the source of a folder of TFRecords."""
-    from paceline.data.source import Source
-
-    keys, classes, splits = _open_records(data, records, console or Console(stderr=True))
-    train, test = (_split(parts, keys, len(classes)) for parts in splits)
-    shape = keys.raw_shape
-    digest = records_digest([*splits[0], *splits[1]])
-    return Source(train, test, classes, (shape[0], shape[1], shape[2]) if shape else None, digest)
-
-
-def _open_records(
-    data: Data, records: Records, console: Console
-) -> tuple[Records, tuple[str, ...], list[list[ShardIndex]]]:
-    """Return keys, class names and the index of the train and the test split.
+    """Return the source of a folder of TFRecords.
 
     Reads all records only if the classes have no names or bad records are skipped."""
+    from paceline.data.source import Source
+
     advice = "it must have TFRecords: train-00000-of-00008 ..."
     folder = os.path.abspath(source_folder(data.dir, advice))
-    splits = train_and_test(folder)
-    noted, classes = noted_keys(folder), read_labels(folder)
+    splits, classes, noted = train_and_test(folder), read_labels(folder), noted_keys(folder)
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
     parts = load_index(folder, shards, scanned, data.skip_bad, console)
-    first = next((part for part in parts if len(part.offsets)), None)
-    if first is None:
-        raise UserError(f"{data.dir}: there is no whole record in its {len(parts)} shards")
-    keys = fit_keys(keys, first.shard, int(first.offsets[0]))
-    chosen = max(records.first_label, noted.first_label) >= 0
-    classes = classes or _number_classes(parts, keys, chosen)
+    if not classes:
+        classes = _number_classes(parts, keys, max(records.first_label, noted.first_label) >= 0)
     if data.skip_bad:
-        parts = _skip_bad(parts, keys, len(classes), console)
+        parts = _skip_bad(parts, keys, len(classes), console or Console(stderr=True))
     count = len(splits["train"])
-    halves = [parts[:count], parts[count:]]
-    for name, half in zip(splits, halves, strict=True):
+    halves = {"train": parts[:count], "test": parts[count:]}
+    for name, half in halves.items():
         if not any(len(part.offsets) for part in half):
             raise UserError(f"{data.dir}: the {name} split has no whole record")
-    return keys, classes, halves
+    _check_first(parts, keys)
+    train, test = (_split(half, keys, len(classes)) for half in halves.values())
+    shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
+    return Source(train, test, classes, shape, records_digest(parts))
 
 
 def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) -> tuple[str, ...]:
@@ -90,19 +75,14 @@ def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) ->
 
     If nobody has `chosen` the first label and no record has the label 0, labels count from 1.
     """
-    labels = [part.labels for part in parts if part.labels is not None and len(part.labels)]
-    highest = max(int(each.max()) for each in labels)
-    if not chosen and min(int(each.min()) for each in labels) == 1:
+    labels = np.concatenate([part.labels for part in parts])
+    highest = int(labels.max(initial=keys.first_label))
+    if not chosen and labels.min(initial=highest) == 1:
         raise UserError(
             f"the labels are 1 to {highest}, and no record has the label 0; give "
             "--records.first-label 1, or --records.first-label 0 if that class has no example"
         )
-    if highest < keys.first_label:
-        flag = f"--records.first-label {keys.first_label}"
-        raise UserError(f"the highest label is {highest}; with {flag} there are no classes")
-    if highest >= MOST_UNNAMED_CLASSES:
-        raise UserError(f"the highest label is {highest}; {TOO_MANY_CLASSES}")
-    return tuple(str(label) for label in range(highest - keys.first_label + 1))
+    return number_classes(highest, keys.first_label)
 
 
 def _skip_bad(
@@ -113,22 +93,34 @@ def _skip_bad(
     kept: list[ShardIndex] = []
     faults: list[BadRecord] = []
     for part in parts:
-        assert part.labels is not None
         numbers = part.labels.astype(np.int64) - keys.first_label
         inside = (numbers >= 0) & (numbers < num_classes)
         outside = [
-            (int(part.offsets[i]), f"label {part.labels[i]} {label_fault(keys, num_classes)}")
+            (int(part.offsets[i]), label_fault(part.labels[i], keys, num_classes))
             for i in np.flatnonzero(~inside)
         ]
-        faults += [
-            BadRecord(part.shard.given, *fault) for fault in sorted([*part.faults, *outside])
-        ]
-        good, labels = part.offsets[inside], part.labels[inside]
-        kept.append(dataclasses.replace(part, offsets=good, labels=labels))
+        every = sorted([*part.faults, *outside])
+        faults += [BadRecord(part.shard.given, *fault) for fault in every]
+        kept.append(part._replace(offsets=part.offsets[inside], labels=part.labels[inside]))
     if faults:
         counts = f"{len(faults):,} bad records, {sum(len(part.offsets) for part in kept):,} remain"
         console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True)
     return kept
+
+
+def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
+    """Raise BadRecord if the keys do not fit the first record, before anything is compiled."""
+    first = next(part for part in parts if len(part.offsets))
+    shard, offset = first.shard, int(first.offsets[0])
+    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
+        data = read_record(file, shard.given, offset, shard.size)
+    try:
+        image, _ = parse_example(data, keys.image_key, keys.label_key)
+    except ValueError as error:
+        raise BadRecord(shard.given, offset, str(error)) from None
+    if not keys.raw_shape and not image.startswith(ENCODED):
+        advice = f"for {len(image)} plain bytes give --records.raw-shape H W C"
+        raise BadRecord(shard.given, offset, f"an image has no known format; {advice}")
 
 
 def _split(parts: Sequence[ShardIndex], keys: Records, num_classes: int) -> Split:
@@ -140,62 +132,29 @@ def _split(parts: Sequence[ShardIndex], keys: Records, num_classes: int) -> Spli
     ends = tf.constant(np.cumsum([len(part.offsets) for part in parts]), tf.int64)
     paths = tf.constant([os.fsencode(part.shard.path) for part in parts])
 
+    def parse(strings: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        features = {
+            keys.image_key: tf.io.FixedLenFeature([], tf.string),
+            keys.label_key: tf.io.FixedLenFeature([], tf.int64),
+        }
+        found = tf.io.parse_example(strings, features)
+        images, labels = found[keys.image_key], found[keys.label_key] - keys.first_label
+        good = (labels >= 0) & (labels < num_classes)
+        if keys.raw_shape:
+            good &= tf.strings.length(images) == math.prod(keys.raw_shape)
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [labels])]):
+            return tf.identity(images), tf.cast(labels, tf.int32)
+
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         path = tf.gather(paths, tf.searchsorted(ends, indices, side="right"))
         offset = tf.gather(offsets, indices)
-        images, labels = _read_examples(path, offset, keys)
-        checks = _checks(path, offset, images, labels, keys, num_classes)
-        with tf.control_dependencies(checks):
-            return _shaped(images, keys), tf.cast(labels - keys.first_label, tf.int32)
+        records = tf.data.Dataset.from_tensor_slices((path, offset))
+        records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
+        names = record_names(path, offset, keys, num_classes)
+        images, labels = read_batch(records, names, parse)
+        return _shaped(images, keys), labels
 
     return Split(int(offsets.shape[0]), read)
-
-
-def _read_examples(
-    path: tf.Tensor, offset: tf.Tensor, keys: Records
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return images (strings) and labels (int64) of the records, in order."""
-    import tensorflow as tf
-
-    records = tf.data.Dataset.from_tensor_slices((path, offset))
-    records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
-    features = {
-        keys.image_key: tf.io.FixedLenFeature([], tf.string),
-        keys.label_key: tf.io.FixedLenFeature([], tf.int64),
-    }
-
-    def parse(strings: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        found = tf.io.parse_example(strings, features)
-        return found[keys.image_key], found[keys.label_key]
-
-    names = record_names(path, offset, (keys.image_key, keys.label_key))
-    images, labels = read_batch(records, names, parse)
-    return images, labels
-
-
-def _checks(
-    path: tf.Tensor,
-    offset: tf.Tensor,
-    images: tf.Tensor,
-    labels: tf.Tensor,
-    keys: Records,
-    num_classes: int,
-) -> list[tf.Operation]:
-    """Return ops that fail if a label is outside the classes, or an image of the wrong size."""
-    import tensorflow as tf
-
-    def faults(what: str, number: tf.Tensor, fault: str) -> tf.Tensor:
-        parts = [path, ", offset ", tf.strings.as_string(offset), f": {what} "]
-        return tf.strings.join([*parts, tf.strings.as_string(number), f" {fault}"])
-
-    last = keys.first_label + num_classes - 1
-    outside = (labels < keys.first_label) | (labels > last)
-    checks = [refuse(faults("label", labels, label_fault(keys, num_classes)), outside)]
-    if keys.raw_shape:
-        length = tf.strings.length(images)
-        texts = faults("an image of", length, size_fault(keys))
-        checks.append(refuse(texts, length != raw_bytes(keys)))
-    return checks
 
 
 def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
@@ -218,9 +177,9 @@ def _shaped(images: tf.Tensor, keys: Records) -> tf.Tensor:
     import tensorflow as tf
 
     if not keys.raw_shape:
-        return tf.identity(images)
+        return images
     height, width, channels = keys.raw_shape
-    values = tf.io.decode_raw(images, tf.uint8, fixed_length=raw_bytes(keys))
+    values = tf.io.decode_raw(images, tf.uint8, fixed_length=math.prod(keys.raw_shape))
     if keys.raw_order == "channels_first":
         return tf.transpose(tf.reshape(values, [-1, channels, height, width]), [0, 2, 3, 1])
     return tf.reshape(values, [-1, height, width, channels])

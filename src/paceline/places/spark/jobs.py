@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from paceline.errors import UserError
-from paceline.formats.pool import Tick
 from paceline.job import Spark
 from paceline.places.spark.session import count_slots, explain_failure, spark_context
 from paceline.places.spark.slots import wait_for_slots
@@ -36,21 +35,20 @@ def run_jobs_on_spark(
     spark: Spark,
     log: Path,
     folders: Sequence[Path],
-    function: Callable[[Any, Tick], Any],
+    function: Callable[[Any], Any],
     jobs: Sequence[Any],
     what: str,
-    total: int,
     console: Console | None,
 ) -> Iterator[Any]:
     """Yield the results when all jobs are done. Every executor must see all of `folders`."""
     if not jobs:
         return
     console = console or Console(stderr=True)
-    with spark_context(spark, log) as context, late_bar(what, total, console) as advance:
+    with spark_context(spark, log) as context, late_bar(what, len(jobs), console) as advance:
         warn = partial(console.print, soft_wrap=True)
         wait_for_slots(context, what, 1, START_TIMEOUT_S, warn)
         run = partial(_run, function, [str(folder) for folder in folders])
-        yield from _collect(context, run, jobs, what, total, advance)
+        yield from _collect(context, run, jobs, what, advance)
 
 
 def _collect(
@@ -58,7 +56,6 @@ def _collect(
     run: Callable[[Any], Any],
     jobs: Sequence[Any],
     what: str,
-    total: int,
     advance: Callable[[float], None],
 ) -> list[Any]:
     """Run the jobs in a thread, so that this one can show the progress and be interrupted."""
@@ -86,7 +83,7 @@ def _collect(
                 f"{what}: Spark has no executors any more; run the command again to continue"
             )
         done = _tasks_done(context, name)
-        advance(total * (done - seen) / len(jobs))
+        advance(done - seen)
         seen = done
     if errors:
         raise explain_failure(errors[0]) from errors[0]
@@ -100,7 +97,7 @@ def _tasks_done(context: SparkContext, group: str) -> int:
     return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
-def _run(function: Callable[[Any, Tick], Any], folders: Sequence[str], job: Any) -> Any:
+def _run(function: Callable[[Any], Any], folders: Sequence[str], job: Any) -> Any:
     """Run one job on an executor."""
     for folder in folders:
         if not os.access(folder, os.R_OK | os.X_OK):
@@ -108,4 +105,4 @@ def _run(function: Callable[[Any, Tick], Any], folders: Sequence[str], job: Any)
                 f"host {socket.gethostname()} cannot read {folder}; "
                 "every executor must see it under this path"
             )
-    return function(job, lambda amount: None)
+    return function(job)
