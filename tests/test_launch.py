@@ -1,4 +1,4 @@
-"""A command from its job to its result, with workers that are no processes."""
+"""A command from its job to its result, with workers that are not processes."""
 
 from __future__ import annotations
 
@@ -12,54 +12,43 @@ import pytest
 
 from fake_workers import UNTIL_SIGNAL, FakePlace
 from paceline import launch as launching
-from paceline.errors import UserError
+from paceline.errors import UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job, Place, Ray
+from paceline.job import PLACES, Job, Place, PlaceName
 from paceline.launch import find_place, launch
 from paceline.messages import Crash, Error, Message, Result, Saved, Start, Warn
-from paceline.place_kinds import PLACES, PlaceName
-from paceline.places.supervise.failures import RoomForFewer, WorkerFailed
 
 DONE = Result({"finished": True})
 STARTED = Start(total_steps=100, steps_per_epoch=10)
 SUCCEEDS = (STARTED, DONE, 0)
 FAILS = (STARTED, Crash("RuntimeError: broken"), 1)
 TABLE = [
-    # place, all on one machine, restarted by a platform, parameter servers, engine
-    ("local", True, False, True, "collective"),
-    ("tf_config", False, True, True, "collective"),
-    ("slurm", False, True, True, "collective"),
-    ("kubernetes", False, True, True, "collective"),
-    ("ray", False, False, False, "object_store"),
-    ("spark", False, False, False, "collective"),
+    # place, all on one machine, restarted by a platform, engine
+    ("local", True, False, "collective"),
+    ("tf_config", False, True, "collective"),
+    ("slurm", False, True, "collective"),
+    ("kubernetes", False, True, "collective"),
+    ("ray", False, False, "object_store"),
+    ("spark", False, False, "collective"),
 ]
 
 
-@pytest.mark.parametrize(("name", "one_machine", "platform", "servers", "engine"), TABLE)
+@pytest.mark.parametrize(("name", "one_machine", "platform", "engine"), TABLE)
 def test_every_place_has_its_properties_and_a_module_that_opens_it(
-    name: PlaceName, one_machine: bool, platform: bool, servers: bool, engine: str
+    name: PlaceName, one_machine: bool, platform: bool, engine: str
 ) -> None:
     kind = PLACES[name]
-    properties = (kind.one_machine, kind.platform_restarts, kind.parameter_servers)
-    assert properties == (one_machine, platform, servers)
+    assert (kind.one_machine, kind.platform_restarts) == (one_machine, platform)
     assert Job(Experiment(), Place(on=name)).engine == engine
     assert callable(import_module(kind.module).open_place)
+    if not (one_machine or platform):
+        with pytest.raises(UserError, match="ps is 1"):
+            Job(Experiment(), Place(on=name, ps=1))
 
 
 def test_the_flag_on_and_this_file_know_every_place() -> None:
     assert get_args(PlaceName) == ("auto", *PLACES)
     assert [row[0] for row in TABLE] == list(PLACES)
-
-
-def test_ray_has_two_exchanges() -> None:
-    place = Place(on="ray", ray=Ray(exchange="collective"))
-    assert Job(Experiment(), place).engine == "collective"
-
-
-@pytest.mark.parametrize("name", ["ray", "spark"])
-def test_parameter_servers_are_refused_where_a_place_has_none(name: PlaceName) -> None:
-    with pytest.raises(UserError, match="ps is 1"):
-        Job(Experiment(), Place(on=name, ps=1))
 
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
@@ -123,52 +112,18 @@ def test_what_cannot_be_repaired_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
         Command(monkeypatch, place, (STARTED, -signal.SIGKILL)).run()
 
 
-LEAVES_AFTER_1 = (STARTED, Saved(1), UNTIL_SIGNAL)
-LEAVES_AFTER_2 = (STARTED, Saved(1), Saved(2), UNTIL_SIGNAL)
-FAILS_AFTER_1 = (STARTED, Saved(1), *FAILS[1:])
-TWICE = (FAILS, FAILS_AFTER_1, LEAVES_AFTER_2)
-NO_ROOM = RoomForFewer(2, "4 workers need 4 slots, there are 2")
-
-
-@pytest.mark.parametrize(
-    ("attempts", "workers"),
-    [
-        ((FAILS, LEAVES_AFTER_1, SUCCEEDS), [4, 3, 4]),
-        ((FAILS, SUCCEEDS), [4, 3]),
-        (
-            (FAILS, LEAVES_AFTER_1, FAILS, FAILS_AFTER_1, LEAVES_AFTER_2, SUCCEEDS),
-            [4, 3, 4, 3, 2, 4],
-        ),
-        ((NO_ROOM, LEAVES_AFTER_1, SUCCEEDS), [4, 2, 4]),
-        ((FAILS, (STARTED, Saved(100), DONE, 0)), [4, 3]),
-    ],
-    ids=["at the next checkpoint", "none", "twice as long after a failure", "no room", "the last"],
-)
-def test_after_fewer_workers_all_take_part_again_at_a_checkpoint(
-    attempts: tuple[Any, ...], workers: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = Place(workers=4, max_restarts=0, min_workers=1)
-    command = Command(monkeypatch, place, *attempts)
-    assert command.run() == {"finished": True}
-    assert command.place.counts == workers
-    assert [each for each in command.heard if isinstance(each, Result)] == [DONE]
-    returns = [text for text in command.warnings() if "4 workers again" in text]
-    assert len(returns) == workers[1:].count(4)
-
-
-def test_workers_stay_fewer_where_the_place_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_failures_fewer_workers_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(workers=4, max_restarts=0, min_workers=2)
-    command = Command(monkeypatch, place, FAILS, (STARTED, Saved(1), Saved(2), DONE, 0))
-    command.place.room = 3
-    command.run()
-    assert command.place.counts == [4, 3]
+    command = Command(monkeypatch, place, FAILS, FAILS, SUCCEEDS)
+    assert command.run() == {"finished": True}
+    assert command.place.counts == [4, 3, 2]
 
 
 @pytest.mark.parametrize("error", [StopIteration(), ValueError("an action of the caller")])
 def test_a_listener_that_raises_stops_the_workers_after_a_checkpoint(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = Command(monkeypatch, Place(), LEAVES_AFTER_1)
+    command = Command(monkeypatch, Place(), (STARTED, Saved(1), UNTIL_SIGNAL))
 
     def listen(message: Message) -> None:
         if isinstance(message, Saved):

@@ -1,5 +1,10 @@
 """The errors that are shown as one line without a traceback, and the hint "did you mean"."""
 
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
 
 class UserError(Exception):
     """A person can correct this. The message says what was given, what is allowed, what to do."""
@@ -26,6 +31,29 @@ class Ended(Exception):
     """A command ended before it was done, with `exit_code`."""
 
     exit_code = 1
+
+
+class WorkerFailed(Ended):
+    """A worker ended unexpectedly or hangs; the text has its name, its error and its log."""
+
+    started = False
+    saved = False
+
+    def __init__(self, name: str, reason: str, log: Path | None) -> None:
+        super().__init__(f"{name} failed: {reason}" + (f"; its log is {log}" if log else ""))
+        self.reason = reason
+
+
+class Interrupted(Ended):
+    """A signal ended the run.
+
+    After the first signal, workers save a checkpoint and exit. A second one, or one before training
+    began, ends them at once.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + (signal.SIGTERM if number == signal.SIGUSR1 else number)
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:

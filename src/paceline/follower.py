@@ -11,7 +11,7 @@ from paceline.loop import Action, Outcome
 from paceline.maths.evaluation import EvalResult
 from paceline.maths.metrics import BlockResult
 from paceline.maths.state import State
-from paceline.messages import Advanced, Result, Send
+from paceline.messages import Block, Result, Send
 from paceline.run_folder.actions import Speed, StopOnNonFiniteLoss
 from paceline.run_folder.finished import result_of
 from paceline.run_folder.folder import RunFolder
@@ -59,7 +59,7 @@ class FollowerRun:
         self.send(start_message(self.job, self.core, state.step, name))
 
         def report(block: BlockResult, evaluation: EvalResult | None) -> None:
-            self.send(Advanced(block.step))
+            self.send(Block(block.step))
 
         return [StopOnNonFiniteLoss(), self._speed, report]
 

@@ -5,21 +5,42 @@ This is what crosses processes. It is frozen and converts to JSON, like the expe
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from paceline.cluster import Cluster
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Range, check_fields, from_json
-from paceline.place_kinds import PLACES, PlaceKind, PlaceName
 from paceline.requests import DescribeRequest, Request
 
+PlaceName = Literal["auto", "local", "tf_config", "slurm", "kubernetes", "ray", "spark"]
 TrackerName = Literal["mlflow", "wandb"]
 """What `paceline.extras.tracking.trackers` has clients for."""
 Seconds = Annotated[float, Range(0, 366 * 24 * 3600, excludes_lowest=True)]
+
+
+@dataclass(frozen=True)
+class PlaceKind:
+    """What is special about a place."""
+
+    module: str
+    """Its `open_place(job, listen)` finds or starts workers. It is imported only when used."""
+    one_machine: bool = False
+    """All processes share this machine's cores, and the parent ends all of them."""
+    platform_restarts: bool = False
+    """A platform starts each task, shows its log, and restarts all tasks after a failure."""
+
+
+PLACES = {
+    "local": PlaceKind("paceline.places.local", one_machine=True),
+    "tf_config": PlaceKind("paceline.places.tf_config", platform_restarts=True),
+    "slurm": PlaceKind("paceline.places.slurm", platform_restarts=True),
+    "kubernetes": PlaceKind("paceline.places.kubernetes", platform_restarts=True),
+    "ray": PlaceKind("paceline.places.ray"),
+    "spark": PlaceKind("paceline.places.spark.place"),
+}
 
 
 @dataclass(frozen=True)
@@ -29,9 +50,7 @@ class Ray:
     address: str = ""
     """Address of a running cluster, as ray.init takes it.
     Empty means the value of RAY_ADDRESS, or else a cluster that is started here."""
-    exchange: Literal["object-store", "collective"] = "object-store"
-    """How workers exchange vectors: through Ray's object store, or by TensorFlow's collectives."""
-    cpus_per_worker: float = 1.0
+    cpus_per_worker: Annotated[float, Range(0)] = 1.0
     """Number of cores that Ray reserves for each worker."""
     gpus_per_worker: float = -1.0
     """Number of GPUs that Ray reserves for each worker. -1 means one if the cluster has GPUs."""
@@ -69,8 +88,7 @@ class Place:
     max_restarts: Annotated[int, Range(0)] = 3
     """Restarts allowed between two checkpoints (local, spark)."""
     min_workers: Annotated[int, Range(0)] = 0
-    """If restarts keep failing, drop one worker at a time down to this number; return to all
-    workers at the next checkpoint. 0 disables."""
+    """If restarts keep failing, drop one worker at a time down to this number. 0 disables."""
     ps: Annotated[int, Range(0)] = 0
     """Number of parameter servers, which share the state among them (local). With parameter
     servers, one extra process, the chief, coordinates the workers. 0 disables."""
@@ -78,7 +96,7 @@ class Place:
     spark: Spark = field(default_factory=Spark)
 
     def with_workers(self, workers: int) -> Place:
-        """Return the same place with another number of workers, for one attempt."""
+        """Return the place with a different number of workers, for one attempt."""
         return replace(self, workers=workers, min_workers=min(self.min_workers, workers))
 
     @property
@@ -170,11 +188,11 @@ class Job:
                 "sync.method async needs parameter servers; give --ps M on local, or ps tasks in "
                 "the TF_CONFIG of tf_config"
             )
-        return self.place.kind.engine(self.place)
+        return "object_store" if self.place.on == "ray" else "collective"
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as plain containers."""
-        return dataclasses.asdict(self)
+        return asdict(self)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Job:
@@ -193,6 +211,8 @@ def _check_place(place: Place, replicas: int) -> None:
         raise UserError(
             f"min-workers is {place.min_workers}; it must be at most the {workers} workers"
         )
-    if place.ps and not place.kind.parameter_servers:
-        able = " and ".join(name for name, kind in PLACES.items() if kind.parameter_servers)
-        raise UserError(f"ps is {place.ps} on {place.on}; parameter servers run on {able}")
+    if place.ps and place.on in ("ray", "spark"):
+        raise UserError(
+            f"ps is {place.ps} on {place.on}; "
+            "parameter servers run on local, tf_config, slurm and kubernetes"
+        )

@@ -1,7 +1,7 @@
 """The story of a command: a job -> its place -> workers -> their messages -> the result.
 
-Read `launch` first. A module of `places` says where the workers run; `places.supervise` starts
-them, listens to them and ends them.
+Read `launch` first. A module of `places` says where the workers run; `supervise` starts them,
+listens to them and ends them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from paceline.job import Job
-from paceline.messages import Saved, Send, Warn
-from paceline.place_kinds import PlaceName
-from paceline.places.supervise.failures import RoomForAll
-from paceline.places.supervise.group import Group
-from paceline.places.supervise.open_place import OpenPlace
-from paceline.places.supervise.restarts import FAILURES, History, decide
-from paceline.places.supervise.signals import forwarded_signals
+from paceline.errors import UserError, WorkerFailed
+from paceline.job import Job, PlaceName
+from paceline.messages import Send, Warn
+from paceline.supervise.group import Group
+from paceline.supervise.restarts import History, decide
 
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
@@ -35,11 +32,9 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
         history = History(opened.job.place.workers)
         while True:
             try:
-                with opened.workers(history.workers) as workers:
-                    group = Group(workers)
-                    with forwarded_signals(group), group:
-                        return _follow(group, opened, history, listen)
-            except FAILURES as failure:
+                with opened.workers(history.workers) as workers, Group(workers) as group:
+                    return group.run(opened.listen)
+            except (UserError, WorkerFailed) as failure:
                 restart = decide(history, opened.job.place, failure)
                 if restart is None:
                     raise
@@ -58,21 +53,3 @@ def find_place(environment: Mapping[str, str]) -> PlaceName:
     if "SLURM_STEP_ID" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         return "slurm"
     return "local"
-
-
-def _follow(group: Group, opened: OpenPlace, history: History, listen: Send) -> dict[str, Any]:
-    """Pass the messages of one attempt on until its workers have ended; return the result.
-
-    If there are fewer workers than wanted, they leave at a checkpoint when there is room for all.
-    """
-    wanted, checkpoints = opened.job.place.workers, 0
-    for message in group.relay(opened.listener(listen)):
-        if not isinstance(message, Saved) or history.workers == wanted or group.leaving:
-            continue
-        checkpoints += 1
-        is_due = checkpoints >= history.checkpoints_apart and message.step < group.total_steps
-        if is_due and opened.has_room(wanted):
-            group.leave()
-    if group.leaving:
-        raise RoomForAll
-    return group.result()

@@ -1,7 +1,6 @@
 """The messages of a worker to its parent: a frozen dataclass per kind, a line of JSON each.
 
-Owns the kinds, their fields and their form on the pipe. `places.supervise` and the listeners decide
-what a message means.
+`supervise` and the listeners decide what a message means.
 """
 
 from __future__ import annotations
@@ -52,19 +51,12 @@ class Start(Message):
 
 @dataclass(frozen=True)
 class Block(Message):
-    """The chief has trained a block that ended at `step`; `metrics` are its scalars."""
+    """A worker has trained a block that ended at `step`; the chief adds the block's scalars."""
 
     step: int
     metrics: dict[str, Any] = field(default_factory=dict)
     evaluation_follows: bool = False
     """Whether the next message is the evaluation after this block."""
-
-
-@dataclass(frozen=True)
-class Advanced(Message):
-    """A worker that is not the chief has trained a block that ended at `step`."""
-
-    step: int
 
 
 @dataclass(frozen=True)
@@ -170,26 +162,8 @@ class Kept(Message):
     """Name of the file whose pieces were sent before; empty if the worker wrote it itself."""
 
 
-@dataclass(frozen=True)
-class Log(Message):
-    """Lines of a worker's log, from a different host."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Exit(Message):
-    """A worker on a different host has ended."""
-
-    code: int
-
-
 Send = Callable[[Message], None]
 """Takes each message: in a worker to its parent, in the parent to a listener."""
-
-KINDS: dict[str, Callable[..., Message]] = {
-    kind.__name__: kind for kind in Message.__subclasses__()
-}
 
 
 def to_line(message: Message) -> str:
@@ -203,4 +177,7 @@ def from_line(line: str | bytes) -> Message:
     Raises ValueError for an incomplete line, such as the last one of a killed process.
     """
     values = json.loads(line)
-    return KINDS[values.pop("kind")](**values)
+    kinds: dict[str, Callable[..., Message]] = {
+        kind.__name__: kind for kind in Message.__subclasses__()
+    }
+    return kinds[values.pop("kind")](**values)

@@ -61,16 +61,9 @@ class DescribeRequest:
     kind: Literal["describe"] = "describe"
 
 
-@dataclass(frozen=True)
-class RelayRequest:
-    """Start the workers on a Ray cluster, and pass on their messages."""
-
-    kind: Literal["relay"] = "relay"
-
-
 UseRun = EvaluateRequest | PredictRequest | ExportRequest
 """What uses a trained run. It has nothing to save when it is interrupted."""
-Request = EvaluateRequest | PredictRequest | ExportRequest | DescribeRequest | RelayRequest
+Request = EvaluateRequest | PredictRequest | ExportRequest | DescribeRequest
 
 ANSWERS = {
     "evaluate": "paceline.results.evaluate",

@@ -23,7 +23,7 @@ from paceline.engines.devices import import_tensorflow
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Send, to_line
-from paceline.requests import RelayRequest, UseRun, answer
+from paceline.requests import UseRun, answer
 from paceline.run_folder.survivor import Survivor
 from paceline.storage.files import to_log
 from paceline.worker import run_worker
@@ -67,8 +67,6 @@ def run(job: Job, send: Send, stop: Event, survivor: Survivor) -> int:
 
 def _do(job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack) -> bool:
     """Do what the job asks for; return whether a SIGTERM to any of the workers stopped it."""
-    if isinstance(job.request, RelayRequest):
-        return bool(import_module("paceline.places.ray").relay(job, send, stop))
     if job.request is not None:
         send(Result(answer(job, send)))
     elif job.cluster.role == "evaluator":

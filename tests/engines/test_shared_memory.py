@@ -21,7 +21,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import NEIGHBORS
 from paceline.places.local import connect_neighbors
-from paceline.places.supervise import process
+from paceline.supervise import process
 from paceline.worker_process import _lost_another_worker
 
 

@@ -19,7 +19,6 @@ PLACES = {
     "four workers": ("--workers", "4"),
     "parameter servers": ("--workers", "2", "--ps", "1"),
     "ray": ("--on", "ray", "--workers", "2"),
-    "ray, all-reduce": ("--on", "ray", "--workers", "2", "--ray.exchange", "collective"),
     "spark": ("--on", "spark", "--workers", "2", "--spark.master", "local-cluster[2,1,1024]"),
     "two devices in each of two workers": ("--workers", "2"),
 }

@@ -7,18 +7,18 @@ import threading
 import pytest
 
 from paceline.cluster import Cluster
-from paceline.errors import Ended, PassingFault, UserError
+from paceline.errors import Ended, PassingFault, UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job, Place
 from paceline.places import platform_task
-from paceline.places.platform_task import PlatformTask, build_cluster
-from paceline.places.supervise.failures import WorkerFailed
+from paceline.places.platform_task import build_cluster, open_task
+from paceline.supervise.process import OpenPlace
 
 TWO = Cluster(("127.0.0.1:1", "127.0.0.1:2"), 0)
 
 
-def task(place: Place, cluster: Cluster) -> PlatformTask:
-    return PlatformTask(Job(Experiment(), place), cluster, "TF_CONFIG", lambda message: None)
+def task(place: Place, cluster: Cluster) -> OpenPlace:
+    return open_task(Job(Experiment(), place), cluster, "TF_CONFIG", lambda message: None)
 
 
 def test_with_parameter_servers_the_first_task_leads_and_the_last_serve() -> None:
@@ -70,7 +70,8 @@ def test_tasks_that_do_not_answer_are_named_until_all_have_answered(
     answers, heard = iter([["127.0.0.1:2"], ["127.0.0.1:2"], []]), list[str]()
     monkeypatch.setattr(platform_task, "WAITING_EVERY_S", 0.0)
     monkeypatch.setattr(platform_task, "find_silent", lambda addresses: next(answers))
-    job = Job(Experiment(), Place())
-    waiting = PlatformTask(job, TWO, "TF_CONFIG", lambda message: heard.append(message.text))
-    waiting._warn_while_waiting(threading.Event())
+    names = platform_task._names_of_others(TWO)
+    platform_task._warn_while_waiting(
+        names, lambda message: heard.append(message.text), threading.Event()
+    )
     assert heard == ["waiting for worker 1 at 127.0.0.1:2"] * 2

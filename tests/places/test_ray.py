@@ -44,7 +44,6 @@ from paceline.fingerprint import fingerprint
 from paceline.job import Job, Place, Run
 from paceline.job import Ray as RayFlags
 from paceline.maths.metrics import BlockResult
-from paceline.places.ray import Host
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, METHODS = 8, ("weights", "gradients")  # the last crew is used by the tests that follow
@@ -149,7 +148,6 @@ def assert_as_expected(engine: ObjectStoreEngine, method: str, block: BlockResul
 
 
 TWO_WORKERS = ("--on", "ray", "--workers", "2", "--run-dir", "run")
-COLLECTIVE = (*TWO_WORKERS, "--ray.exchange", "collective")
 
 
 @contextmanager
@@ -236,15 +234,7 @@ def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_not
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("workers", "flags"),
-    [
-        ("1", ()),
-        ("3", ()),
-        ("4", WEIGHTS),
-        ("2", ("--ray.exchange", "collective")),
-        ("5", ("--replicas", "8")),
-        ("5", ("--replicas", "8", "--ray.exchange", "collective")),
-    ],
+    ("workers", "flags"), [("1", ()), ("3", ()), ("4", WEIGHTS), ("5", ("--replicas", "8"))]
 )
 def test_the_command_gives_the_bits_of_one_process(
     uninterrupted: Path, averaged: Path, tmp_path: Path, workers: str, flags: tuple[str, ...]
@@ -256,18 +246,6 @@ def test_the_command_gives_the_bits_of_one_process(
         one = tmp_path / "one"
         paceline("train", "smoke", "--run-dir", "one", "--replicas", "8", cwd=tmp_path)
     assert many.last_line["state_sha256"] == result_of(one)["state_sha256"]
-
-
-@pytest.mark.long
-def test_a_killed_worker_of_the_exchange_collective_is_started_again(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    with training(tmp_path, *COLLECTIVE) as running:
-        os.kill(running.workers()[-1], signal.SIGKILL)
-        ended = running.wait()
-    assert ended.code == 0, ended
-    assert "again from the last checkpoint" in ended.out
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
 # --- faults
@@ -413,30 +391,6 @@ def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
     assert not result_of(tmp_path / "run")["finished"]
     assert paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path).code == 0
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("until", ["ray::Host", "reached"], ids=["placing", "training"])
-def test_a_sigterm_to_the_driver_of_the_exchange_collective_ends_all(
-    uninterrupted: Path, tmp_path: Path, until: str
-) -> None:
-    """Also before there is a worker, a stopped training is not a finished one."""
-    with training(tmp_path, *COLLECTIVE, until=until) as running:
-        os.kill(running.workers()[0], signal.SIGTERM)
-        ended = running.wait()
-        running.wait_until_gone(5.0)
-    assert ended.code == 143, ended
-    again = paceline("train", "smoke", *COLLECTIVE, cwd=tmp_path)
-    assert again.code == 0, again
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-def test_an_actor_without_a_worker_is_asked_to_stop_again() -> None:
-    host, numbers = Host("."), list[int]()
-    assert not host.interrupt()
-    host._interrupt = numbers.append
-    assert host.interrupt()
-    assert numbers == [signal.SIGTERM]
 
 
 # --- resources

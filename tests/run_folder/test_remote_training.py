@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +36,7 @@ from paceline.api.functions import Result
 from paceline.cli.commands import main
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Experiment
-from paceline.job import Job, Run
+from paceline.job import Job
 from paceline.run_folder.finding import all_runs, default_path, existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
@@ -379,16 +378,6 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"
-
-
-def test_workers_on_ray_get_the_url_of_a_remote_run_folder() -> None:
-    from paceline.places.ray import _build_worker_jobs
-
-    job = Job(Experiment(), run=Run(run_dir="s3://bucket/run"))
-    (built,) = _build_worker_jobs(job, ("127.0.0.1:1",))
-    assert built.run.run_dir == "s3://bucket/run"
-    relative = replace(job, run=Run(run_dir="run"))
-    assert Path(_build_worker_jobs(relative, ("127.0.0.1:1",))[0].run.run_dir).is_absolute()
 
 
 def test_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ LIMIT_S = 480.0
 """An attempt may take so long after its last fault is over."""
 GONE_S = 30.0
 """No process may be left so long after the commands have ended."""
-LENGTHS = {"one process": 1.0, "ray": 1.8, "ray collective": 1.8, "spark": 2.0, "slurm": 1.5}
+LENGTHS = {"one process": 1.0, "ray": 1.8, "spark": 2.0, "slurm": 1.5}
 """How long a training in a place takes, in units of the undisturbed one. Others: 1.3."""
 
 

@@ -34,7 +34,7 @@ LIMITS = {"PACELINE_LOCK_TIMEOUT_S": "20", "PACELINE_STORAGE_PATIENCE_S": "15"}
 LOCAL_PLACES = ("one process", "local", "ps", "tf_config")
 PLACES = (
     *("one process", "local", "local", "ps", "ps", "tf_config", "tf_config"),
-    *("hosts", "hosts", "ray", "ray collective", "spark", "spark", "slurm"),
+    *("hosts", "hosts", "ray", "spark", "spark", "slurm"),
 )
 ACTION = """
 import time
@@ -184,8 +184,6 @@ class Scene:
                 return [*workers, "--ps", str(plan.servers)]
             case "ray":
                 return ["--on", "ray", *workers]
-            case "ray collective":
-                return ["--on", "ray", "--ray.exchange", "collective", *workers]
             case "spark":
                 settings = [
                     f"spark.cores.max={plan.workers}",

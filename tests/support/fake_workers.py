@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from paceline.job import Job
-from paceline.messages import Message, Result
-from paceline.places.supervise.open_place import OpenPlace
+from paceline.messages import Message, Result, Send
+from paceline.supervise.process import OpenPlace
 
 UNTIL_SIGNAL = "until a signal"
 """A step of a script: the worker runs until it gets a signal, then saves and exits."""
@@ -61,26 +61,19 @@ class FakeWorker:
         """Do nothing: there is no process."""
 
 
-class FakePlace(OpenPlace):
-    """A place whose attempts go as listed: a script for the chief, or an error of the place."""
+class FakePlace:
+    """A place whose attempts go as listed, each a script for the chief."""
 
-    def __init__(self, job: Job, *attempts: Script | Exception) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job, *attempts: Script) -> None:
+        self.job = job
         self.counts = list[int]()
-        self.room = 100
         self._attempts = iter(attempts)
 
     @contextmanager
     def workers(self, count: int) -> Iterator[list[FakeWorker]]:
         self.counts.append(count)
-        attempt = next(self._attempts)
-        if isinstance(attempt, Exception):
-            raise attempt
-        yield [FakeWorker(self.job, attempt)]
-
-    def has_room(self, count: int) -> bool:
-        return count <= self.room
+        yield [FakeWorker(self.job, next(self._attempts))]
 
     @contextmanager
-    def open_place(self, job: Job, listen: object) -> Iterator[FakePlace]:
-        yield self
+    def open_place(self, job: Job, listen: Send) -> Iterator[OpenPlace]:
+        yield OpenPlace(self.job, self.workers, listen)

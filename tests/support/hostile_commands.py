@@ -13,19 +13,20 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from mutations import json_input, mutate, mutate_json
 from paceline.cli.commands import main
 from paceline.errors import UserError
 from paceline.job import Job
-from paceline.messages import Message, Result, Send
-from paceline.places.supervise.group import Group
+from paceline.messages import Result, Send
 from paceline.run_folder.finished import find_finished
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
+from paceline.supervise.group import Group
 from report_runs import make_run
 
 Attempt = Callable[[random.Random], bytes]
@@ -34,7 +35,7 @@ RESULT = {"step": 4, "finished": True, "test_accuracy": 0.5, "state_sha256": "00
 NO_WORKER = "there are no workers here"
 
 
-def first_acts(group: Group, listen: Send) -> Iterator[Message]:
+def first_acts(group: Group, listen: Send) -> dict[str, Any]:
     """Do what a chief does before it imports TensorFlow."""
     job = Job.from_json(json.loads(json.dumps(group.workers[0].job.to_json())))
     if job.request is not None:
@@ -51,8 +52,7 @@ def first_acts(group: Group, listen: Send) -> Iterator[Message]:
     finally:
         run.unlock()
     listen(found)
-    group._result = found
-    yield found
+    return found.values
 
 
 def run_command(words: list[str], here: Path, **environment: str) -> tuple[int, str]:
@@ -61,7 +61,7 @@ def run_command(words: list[str], here: Path, **environment: str) -> tuple[int, 
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
         mock.patch.multiple(Group, __enter__=lambda group: group, __exit__=lambda *_: None),
-        mock.patch.object(Group, "relay", first_acts),
+        mock.patch.object(Group, "run", first_acts),
         mock.patch.dict(os.environ, environment),
         contextlib.chdir(here),
         contextlib.redirect_stdout(out),

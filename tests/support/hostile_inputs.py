@@ -47,7 +47,7 @@ from paceline.formats.tfrecord.index import load_index
 from paceline.formats.tfrecord.shards import complete_keys, noted_keys, read_labels, train_and_test
 from paceline.job import Job, Place, Run
 from paceline.maths.state import State, StateLayout
-from paceline.places.tf_config_variable import parse_tf_config
+from paceline.places.tf_config import parse_tf_config
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
 from paceline.run_folder.checkpoints import Checkpoints, newest_variables
 from paceline.run_folder.folder import RunFolder

@@ -28,8 +28,8 @@ from paceline.cli import commands
 from paceline.engines import devices
 from paceline.job import Job
 from paceline.messages import Message, to_line
-from paceline.places.supervise import process
 from paceline.run_folder.survivor import Survivor
+from paceline.supervise import process
 
 
 def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None = None) -> Ended:

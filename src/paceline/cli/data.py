@@ -6,18 +6,12 @@ import logging
 import os
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from paceline.cli.parse import DataFolder
-from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records, check_records
-from paceline.job import Spark
-
-if TYPE_CHECKING:
-    from paceline.formats.pool import RunJobs
 
 
 @dataclass(frozen=True)
@@ -99,9 +93,6 @@ class Convert:
     """For the flat validation folder of ImageNet: a file with lines FILE CLASS."""
     first_label: Literal[-1, 0, 1] = -1
     """Label of the first class, 0 or 1. -1 uses 1 for ImageNet and 0 for everything else."""
-    on: Literal["local", "spark"] = "local"
-    """Who writes the shards: processes of this machine, or tasks of a Spark cluster."""
-    spark: Spark = field(default_factory=Spark)
 
     def __call__(self) -> int:
         from paceline.formats.convert import ConvertSettings, convert
@@ -110,21 +101,9 @@ class Convert:
 
         folder = local_folder(self.src)
         settings = ConvertSettings(self.split, self.shards, self.labels_file, self.first_label)
-        run: RunJobs = partial(run_jobs, processes=self.processes)
-        convert(folder, self.out, settings, self._on_spark(folder) if self.on == "spark" else run)
+        convert(folder, self.out, settings, partial(run_jobs, processes=self.processes))
         print(f"ready: --data.source tfrecord --data.dir {self.out}")
         return 0
-
-    def _on_spark(self, folder: str) -> RunJobs:
-        from paceline.formats.convert import work_folder
-        from paceline.places.spark.jobs import run_jobs_on_spark
-
-        if self.processes:
-            advice = "on Spark, executors and their cores decide"
-            raise UserError(f"--processes is for --on local; {advice}")
-        work = work_folder(self.out)
-        folders = [Path(folder).expanduser().resolve(), work]
-        return partial(run_jobs_on_spark, self.spark, work / "spark.log", folders)
 
 
 @dataclass(frozen=True)

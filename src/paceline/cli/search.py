@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.cli.tables import print_table, shown
+from paceline.errors import Interrupted
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.options import Options, build_search
@@ -52,7 +53,6 @@ class Search:
 
     def __call__(self) -> int:
         from paceline.extras.search.run_search import run_search
-        from paceline.places.supervise.failures import Interrupted
 
         space = parse_over(self.over, self.experiment)
         plan = build_search(self.recipe, self.experiment, space, self.place, self.options)

@@ -1,7 +1,6 @@
 """The script for spark-submit: `spark-submit ... $(paceline spark-script) train RECIPE ...`.
 
-It runs `paceline train RECIPE --on spark ...` with the Spark of spark-submit, and `data convert`
-likewise.
+It runs `paceline train RECIPE --on spark ...` with the Spark of spark-submit.
 """
 
 import os
@@ -15,7 +14,6 @@ if __name__ == "__main__":
     from paceline.cli.commands import main
 
     arguments = sys.argv[1:]
-    runs_on_spark = arguments[:1] == ["train"] or arguments[:2] == ["data", "convert"]
-    if runs_on_spark and "--on" not in arguments:
+    if arguments[:1] == ["train"] and "--on" not in arguments:
         arguments += ["--on", "spark"]
     sys.exit(main(arguments))

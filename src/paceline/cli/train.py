@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from paceline.cli.tables import print_table
+from paceline.errors import Interrupted, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import describe_recipes, get_recipe
@@ -46,7 +47,6 @@ class Train:
         return cls(name, get_recipe(name), Place(), Run())
 
     def __call__(self) -> int:
-        from paceline.places.supervise.failures import Interrupted
         from paceline.run_folder.finding import default_path
 
         run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
@@ -83,7 +83,6 @@ def _train(job: Job) -> dict[str, Any]:
 def _describe(job: Job) -> dict[str, Any]:
     """Print what a dry run finds; keep its folder only if it failed and left a log to read."""
     from paceline.launch import launch
-    from paceline.places.supervise.failures import WorkerFailed
 
     folder = tempfile.mkdtemp(prefix="paceline-dry-run-")
     dry = dataclasses.replace(job, run=dataclasses.replace(job.run, run_dir=folder))

@@ -16,33 +16,32 @@ from paceline.cluster import Cluster
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Send
-from paceline.places.platform_task import PlatformTask, build_cluster, number
+from paceline.places.platform_task import build_cluster, number, open_task
+from paceline.supervise.process import OpenPlace
 
 INDEX = "JOB_COMPLETION_INDEX"
 SERVICE = "PACELINE_SERVICE"
 """Name of the headless service: pods reach each other at <host name>.<service>."""
 COUNT = "PACELINE_PODS"
-PORT = "PACELINE_PORT"
-DEFAULT_PORT = 2222
 
 
 @contextmanager
-def open_place(job: Job, listen: Send) -> Iterator[PlatformTask]:
+def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
     """Find this pod's task in the environment variables of the manifest."""
-    environment = os.environ
-    if missing := [name for name in (INDEX, SERVICE, COUNT) if name not in environment]:
-        raise UserError(
-            f"--on kubernetes needs the environment variable {missing[0]}, which is not set; "
-            "deploy/indexed-job has a manifest that sets it"
-        )
-    cluster = find_cluster(environment, socket.gethostname(), job.place.ps)
-    yield PlatformTask(job, cluster, COUNT, listen)
+    for name in (INDEX, SERVICE, COUNT):
+        if name not in os.environ:
+            raise UserError(
+                f"--on kubernetes needs the environment variable {name}, which is not set; "
+                "deploy/indexed-job has a manifest that sets it"
+            )
+    cluster = find_cluster(os.environ, socket.gethostname(), job.place.ps)
+    yield open_task(job, cluster, COUNT, listen)
 
 
 def find_cluster(environment: Mapping[str, str], hostname: str, num_servers: int) -> Cluster:
     """Return the cluster of the pods, and which of its processes this one is."""
     index, count = number(environment, INDEX), number(environment, COUNT)
-    port = number(environment, PORT) if environment.get(PORT) else DEFAULT_PORT
+    port = number({"PACELINE_PORT": environment.get("PACELINE_PORT") or "2222"}, "PACELINE_PORT")
     stem, _, suffix = hostname.split(".")[0].rpartition("-")
     if not stem or suffix != str(index):
         raise UserError(

@@ -7,14 +7,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 from paceline.cluster import Cluster
 from paceline.job import Job
 from paceline.messages import Send
-from paceline.places.supervise.open_place import OpenPlace
-from paceline.places.supervise.process import LocalWorker
 from paceline.run_folder.folder import RunFolder
+from paceline.supervise.process import LocalWorker, OpenPlace
 
 MOST_NEIGHBORS = 16
 """More workers would need too many open files; they exchange vectors over the network."""
@@ -24,21 +24,19 @@ MOST_NEIGHBORS = 16
 def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
     """Make the run folder, and remove it if the command fails before it is used."""
     with RunFolder(job.run.run_dir).begun():
-        yield LocalPlace(job)
+        yield OpenPlace(job, partial(_prepare, job), listen)
 
 
-class LocalPlace(OpenPlace):
-    """Starts processes that share the cores of this machine."""
-
-    @contextmanager
-    def workers(self, count: int) -> Iterator[list[LocalWorker]]:
-        run, jobs = RunFolder(self.job.run.run_dir), _build_jobs(self.job, count)
-        shares_memory = 1 < len(jobs) <= MOST_NEIGHBORS and not jobs[0].cluster.ps
-        connections = connect_neighbors(count) if shares_memory else [[] for _ in jobs]
-        yield [
-            LocalWorker(job, run.log(job.cluster.name), own)
-            for job, own in zip(jobs, connections, strict=True)
-        ]
+@contextmanager
+def _prepare(job: Job, count: int) -> Iterator[list[LocalWorker]]:
+    """Yield the workers, which share the cores of this machine."""
+    run, jobs = RunFolder(job.run.run_dir), _build_jobs(job, count)
+    shares_memory = 1 < len(jobs) <= MOST_NEIGHBORS and not jobs[0].cluster.ps
+    connections = connect_neighbors(count) if shares_memory else [[] for _ in jobs]
+    yield [
+        LocalWorker(each, run.log(each.cluster.name), own)
+        for each, own in zip(jobs, connections, strict=True)
+    ]
 
 
 def _build_jobs(job: Job, workers: int) -> list[Job]:

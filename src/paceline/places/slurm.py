@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Message, Send, Start, Warn
-from paceline.places.platform_task import PlatformTask, build_cluster, number
+from paceline.places.platform_task import build_cluster, number, open_task
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import is_remote
+from paceline.supervise.process import OpenPlace
 
 FIRST_PORT = 10_000
 """Below the ports that Linux gives to outgoing connections (from 32,768)."""
@@ -33,7 +33,7 @@ STEPS_PER_JOB = 7
 
 
 @contextmanager
-def open_place(job: Job, listen: Send) -> Iterator[PlatformTask]:
+def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
     """Find this task in Slurm's environment variables."""
     environment = os.environ
     if "SLURM_STEP_ID" not in environment:
@@ -46,77 +46,50 @@ def open_place(job: Job, listen: Send) -> Iterator[PlatformTask]:
     cores = job.place.cores or int(environment.get("SLURM_CPUS_PER_TASK", "1"))
     _share_gpus(environment)
     index, own = number(environment, "SLURM_PROCID"), replace(job.place, cores=cores)
+    # all tasks write to one terminal, so only the chief's shows progress
+    listener = partial(_pass_warnings, job.run.run_dir, listen) if index else listen
     try:
         cluster = build_cluster(addresses, index, job.place.ps)
-        task = SlurmTask(replace(job, place=own), cluster, "this job step", listen)
+        task = open_task(replace(job, place=own), cluster, "this job step", listen)
     except UserError:
         if index:  # all tasks find this error, and the first one reports it
             raise SystemExit(2) from None
         raise
-    yield task
+    yield replace(task, listen=listener)
 
 
-class SlurmTask(PlatformTask):
-    """A task of a step. All tasks write to one terminal, so only the chief's shows progress."""
+def _pass_warnings(run_dir: str, listen: Send, message: Message) -> None:
+    """Pass warnings on, and check when training starts that this node sees the run folder.
 
-    def listener(self, listen: Send) -> Send:
-        return listen if self.job.cluster.is_chief else partial(self._pass_warnings, listen)
-
-    def _pass_warnings(self, listen: Send, message: Message) -> None:
-        """Pass warnings on, and check when training starts that this node sees the run folder.
-
-        A requeued job may have its chief on this node.
-        """
-        if isinstance(message, Warn):
-            listen(message)
-        run_dir = self.job.run.run_dir
-        if not isinstance(message, Start) or is_remote(run_dir):
-            return
-        if not RunFolder(run_dir).exists():
-            raise UserError(
-                f"this node does not see the run folder {run_dir}, so a requeued job would start "
-                "again from the beginning here; give a --run-dir on a file system that all nodes "
-                "share"
-            )
+    A requeued job may have its chief on this node.
+    """
+    if isinstance(message, Warn):
+        listen(message)
+    is_local = isinstance(message, Start) and not is_remote(run_dir)
+    if is_local and not RunFolder(run_dir).exists():
+        raise UserError(
+            f"this node does not see the run folder {run_dir}, so a requeued job would start again "
+            "from the beginning here; give a --run-dir on a file system that all nodes share"
+        )
 
 
 def task_addresses(environment: Mapping[str, str]) -> list[str]:
-    """Return the address of each task, in the order of their numbers."""
-    hosts = _hosts_of_tasks(environment)
-    first = _first_port(environment)
-    used: dict[str, int] = {}
-    addresses = []
-    for host in hosts:
-        addresses.append(f"{host}:{first + used.get(host, 0)}")
-        used[host] = used.get(host, 0) + 1
-    if max(used.values()) > PORTS_PER_STEP:
+    """Return the address of each task, in the order of their numbers. Each step has its own port
+    range."""
+    nodes = environment["SLURM_STEP_NODELIST"]
+    names = _show("hostnames", nodes).split()
+    # through these addresses, Slurm itself reaches the nodes
+    shown = re.findall(r"NodeName=(\S+).*?NodeAddr=(\S+)", _show("node", nodes, "--oneliner"))
+    hosts = [dict(shown).get(names[node], names[node]) for node, _ in _seats(environment)]
+    most = max(Counter(hosts).values())
+    if most > PORTS_PER_STEP:
         raise UserError(
-            f"this step has {max(used.values())} tasks on one host; it may have {PORTS_PER_STEP}: "
+            f"this step has {most} tasks on one host; it may have {PORTS_PER_STEP}: "
             "give each task more cores (srun --cpus-per-task), or use more nodes"
         )
-    return addresses
-
-
-def _first_port(environment: Mapping[str, str]) -> int:
-    """Return the port of a step's first task on each host. Each step has its own port range."""
     job, step = number(environment, "SLURM_JOB_ID"), number(environment, "SLURM_STEP_ID")
-    return FIRST_PORT + (job * STEPS_PER_JOB + step) % NUM_STEPS * PORTS_PER_STEP
-
-
-def _hosts_of_tasks(environment: Mapping[str, str]) -> list[str]:
-    """Return the host of each task, in the order of their numbers."""
-    names = _show("hostnames", environment["SLURM_STEP_NODELIST"]).split()
-    addresses = _node_addresses(environment["SLURM_STEP_NODELIST"])
-    return [addresses.get(names[node], names[node]) for node, _ in _seats(environment)]
-
-
-def _seats(environment: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Return the node of each task and its number on that node, in the order of the tasks."""
-    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
-    seats = [(node, local) for node, count in enumerate(per_node) for local in range(count)]
-    if environment.get("SLURM_DISTRIBUTION", "block").startswith("cyclic"):
-        seats.sort(key=lambda seat: seat[::-1])
-    return seats
+    first = FIRST_PORT + (job * STEPS_PER_JOB + step) % NUM_STEPS * PORTS_PER_STEP
+    return [f"{host}:{first + hosts[:index].count(host)}" for index, host in enumerate(hosts)]
 
 
 def check_identity(environment: Mapping[str, str]) -> None:
@@ -132,6 +105,15 @@ def check_identity(environment: Mapping[str, str]) -> None:
         )
 
 
+def _seats(environment: Mapping[str, str]) -> list[tuple[int, int]]:
+    """Return the node of each task and its number on that node, in the order of the tasks."""
+    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+    seats = [(node, local) for node, count in enumerate(per_node) for local in range(count)]
+    if environment.get("SLURM_DISTRIBUTION", "block").startswith("cyclic"):
+        seats.sort(key=lambda seat: seat[::-1])
+    return seats
+
+
 def tasks_per_node(text: str) -> list[int]:
     """Return the number of tasks of each node from Slurm's short form: 2(x3),1 is 2, 2, 2, 1."""
     counts = []
@@ -143,29 +125,22 @@ def tasks_per_node(text: str) -> list[int]:
     return counts
 
 
-def _node_addresses(nodes: str) -> dict[str, str]:
-    """Return the address of each node by its name, through which Slurm itself reaches it."""
-    pairs = re.findall(r"NodeName=(\S+).*?NodeAddr=(\S+)", _show("node", nodes, "--oneliner"))
-    return dict(pairs)
-
-
 def _show(what: str, nodes: str, *options: str) -> str:
     """Return what `scontrol show` prints."""
-    program = shutil.which("scontrol")
-    if program is None:
+    command = ["scontrol", "show", what, nodes, *options]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
         raise UserError(
             "scontrol is not on the PATH of this node; Paceline needs it to find the nodes of the "
             "step. Set TF_CONFIG instead (docs/clusters.md)"
-        )
-    found = subprocess.run(
-        [program, "show", what, nodes, *options], capture_output=True, text=True, timeout=60
-    )
+        ) from None
     if found.returncode:
         raise UserError(f"scontrol show {what} {nodes} failed: {found.stderr.strip()}")
     return found.stdout
 
 
-def _share_gpus(environment: Any) -> None:
+def _share_gpus(environment: MutableMapping[str, str]) -> None:
     """If Slurm shows all GPUs of a node to all of its tasks, give each task its own GPUs."""
     visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])

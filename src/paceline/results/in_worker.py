@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import UserError
+from paceline.errors import UserError, WorkerFailed
 from paceline.experiment.experiment import KERAS
 from paceline.experiment.user_code import SAVED_MODEL
 from paceline.job import Job, Run
@@ -47,19 +47,16 @@ def in_a_worker(
     `trust_code` allows code that the run names. The worker's log is kept only if it fails
     unexpectedly; the error then names it.
     """
-    from paceline.places.supervise.failures import WorkerFailed
-    from paceline.places.supervise.group import Group
-    from paceline.places.supervise.process import LocalWorker
-    from paceline.places.supervise.signals import forwarded_signals
+    from paceline.supervise.group import Group
+    from paceline.supervise.process import LocalWorker
 
     check_trust(run, request.kind, trust_code)
     _note_unfinished(run, request.checkpoint, listen)
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{request.kind}-", suffix=".log")
     os.close(handle)
-    group = Group([LocalWorker(job, Path(log))])
     try:
-        with forwarded_signals(group), group:
+        with Group([LocalWorker(job, Path(log))]) as group:
             outcome = group.run(listen)
     except WorkerFailed:
         raise

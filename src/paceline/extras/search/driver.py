@@ -21,12 +21,11 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from paceline.engines_more.object_store.ray_cluster import connect_to_ray, resources_of
-from paceline.errors import UserError
+from paceline.errors import Interrupted, UserError
 from paceline.extras.search.options import SearchPlan, Trial
 from paceline.extras.search.search_folder import SearchFolder
 from paceline.extras.search.trainable import TrialOnRay
 from paceline.job import Job
-from paceline.places.supervise.failures import Interrupted
 from paceline.storage.locations import is_remote
 
 Tell = Callable[[str], None]

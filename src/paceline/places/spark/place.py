@@ -1,34 +1,38 @@
 """Workers on a Spark cluster, one per task of a barrier stage.
 
-`session` owns Spark itself, `slots` counts tasks, `stage` is the driver's side of one attempt,
-`task` runs on the executors.
+`session` owns Spark itself, `stage` is the driver's side of one attempt, `task` runs on the
+executors.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Send, Warn
-from paceline.places.spark.session import count_slots, spark_context
-from paceline.places.spark.slots import SETTLED_S, wait_for_slots
-from paceline.places.supervise.failures import RoomForFewer
-from paceline.places.supervise.open_place import OpenPlace
+from paceline.places.spark.session import count_slots, expected_executors, is_local, spark_context
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import is_remote
+from paceline.supervise.process import OpenPlace
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from paceline.places.spark.remote_worker import RemoteWorker
+    from paceline.places.spark.connection import RemoteWorker
 
+SETTLED_S = 10.0
+"""If no executor comes for this long, no more are expected, unless the cluster says how many."""
 REPLACED_S = 60.0
 """The time that a cluster has to replace an executor that was lost."""
+WARN_EVERY_S = 10.0
 
 
 @contextmanager
@@ -38,49 +42,53 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
         job = replace(job, run=replace(job.run, run_dir=str(Path(job.run.run_dir).absolute())))
     run = RunFolder(job.run.run_dir)
     with run.begun(), spark_context(job.place.spark, run.log("spark")) as context:
-        yield SparkPlace(job, context, listen)
+        settled_s = chain([SETTLED_S], repeat(REPLACED_S))  # for each attempt
+        prepare = partial(_prepare, job, context, settled_s, listen)
+        yield OpenPlace(job, prepare, listen)
 
 
-class SparkPlace(OpenPlace):
-    """Runs a barrier stage for each attempt."""
+@contextmanager
+def _prepare(
+    job: Job, context: SparkContext, settled_s: Iterator[float], listen: Send, count: int
+) -> Iterator[list[RemoteWorker]]:
+    """Run a barrier stage of `count` workers, or fewer if Spark has too few slots and
+    --min-workers allows it."""
+    from paceline.places.spark.stage import open_stage
 
-    def __init__(self, job: Job, context: SparkContext, listen: Send) -> None:
-        super().__init__(job)
-        self._context = context
-        self._listen = listen
-        self._wait_s = SETTLED_S
+    place = job.place
+    slots = _wait_for_slots(context, count, next(settled_s), place.start_timeout, listen)
+    if slots < max(place.min_workers, 1) or (slots < count and not place.min_workers):
+        executors, cpus = count_slots(context)[1], context.getConf().get("spark.task.cpus", "1")
+        raise UserError(
+            f"--workers {count} needs {count} slots at once, but Spark has {slots} ({executors} "
+            f"executors, spark.task.cpus {cpus}); give fewer workers, or Spark more cores"
+        )
+    if slots < count:
+        listen(Warn(f"Spark has {slots} slots; continuing with {slots} workers, not {count}"))
+    with open_stage(context, replace(job, place=place.with_workers(min(slots, count)))) as workers:
+        yield workers
 
-    @contextmanager
-    def workers(self, count: int) -> Iterator[list[RemoteWorker]]:
-        from paceline.places.spark.stage import Stage
 
-        self._wait_for_room(count)
-        self._wait_s = REPLACED_S
-        job = replace(self.job, place=self.job.place.with_workers(count))
-        with Stage(self._context, job, RunFolder(job.run.run_dir)) as stage:
-            yield stage.workers
+def _wait_for_slots(
+    context: SparkContext, wanted: int, settled_s: float, timeout_s: float, listen: Send
+) -> int:
+    """Wait until `wanted` tasks can run at once, or until no more executors come. Return how many
+    can.
 
-    def has_room(self, count: int) -> bool:
-        return count_slots(self._context)[0] >= count
-
-    def _wait_for_room(self, workers: int) -> None:
-        """Wait for a slot for each worker; raise RoomForFewer if fewer come and are enough."""
-        place = self.job.place
-
-        def warn(text: str) -> None:
-            self._listen(Warn(text))
-
-        try:
-            wait_for_slots(
-                self._context,
-                f"--workers {workers}",
-                workers,
-                place.start_timeout,
-                warn,
-                self._wait_s,
-            )
-        except UserError as error:
-            slots = count_slots(self._context)[0]
-            if not place.min_workers or slots < place.min_workers:
-                raise
-            raise RoomForFewer(slots, str(error).split(";")[0]) from None
+    Spark itself would wait for ten minutes, or for ever, without a number.
+    """
+    began = changed = warned = time.monotonic()
+    seen = (-1, -1)
+    while True:
+        now, (slots, executors) = time.monotonic(), count_slots(context)
+        if (slots, executors) != seen:
+            seen, changed = (slots, executors), now
+        settled = is_local(context) or now - changed > settled_s
+        all_here = executors >= expected_executors(context) and settled
+        if slots >= wanted or all_here or now - began > timeout_s:
+            return slots
+        if now - warned > WARN_EVERY_S:
+            warned = now
+            found = f"{slots} slots of {wanted}, {executors} executors"
+            listen(Warn(f"waiting for Spark: {found}"))
+        time.sleep(0.2)

@@ -1,7 +1,7 @@
 """Spark for a command: the context that already runs, the one of spark-submit, or a new one.
 
-It also ships this package to the executors. `place` uses it for training, `jobs` for many small
-jobs. What Paceline uses of PySpark's private API is here only. Imports no TensorFlow.
+It also ships this package to the executors. What Paceline uses of PySpark's private API is here
+only. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from paceline.errors import UserError
+from paceline.errors import UserError, WorkerFailed
 from paceline.job import Spark
 from paceline.kernels.library import find_library
-from paceline.places.supervise.failures import WorkerFailed
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -41,13 +40,26 @@ DEFAULTS = {
     "spark.executor.defaultJavaOptions": LIGHT_JAVA,
     "spark.driver.memory": "512m",  # it only schedules
     "spark.dynamicAllocation.enabled": "false",  # a barrier stage cannot have it
-    # `slots` has counted before; Spark itself would wait for ten minutes
+    # `place` has counted before; Spark itself would wait for ten minutes
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
     "spark.stage.maxConsecutiveAttempts": "1",  # `launch` starts it again from its checkpoint
     "spark.ui.showConsoleProgress": "false",
 }
 """Settings of a session that is started here. Those of --spark.conf take precedence."""
+FAILURES = (
+    (r"paceline\.errors\.UserError: (.*)", "{}"),
+    (
+        r"ModuleNotFoundError: N(o module named .*)",
+        "the executors' Python has n{}; give it the same packages, see docs/spark.md",
+    ),
+    (
+        r'Cannot run program "([^"]+)"',
+        "the executors have no Python {}; name theirs in PYSPARK_PYTHON, see docs/spark.md",
+    ),
+    (r"\[PYTHON_VERSION_MISMATCH\] (.*)", "{}; name the executors' Python in PYSPARK_PYTHON"),
+)
+"""What Spark reports, and what a person can do."""
 
 
 @contextmanager
@@ -106,16 +118,14 @@ def _start(spark: Spark, log: Path) -> SparkContext:
         gateway = SparkContext._gateway
         if not gateway and not submitted:
             with open(log, "ab") as output:
-                gateway = launch_gateway(
-                    _settings(spark, SparkConf()), {"stdout": output, "stderr": output}
-                )
+                both = {"stdout": output, "stderr": output}
+                gateway = launch_gateway(_settings(spark, SparkConf()), both)
         return SparkContext(conf=_settings(spark, SparkConf()), gateway=gateway)
     except (Py4JError, PySparkException, OSError) as error:
         reason = getattr(error, "java_exception", None) or error
         line = str(reason).strip().splitlines()[0]
-        raise UserError(
-            f"Spark did not start: {line}" + ("" if submitted else f"; see {log}")
-        ) from error
+        where = "" if submitted else f"; see {log}"
+        raise UserError(f"Spark did not start: {line}{where}") from error
 
 
 def _settings(spark: Spark, conf: SparkConf) -> SparkConf:
@@ -178,49 +188,41 @@ def is_local(context: SparkContext) -> bool:
     return re.match(r"local(\[|$)", context.master) is not None
 
 
-def explain_failure(error: Exception) -> Exception:
+def expected_executors(context: SparkContext) -> int:
+    """Return how many executors the cluster will start, or 1 if that is unknown.
+
+    YARN and Kubernetes start two by default.
+    """
+    if cluster := re.match(r"local-cluster\[\s*(\d+)", context.master):
+        return int(cluster[1])
+    default = "2" if context.master.startswith(("yarn", "k8s")) else "1"
+    return int(context.getConf().get("spark.executor.instances", default))
+
+
+def explain_failure(error: Exception) -> UserError | WorkerFailed:
     """Return the one line of Spark's pages of traces that a person needs."""
     text = str(getattr(error, "java_exception", None) or error)
-    if known := re.search(r"paceline\.errors\.UserError: (.*)", text):
-        return UserError(known[1])
-    if missing := re.search(r"ModuleNotFoundError: (No module named .*)", text):
-        return UserError(
-            f"the executors' Python has {missing[1][0].lower()}{missing[1][1:]}; "
-            "give it the same packages, see docs/spark.md"
-        )
-    if lacking := re.search(r'Cannot run program "([^"]+)"', text):
-        return UserError(
-            f"the executors have no Python {lacking[1]}; "
-            "name theirs in PYSPARK_PYTHON, see docs/spark.md"
-        )
-    if clash := re.search(r"\[PYTHON_VERSION_MISMATCH\] (.*)", text):
-        return UserError(f"{clash[1]}; name the executors' Python in PYSPARK_PYTHON")
-    if raised := re.search(
-        r"^(?!org\.|java\.|py4j)[\w.]*(?:Error|Exception)\b.*$", text, re.MULTILINE
-    ):
-        return WorkerFailed("worker 0", raised[0], None)
-    return WorkerFailed("worker 0", (text.strip().splitlines() or [type(error).__name__])[0], None)
+    for pattern, advice in FAILURES:
+        if found := re.search(pattern, text):
+            return UserError(advice.format(found[1]))
+    own = r"^(?!org\.|java\.|py4j)[\w.]*(?:Error|Exception)\b.*$"
+    lines = re.findall(own, text, re.MULTILINE) or text.strip().splitlines()
+    return WorkerFailed("worker 0", (lines or [type(error).__name__])[0], None)
 
 
 def write_package(file: Path) -> str:
     """Write this package as a zip file for --py-files; return its path."""
     package = Path(__file__).parents[2]
-    files = {
-        path: Path("paceline", path.relative_to(package)) for path in sorted(package.rglob("*.py"))
-    }
-    try:
-        metadata = distribution("paceline").read_text("METADATA")
-    except PackageNotFoundError:
-        metadata = None
-    sources = (package / "kernels" / "cc").glob("*")  # their hash names the library
-    files |= {path: Path("paceline", path.relative_to(package)) for path in sorted(sources)}
+    # the hash of the kernels' sources names their library
+    sources = sorted([*package.rglob("*.py"), *(package / "kernels" / "cc").glob("*")])
+    files = {path: path.relative_to(package) for path in sources}
     if library := find_library():
-        files[library] = Path("paceline", "kernels", "lib", library.name)
+        files[library] = Path("kernels", "lib", library.name)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, name in files.items():
-            archive.write(path, name)
-        if metadata:  # a run notes the versions of its libraries
-            archive.writestr(
-                f"paceline-{distribution('paceline').version}.dist-info/METADATA", metadata
-            )
+            archive.write(path, Path("paceline", name))
+        with suppress(PackageNotFoundError):  # a run notes the versions of its libraries
+            own = distribution("paceline")
+            metadata = own.read_text("METADATA") or ""
+            archive.writestr(f"paceline-{own.version}.dist-info/METADATA", metadata)
     return str(file)

@@ -1,4 +1,4 @@
-"""A group of workers that are no processes: the first cause, signals, and replaced workers."""
+"""A group of workers that are not processes: the first cause, signals, and replaced workers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 
 from fake_workers import UNTIL_SIGNAL, FakeWorker, Script
 from paceline.cluster import Cluster
-from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.errors import AddressTaken, Interrupted, PassingFault, UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job, Place
-from paceline.messages import Advanced, Crash, Error, Message, Result, Start, Warn, Working
-from paceline.places.supervise.failures import Interrupted, WorkerFailed
-from paceline.places.supervise.group import Group
+from paceline.messages import Block, Crash, Error, Message, Result, Start, Warn, Working
+from paceline.supervise.group import Group
 
 STARTED = Start(total_steps=100, steps_per_epoch=10)
 DONE = Result({"finished": True})
@@ -55,7 +54,7 @@ def test_the_first_cause_is_raised_whoever_reports_first(
 def test_a_listener_gets_what_it_needs_and_each_message_once() -> None:
     heard = list[Message]()
     note = Warn("slow")
-    chief, other = (STARTED, Working(), note, DONE, 0), (STARTED, Advanced(1), note, DONE, 0)
+    chief, other = (STARTED, Working(), note, DONE, 0), (STARTED, Block(1), note, DONE, 0)
     with group_of(chief, other) as group:
         assert group.run(heard.append) == {"finished": True}
     assert sorted(map(repr, heard)) == sorted(map(repr, [STARTED, note, note, DONE]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.job import Place
-from paceline.places.supervise.watchdog import WORKING_LIMITS, Watchdog
+from paceline.supervise.watchdog import WORKING_LIMITS, Watchdog
 
 
 class Watched:
@@ -33,7 +33,7 @@ def test_a_worker_that_is_silent_counts_as_lost_even_before_training() -> None:
     watched = Watched()
     watched.pass_time(60.0, alive=(0,), active=(0,))
     assert watched.lost() is None
-    assert watched.dog.nearly_lost() == [1]
+    assert watched.dog.silent(30.0) == [1]
     watched.pass_time(61.0, alive=(0,), active=(0,))
     assert watched.lost() == (1, "it is stopped or starved: nothing for 60 s")
     watched.dog.ended(1)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.messages import Held, Kept, Piece
-from paceline.places.supervise.process import Inbox, Worker
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import replacing
+from paceline.supervise.process import Inbox, Worker
 
 ANSWER_S = 5.0
 SAVE_S = 60.0

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.errors import PassingFault, UserError
+from paceline.errors import Interrupted, PassingFault, UserError, WorkerFailed
 from paceline.messages import (
-    Advanced,
     Alive,
     Block,
     Crash,
@@ -27,40 +26,41 @@ from paceline.messages import (
     Warn,
     Working,
 )
-from paceline.places.supervise.diagnosis import EXPLAIN_S, first_cause, worker_failed
-from paceline.places.supervise.failures import Interrupted, WorkerFailed
-from paceline.places.supervise.process import Inbox, Worker
-from paceline.places.supervise.recovery import keep_newest
-from paceline.places.supervise.replacement import Replacements
-from paceline.places.supervise.watchdog import Watchdog
+from paceline.supervise.diagnosis import EXPLAIN_S, first_cause, worker_failed
+from paceline.supervise.process import Inbox, Worker
+from paceline.supervise.watchdog import Watchdog
 
 ASKED = 128 + signal.SIGTERM
 """The exit code of workers that saved and exited because one of them got a SIGTERM."""
-
-
-FOR_THE_GROUP = (Advanced, Working, Crash)
-"""Messages that no listener needs."""
-FROM_THE_CHIEF = (Start, Result)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Slurm can send SIGUSR1 some time before a job's time limit."""
+FROM_THE_CHIEF = (Start, Block, Result)
 """Messages that a listener needs only from the chief."""
 
 
 class Group:
-    """The workers of one attempt. Leaving the `with` block leaves no process behind."""
+    """The workers of one attempt. Leaving the `with` block leaves no process behind.
+
+    In the `with` block, signals of the command are for the group. In a thread, as in a notebook or
+    a service, the program handles its own signals.
+    """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
-        self.leaving = False
-        self.total_steps = 0
         self._inbox: Inbox = queue.Queue()
         self._watchdog = Watchdog(workers[0].job.place, len(workers))
-        self._replacements = Replacements(workers)
         self._signals: list[int] = []
+        self._handlers: dict[int, Any] = {}
         self._started = False
         self._saved = False
         self._lease = 0
         self._result: Result | None = None
+        self._give_restarts()
 
     def __enter__(self) -> Group:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._handlers[number] = signal.signal(number, lambda got, _: self.interrupt(got))
         try:
             for index in range(len(self.workers)):
                 self._start(index)
@@ -76,6 +76,8 @@ class Group:
         self._send_all(signal.SIGKILL)
         for worker in self.workers:
             worker.end()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def interrupt(self, number: int) -> None:
         """Let the workers save and exit; the second time, or before training began, kill them.
@@ -86,69 +88,50 @@ class Group:
         insists = len([each for each in self._signals if each != signal.SIGUSR1]) > 1
         self._send_all(signal.SIGTERM if self._started and not insists else signal.SIGKILL)
 
-    def leave(self) -> None:
-        """Let the workers save and exit without a result: another attempt continues from there."""
-        self.leaving = True
-        self._send_all(signal.SIGTERM)
-
     def run(self, listen: Send) -> dict[str, Any]:
-        """Pass all messages to `listen`; return the chief's result. Raises as `relay` does."""
-        for _ in self.relay(listen):
-            pass
-        return self.result()
-
-    def relay(self, listen: Send) -> Iterator[Message]:
-        """Pass messages to `listen` and yield them until every worker has ended well.
+        """Pass messages to `listen` until every worker has ended well; return the chief's result.
 
         Raises the first cause of a failure. If `listen` raises, the workers save and exit before
-        its error is raised, whatever they report; after StopIteration, `result` returns the result
-        so far.
+        its error is raised, whatever they report. StopIteration is not raised: the result so far is
+        returned.
         """
         error: Exception | None = None
+        failure: UserError | WorkerFailed | None = None
         try:
             for message in self._messages():
-                if self.leaving and isinstance(message, Result):
-                    continue
                 try:
                     listen(message)
                 except Exception as raised:
                     error = error or raised
                     self._send_all(signal.SIGTERM)
-                yield message
-        except (UserError, WorkerFailed) as failure:
-            if error and not isinstance(error, StopIteration):
-                raise error from failure
-            self._after(failure)
-            raise
+        except (UserError, WorkerFailed) as raised:
+            failure = raised
         if error and not isinstance(error, StopIteration):
-            raise error
-        is_stopped = self._signals or (not self.leaving and self._was_asked())
-        if is_stopped and not (error or self.result().get("finished")):
+            raise error from failure
+        if failure:
+            self._after(failure)
+            raise failure
+        result = self._result.values if self._result else {}
+        was_asked = self._signals or any(worker.poll() == ASKED for worker in self.workers)
+        if was_asked and not (error or result.get("finished")):
             raise Interrupted(next(iter(self._signals), signal.SIGTERM))
-
-    def result(self) -> dict[str, Any]:
-        """Return the chief's result, or nothing if it has not sent one."""
-        return self._result.values if self._result else {}
-
-    def _was_asked(self) -> bool:
-        return any(worker.poll() == ASKED for worker in self.workers)
+        return result
 
     def _after(self, failure: UserError | WorkerFailed) -> None:
-        """Note how far the group came, and save the state of the workers that are left."""
-        failure.started, failure.saved = self._started, self._saved
-        if isinstance(failure, WorkerFailed | PassingFault):
-            if self._signals:
-                raise Interrupted(self._signals[0]) from None
-            self._keep_memory()
-
-    def _keep_memory(self) -> None:
-        """Let a surviving worker that is not silent save its state.
+        """Note how far the group came, and let a surviving worker save its state.
 
         A task that is alone in its group sees the run folder only if it is the chief.
         """
+        failure.started, failure.saved = self._started, self._saved
+        if not isinstance(failure, WorkerFailed | PassingFault):
+            return
+        if self._signals:
+            raise Interrupted(self._signals[0]) from None
         job = self.workers[0].job
         if job.cluster.ps or not (job.cluster.is_chief or len(self.workers) > 1):
             return
+        from paceline.supervise.recovery import keep_newest
+
         silent = self._watchdog.silent(EXPLAIN_S)
         running = {i: each for i, each in enumerate(self.workers) if each.poll() is None}
         survivors = {i: each for i, each in running.items() if i not in silent}
@@ -168,10 +151,14 @@ class Group:
         """Yield the messages for a listener until every worker has ended well."""
         num_running = len(self.workers)
         while num_running and not (self._result and self._result.already):
-            received = self._receive()
-            if not received:
+            try:
+                index, message = self._inbox.get(timeout=1.0)
+            except queue.Empty:
+                self._watchdog.look()
+                self._check_progress()
                 continue
-            index, message = received
+            self._watchdog.look()
+            self._watchdog.heard(index)
             if message is None:
                 if warning := self._on_end(index):
                     yield warning
@@ -182,18 +169,6 @@ class Group:
             elif self._note(index, message):
                 yield message
 
-    def _receive(self) -> tuple[int, Message | None] | None:
-        """Return the next message, or None if there is none for a second."""
-        try:
-            index, message = self._inbox.get(timeout=1.0)
-        except queue.Empty:
-            self._watchdog.look()
-            self._check_progress()
-            return None
-        self._watchdog.look()
-        self._watchdog.heard(index)
-        return index, message
-
     def _note(self, index: int, message: Message) -> bool:
         """Note what a message means for the group; return whether it is for a listener."""
         if isinstance(message, Alive):
@@ -203,21 +178,20 @@ class Group:
         match message:
             case Start():
                 self._started = True
-                self.total_steps = message.total_steps
                 self._lease = max(self._lease, message.lease)
-            case Block() | Advanced():
+            case Block():
                 self._watchdog.training_began()
             case Saved():
                 self._saved = True
-                self._replacements.refill()
+                self._give_restarts()
             case Result() if index == 0:
                 self._result = message
-            case Crash() if self._replacements.can_replace(index):
+            case Crash() if self._can_replace(index):
                 pass
             case Error() | Crash():
                 raise first_cause(self.workers, self._inbox, self._watchdog, index, message)
         is_doubled = index > 0 and isinstance(message, FROM_THE_CHIEF)
-        return not isinstance(message, FOR_THE_GROUP) and not is_doubled
+        return not isinstance(message, Working | Crash) and not is_doubled
 
     def _on_alive(self, index: int, message: Alive) -> None:
         self._watchdog.worked(index, message.work)
@@ -233,8 +207,8 @@ class Group:
         """
         worker = self.workers[index]
         self._watchdog.ended(index)
-        is_needed = self._replacements.can_replace(index) and not self._result
-        if is_needed and self._replacements.spend(index):
+        if self._can_replace(index) and not self._result and self._restarts[index]:
+            self._restarts[index] -= 1
             failure = worker_failed(worker)
             self._start(index)
             self._watchdog.heard(index)
@@ -244,9 +218,21 @@ class Group:
             raise first_cause(self.workers, self._inbox, self._watchdog, index, None)
         return None
 
+    def _can_replace(self, index: int) -> bool:
+        """Return whether the others continue without a worker: one of parameter servers has no
+        state."""
+        cluster = self.workers[index].job.cluster
+        return len(self.workers) > 1 and cluster.serves and cluster.role == "worker"
+
+    def _give_restarts(self) -> None:
+        """Give each worker that can be replaced all of its restarts, again at each checkpoint."""
+        self._restarts = [worker.job.place.max_restarts for worker in self.workers]
+
     def _check_progress(self) -> None:
-        """Raise WorkerFailed for a lost worker; kill a silent one that can be replaced."""
-        self._replacements.kill(self._watchdog.nearly_lost())
+        """Raise WorkerFailed for a lost worker; kill a silent one that can be replaced earlier."""
+        for index in self._watchdog.silent(self.workers[0].job.place.stall_timeout / 2):
+            if self._can_replace(index):
+                self.workers[index].send_signal(signal.SIGKILL)
         trainers = [i for i, each in enumerate(self.workers) if not each.job.cluster.serves]
         if lost := self._watchdog.find_lost(trainers):
             index, reason = lost

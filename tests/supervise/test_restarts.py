@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.errors import AddressTaken, PassingFault, UserError, WorkerFailed
 from paceline.job import Place
-from paceline.places.supervise.failures import RoomForAll, RoomForFewer, WorkerFailed
-from paceline.places.supervise.restarts import ADDRESS_TRIES, Failure, History, Restart, decide
-
-FOUR = {"workers": 4, "max_restarts": 0}
+from paceline.supervise.restarts import ADDRESS_TRIES, History, Restart, decide
 
 
-def failure(end: str) -> Failure:
+def failure(end: str) -> UserError | WorkerFailed:
     """What a word means: `saved` and `failed` are lost workers, with a checkpoint before or not."""
-    if end == "room for 2":
-        return RoomForFewer(2, "4 workers need 4 slots, there are 2")
-    error: Failure = {
-        "room for all": RoomForAll(),
+    errors: dict[str, UserError] = {
         "taken": AddressTaken("cannot listen at 127.0.0.1:1"),
         "passing": PassingFault("cannot read a.jpg"),
         "data gone": UserError("no folder"),
         "diverged": UserError("the loss is nan"),
-    }.get(end, WorkerFailed("worker 1", "killed by SIGKILL", None))
+    }
+    error = errors.get(end) or WorkerFailed("worker 1", "killed by SIGKILL", None)
     if end in ("saved", "failed", "diverged"):
         error.saved, error.started = end == "saved", True
     return error
@@ -54,8 +49,6 @@ def play(place: Place, ends: str) -> list[Restart | None]:
         (0, 1, "failed, failed, failed", [3, 2, 1]),
         (1, 3, "failed, failed, failed, failed", [4, 3, 3, None]),
         (0, 3, "failed, failed", [3, None]),
-        (0, 1, "room for 2, room for all", [2, 4]),
-        (0, 1, "failed, room for all, failed", [3, 4, 3]),
     ],
 )
 def test_workers_are_started_again_as_often_and_as_many_as_the_place_says(
@@ -84,23 +77,6 @@ def test_a_fault_that_may_pass_is_tried_again_after_pauses_that_grow(
     assert [each and each.pause_s for each in decisions] == pauses
     waits = sum("trying again in" in each.warning for each in decisions if each)
     assert waits == sum(bool(pause) for pause in pauses)
-
-
-@pytest.mark.parametrize(
-    ("ends", "checkpoints"),
-    [
-        ("failed", 1),
-        ("failed, room for all", 2),
-        ("failed, room for all, failed, room for all", 4),
-        ("failed, room for all, saved, failed", 1),  # all workers together saved a checkpoint
-    ],
-)
-def test_all_workers_wait_twice_as_long_each_time_that_they_fail_together(
-    ends: str, checkpoints: int
-) -> None:
-    last = play(Place(workers=4, max_restarts=0, min_workers=1), ends)[-1]
-    assert last
-    assert last.history.checkpoints_apart == checkpoints
 
 
 @pytest.mark.parametrize("end", ["failed", "passing", "taken"])

@@ -14,14 +14,14 @@ from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
-from paceline.messages import Advanced, Held, Kept, Message, Piece
-from paceline.places.supervise import recovery
-from paceline.places.supervise.process import Inbox
-from paceline.places.supervise.recovery import keep_newest
+from paceline.messages import Block, Held, Kept, Message, Piece
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.survivor import Survivor as WorkerSurvivor
 from paceline.storage.lock import FileLock
+from paceline.supervise import recovery
+from paceline.supervise.process import Inbox
+from paceline.supervise.recovery import keep_newest
 
 LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})
 
@@ -44,7 +44,7 @@ class Survivor:
         if self._ends:
             return [None]
         if request == "held":
-            return [Advanced(3), Held(self._step)]
+            return [Block(3), Held(self._step)]
         pieces = [Piece(base64.b64encode(part).decode()) for part in (b"whole", b" file")]
         return [*pieces, Kept(self._step, "step-00000009.safetensors")]
 

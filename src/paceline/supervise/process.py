@@ -1,21 +1,21 @@
-"""One worker as its group sees it, and a worker process of this machine."""
+"""One worker as its group sees it, a worker process of this machine, and what a place opens."""
 
 from __future__ import annotations
 
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from paceline.descendants import MARK, end_descendants, new_mark
 from paceline.job import Job
-from paceline.messages import MESSAGES, NEIGHBORS, Message, from_line
+from paceline.messages import MESSAGES, NEIGHBORS, Message, Send, from_line
 
 EXIT_S = 30.0
 
@@ -52,28 +52,38 @@ class Worker(Protocol):
         """Kill the worker and everything that it started."""
 
 
+@dataclass(frozen=True)
+class OpenPlace:
+    """What `open_place(job, listen)` of each module of `places` yields."""
+
+    job: Job
+    workers: Callable[[int], AbstractContextManager[Sequence[Worker]]]
+    """Prepares an attempt with this many workers: their jobs and their connections."""
+    listen: Send
+    """Gets the messages of the workers."""
+
+
 class LocalWorker:
     """A worker process of this machine. It ends when this process does.
 
     Without a log file it writes to the standard error of this process.
     """
 
+    _process: subprocess.Popen[bytes] | None = None
+
     def __init__(self, job: Job, log: Path | None, connections: Sequence[int] = ()) -> None:
         self.job = job
         self.log = log
         self._connections = connections
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader = -1
-        self._mark = ""
 
     def start(self) -> None:
         """Start the process; a worker that has ended is started again."""
         if self._process:
             self.end()
-        environment = {**os.environ, MARK: new_mark(os.environ)}
+        self._mark = new_mark(os.environ)
+        environment = {**os.environ, MARK: self._mark}
         if self._connections:
             environment[NEIGHBORS] = ",".join(map(str, self._connections))
-        self._mark = environment[MARK]
         self._process, self._reader = start_process(
             self.job, self.log, environment, passed=self._connections
         )
@@ -90,11 +100,10 @@ class LocalWorker:
 
     def wait(self) -> int:
         assert self._process
-        try:
+        with suppress(subprocess.TimeoutExpired):
             return self._process.wait(EXIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+        self._process.kill()
+        return self._process.wait()
 
     def send_signal(self, number: int) -> None:
         assert self._process
@@ -102,10 +111,7 @@ class LocalWorker:
 
     def ask(self, request: str, **facts: int) -> None:
         assert self._process
-        assert self._process.stdin
-        with suppress(OSError, ValueError):  # it has ended meanwhile
-            self._process.stdin.write(json.dumps({"request": request} | facts).encode() + b"\n")
-            self._process.stdin.flush()
+        write_line(self._process, json.dumps({"request": request} | facts).encode() + b"\n")
 
     def end(self) -> None:
         self._close_connections()
@@ -147,15 +153,13 @@ def start_process(
             start_new_session=True,
         )
     os.close(writer)
-    assert process.stdin
-    process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")
-    process.stdin.flush()
+    write_line(process, json.dumps(job.to_json()).encode() + b"\n")
     return process, reader
 
 
-def exit_reason(worker: Worker) -> str:
-    """Return why a worker ended that did not end well."""
-    code = worker.wait()
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}" if code else ""
+def write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Write a line to a worker's standard input, unless it has ended."""
+    assert process.stdin
+    with suppress(OSError, ValueError):
+        process.stdin.write(line)
+        process.stdin.flush()

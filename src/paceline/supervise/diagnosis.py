@@ -4,15 +4,15 @@ failed first."""
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.errors import AddressTaken, PassingFault, UserError, WorkerFailed
 from paceline.messages import Crash, Error, Message
-from paceline.places.supervise.failures import WorkerFailed
-from paceline.places.supervise.process import Inbox, Worker, exit_reason
-from paceline.places.supervise.watchdog import Watchdog, stopped
+from paceline.supervise.process import Inbox, Worker
+from paceline.supervise.watchdog import Watchdog, stopped
 
 EXPLAIN_S = 3.0
 """How long the workers have to report the first cause."""
@@ -44,15 +44,14 @@ def first_cause(
 
 def worker_failed(worker: Worker, reason: str = "") -> WorkerFailed:
     """Return the error of a worker; without a reason, its exit code is the reason."""
-    return WorkerFailed(worker.job.cluster.name, reason or exit_reason(worker), worker.log)
+    if not reason:
+        code = worker.wait()
+        reason = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+    return WorkerFailed(worker.job.cluster.name, reason, worker.log)
 
 
 def _to_exception(worker: Worker, report: Message | None) -> UserError | WorkerFailed:
-    match report:
-        case Error(text, address_taken, passing):
-            if passing:
-                return PassingFault(text)
-            return AddressTaken(text) if address_taken else UserError(text)
-        case Crash(text):
-            return worker_failed(worker, text)
-    return worker_failed(worker)
+    if isinstance(report, Error):
+        kind = AddressTaken if report.address_taken else UserError
+        return (PassingFault if report.passing else kind)(report.text)
+    return worker_failed(worker, report.text if isinstance(report, Crash) else "")

@@ -37,9 +37,8 @@ class Watchdog:
         """Begin to measure now, for every worker."""
         self._looked = self._clock()
         self._heard = [self._looked] * self._num_workers
-        self._progress = [self._looked] * self._num_workers
-        self._messages = list(self._progress)
-        self._work: list[tuple[float, float]] = [(self._looked, 0.0)] * self._num_workers
+        self._progress, self._messages = list(self._heard), list(self._heard)
+        self._work = [(self._looked, 0.0)] * self._num_workers
 
     def look(self) -> None:
         """Blame no worker if this process itself was stopped, or its listener was slow."""
@@ -74,10 +73,6 @@ class Watchdog:
         """Return the running workers that were not heard for this long."""
         now, running = self._clock(), set(range(self._num_workers)) - self._ended
         return [worker for worker in sorted(running) if now - self._heard[worker] > seconds]
-
-    def nearly_lost(self) -> list[int]:
-        """Return the workers that were silent for half the time that makes them lost."""
-        return self.silent(self._stall_timeout / 2)
 
     def find_lost(self, trainers: Sequence[int]) -> tuple[int, str] | None:
         """Return a lost worker and the reason.

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.cluster import Cluster
 from paceline.errors import UserError
-from paceline.places.tf_config_variable import parse_tf_config
+from paceline.places.tf_config import parse_tf_config
 
 CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"
 
