@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from paceline.messages import (
@@ -21,27 +19,16 @@ from paceline.messages import (
     to_line,
 )
 
-START = Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas")
-
-
-RESULT = Result({"step": 1000, "finished": True, "test_accuracy": 0.875, "state_sha256": "ab" * 32})
-
-
-def block(step: int, **values: Any) -> Block:
-    metrics = {"loss": 0.5, "accuracy": 0.75, "learning_rate": 0.1, "images_per_second": 2345.6}
-    return Block(step, metrics | values)
-
-
 MESSAGES = [
     Alive(),
-    START,
-    block(7),
+    Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas"),
+    Block(7, {"loss": 0.5, "images_per_second": 2345.6}),
     Evaluation(7, {"test_accuracy": 0.5}),
     Saved(7, "a/b"),
     Warn("text"),
     Error("text", address_taken=True),
     Crash("text", lost=True),
-    RESULT,
+    Result({"step": 1000, "finished": True, "state_sha256": "ab" * 32}),
 ]
 
 
@@ -50,8 +37,5 @@ def test_a_message_is_one_line_and_arrives_as_it_was_sent(message: Message) -> N
     line = to_line(message)
     assert line.count("\n") == 1
     assert from_line(line) == message
-
-
-def test_an_incomplete_line_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Unterminated"):
-        from_line(to_line(Warn("hello"))[:20])
+    with pytest.raises(ValueError, match=r"Unterminated|delimiter|Expecting"):
+        from_line(line[:-2])

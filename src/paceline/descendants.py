@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,19 +24,14 @@ def new_mark(environment: Mapping[str, str]) -> str:
 
 
 def end_descendants(pid: int, mark: str) -> None:
-    """Kill the descendants of a worker, except for this process. Linux only.
+    """Kill the descendants of a worker, except for this process.
 
     Without this, daemons of Ray outlive a killed driver by up to a minute.
     """
-    start = f"{MARK}={mark}".encode()
-    for name in os.listdir("/proc") if sys.platform == "linux" else ():
+    marked = f"\0{MARK}={mark}".encode()
+    for name in os.listdir("/proc"):
         with suppress(ValueError, OSError):  # not a process, or it has ended
             other = int(name)
-            belongs = os.getsid(other) == pid or _has_mark(other, start)
-            if belongs and other != os.getpid():
+            variables = b"\0" + Path(f"/proc/{other}/environ").read_bytes()
+            if other != os.getpid() and (os.getsid(other) == pid or marked in variables):
                 os.kill(other, signal.SIGKILL)
-
-
-def _has_mark(pid: int, start: bytes) -> bool:
-    values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return any(value.startswith(start) for value in values)

@@ -137,14 +137,6 @@ class Crash(Message):
 
 
 @dataclass(frozen=True)
-class Held(Message):
-    """The answer to the request `held`: the step of the state in this worker's memory."""
-
-    step: int
-    """-1 if there is no complete state that this worker can save."""
-
-
-@dataclass(frozen=True)
 class Piece(Message):
     """A part of the checkpoint file, from a worker that does not see the run folder."""
 
@@ -153,11 +145,12 @@ class Piece(Message):
 
 
 @dataclass(frozen=True)
-class Kept(Message):
-    """The answer to the request `keep`: the state is a checkpoint now."""
+class Held(Message):
+    """The answer to `held`, the step of the state in this worker's memory, and to `keep`, the step
+    of the checkpoint that it has become."""
 
     step: int
-    """-1 if it could not be saved."""
+    """-1 if there is no complete state that this worker can save."""
     name: str = ""
     """Name of the file whose pieces were sent before; empty if the worker wrote it itself."""
 

@@ -6,14 +6,9 @@ A request crosses processes inside a `Job`. Its `kind` tells the classes apart i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from paceline.experiment.data import Views
-
-if TYPE_CHECKING:
-    from paceline.job import Job
-    from paceline.messages import Send
 
 
 @dataclass(frozen=True)
@@ -72,11 +67,3 @@ ANSWERS = {
     "describe": "paceline.describe",
 }
 """Kind of a request -> the module whose `answer(job, request, send)` returns the result."""
-
-
-def answer(job: Job, send: Send) -> dict[str, Any]:
-    """Do in this worker what the job's request asks for, and return the result."""
-    assert job.request is not None
-    module = import_module(ANSWERS[job.request.kind])
-    result: dict[str, Any] = module.answer(job, job.request, send)
-    return result

@@ -23,7 +23,7 @@ from paceline.engines.devices import import_tensorflow
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Send, to_line
-from paceline.requests import UseRun, answer
+from paceline.requests import ANSWERS, UseRun
 from paceline.run_folder.survivor import Survivor
 from paceline.storage.files import to_log
 from paceline.worker import run_worker
@@ -39,11 +39,15 @@ def main() -> int:
     can correct, 1 any other error.
     """
     job = Job.from_json(json.loads(sys.stdin.readline()))
-    send = _open_pipe()
-    survivor = Survivor(send)
+    pipe, lock = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1), threading.Lock()
+
+    def send(message: Message) -> None:
+        with lock:
+            pipe.write(to_line(message))
+
+    survivor, stop = Survivor(send), Event()
     threading.Thread(target=_listen_to_parent, args=(survivor,), daemon=True).start()
     threading.Thread(target=_send_alive, args=(send,), daemon=True).start()
-    stop = threading.Event()
     # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a platform may send it to all processes
@@ -68,26 +72,16 @@ def run(job: Job, send: Send, stop: Event, survivor: Survivor) -> int:
 def _do(job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack) -> bool:
     """Do what the job asks for; return whether a SIGTERM to any of the workers stopped it."""
     if job.request is not None:
-        send(Result(answer(job, send)))
-    elif job.cluster.role == "evaluator":
+        send(Result(import_module(ANSWERS[job.request.kind]).answer(job, job.request, send)))
+        return False
+    if job.cluster.role == "evaluator":
         return bool(import_module("paceline.extras.evaluator").watch(job, send, stop))
-    elif job.cluster.serves:
+    if job.cluster.serves:
         import_tensorflow(job)
         import_module("paceline.engines_more.parameter_server.serve").serve(job)
-    else:
-        outcome = run_worker(job, send, stop, survivor, at_end)
-        return outcome is not None and (stop.is_set() or outcome.stop_requested)
-    return False
-
-
-def _open_pipe() -> Send:
-    pipe, lock = os.fdopen(int(os.environ[MESSAGES]), "w", buffering=1), threading.Lock()
-
-    def send(message: Message) -> None:
-        with lock:
-            pipe.write(to_line(message))
-
-    return send
+        return False
+    outcome = run_worker(job, send, stop, survivor, at_end)
+    return outcome is not None and (stop.is_set() or outcome.stop_requested)
 
 
 def _listen_to_parent(survivor: Survivor) -> None:
@@ -103,16 +97,11 @@ def _listen_to_parent(survivor: Survivor) -> None:
 def _send_alive(send: Send) -> None:
     """A process that is stopped sends nothing; one that waits for others does."""
     while True:
-        send(Alive(_work()))
+        read_bytes = 0
+        with suppress(OSError, ValueError, IndexError):
+            read_bytes = int(Path("/proc/self/io").read_text().split()[1])
+        send(Alive(time.process_time() + read_bytes / READ_BYTES_PER_S))
         time.sleep(ALIVE_EVERY_S)
-
-
-def _work() -> float:
-    """Return a number that grows while this process computes or reads; see `Alive`."""
-    read_bytes = 0
-    with suppress(OSError, ValueError, IndexError):
-        read_bytes = int(Path("/proc/self/io").read_text().split()[1])
-    return time.process_time() + read_bytes / READ_BYTES_PER_S
 
 
 def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
@@ -137,7 +126,7 @@ def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
 
 
 def _to_user_error(error: Exception) -> UserError | None:
-    """Return the error as one that a person can correct, also if TensorFlow raised it."""
+    """Return the error as one that a person can correct, even if TensorFlow raised it."""
     if isinstance(error, UserError) or "tensorflow" not in sys.modules:
         return error if isinstance(error, UserError) else None
     from paceline.formats.reading import explain
@@ -155,13 +144,8 @@ def _lost_another_worker(error: Exception) -> bool:
 
     # TensorFlow has no type of its own for exceptions of Python in a graph
     gone = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
-    return gone or isinstance(
-        error,
-        errors.UnavailableError
-        | errors.AbortedError
-        | errors.CancelledError
-        | errors.DeadlineExceededError,
-    )
+    lost = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
+    return gone or isinstance(error, (*lost, errors.DeadlineExceededError))
 
 
 if __name__ == "__main__":

@@ -47,26 +47,17 @@ def test_every_task_has_the_address_of_its_node_and_a_port_of_its_own() -> None:
     first = 10_000 + 42 * 7 * 22
     addresses = [f"10.0.0.1:{first}", f"10.0.0.1:{first + 1}", f"10.0.0.2:{first}"]
     assert slurm.task_addresses(step()) == addresses
-
-
-@pytest.mark.usefixtures("scontrol")
-def test_tasks_may_be_distributed_in_turn() -> None:
-    addresses = slurm.task_addresses(step(SLURM_DISTRIBUTION="cyclic"))
-    assert [each.split(":")[0][-1] for each in addresses] == ["1", "2", "1"]
+    in_turn = slurm.task_addresses(step(SLURM_DISTRIBUTION="cyclic"))
+    assert [each.split(":")[0][-1] for each in in_turn] == ["1", "2", "1"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"SLURM_PROCID": "0"}, "SLURM_PROCID is 0, but .* this is task 1; two tasks would have"),
-        ({"SLURM_NODEID": "1"}, "this is task not in this step"),
-        ({"SLURM_PROCID": "3"}, "SLURM_PROCID is 3, but .* this is task 1"),
-    ],
+    "changes", [{"SLURM_PROCID": "0"}, {"SLURM_NODEID": "1"}, {"SLURM_PROCID": "3"}]
 )
-def test_a_task_with_the_number_of_another_is_one_line(changes: dict[str, str], words: str) -> None:
+def test_a_task_with_the_number_of_another_is_one_line(changes: dict[str, str]) -> None:
     slurm.check_identity(step())
     slurm.check_identity(step(SLURM_DISTRIBUTION="cyclic", SLURM_PROCID="2"))
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match="are those of a different task"):
         slurm.check_identity(step(**changes))
 
 
@@ -79,21 +70,6 @@ def test_steps_of_a_job_and_neighboring_jobs_have_other_ports() -> None:
     ]
     ports = [slurm.task_addresses(each)[0].split(":")[1] for each in environments]
     assert len(set(ports)) == len(ports)
-
-
-@pytest.mark.parametrize(
-    ("visible", "more", "expected"),
-    [
-        ("0,1,2,3", {}, "2,3"),
-        ("0,1,2,3", {"SLURM_GPUS_PER_TASK": "4"}, "0,1,2,3"),
-        ("5", {}, "5"),
-        ("", {}, ""),
-    ],
-)
-def test_tasks_of_a_node_share_its_gpus(visible: str, more: dict[str, str], expected: str) -> None:
-    environment = step(CUDA_VISIBLE_DEVICES=visible, **more)
-    slurm._share_gpus(environment)
-    assert environment["CUDA_VISIBLE_DEVICES"] == expected
 
 
 def test_outside_an_allocation_is_one_line(tmp_path: Path) -> None:

@@ -80,18 +80,6 @@ def lines_of_paceline(ended: Ended) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_requeued_job_with_other_flags_is_one_line(cluster: SlurmCluster, tmp_path: Path) -> None:
-    with srun(cluster, 2, "--stop-at", "5", cwd=tmp_path) as running:
-        assert running.wait().code == 0
-    with srun(cluster, 2, "--schedule.rate", "0.3", cwd=tmp_path) as running:
-        ended = running.wait()
-    assert ended.code == 2
-    (line,) = (line for line in lines_of_paceline(ended) if "another experiment" in line)
-    assert "schedule.rate" in line
-    assert "Traceback" not in ended.err
-
-
-@pytest.mark.long
 def test_a_run_folder_that_only_the_chief_sees_is_one_line(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:

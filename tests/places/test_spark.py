@@ -66,39 +66,7 @@ def holds(pid: int, path: Path) -> bool:
     return path.resolve() in {fd.resolve() for fd in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-def memory_of(pid: int) -> int:
-    """Peak resident size in bytes; 0 once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-
-
-def has_loaded_tensorflow(pid: int) -> bool:
-    try:
-        return "_pywrap_tensorflow" in Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return False
-
-
-class Driver:
-    """What is seen of a driver, in Python and in Java, while it runs."""
-
-    def __init__(self, running: Program) -> None:
-        self._running = running
-        self.peaks, self.loaded = dict[int, int](), set[int]()
-
-    def watch_to_the_end(self) -> None:
-        while self._running.is_running():
-            for pid in (self._running.pid, *self._running.find("pyspark-shell")):
-                self.peaks[pid] = max(self.peaks.get(pid, 0), memory_of(pid))
-                if has_loaded_tensorflow(pid):
-                    self.loaded.add(pid)
-            time.sleep(0.5)
-
-
-def test_two_tasks_under_a_small_driver_give_the_bits_of_one_process_though_an_executor_is_killed(
+def test_two_tasks_give_the_bits_of_one_process_though_an_executor_is_killed(
     uninterrupted: Path, tmp_path: Path, master: str
 ) -> None:
     with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
@@ -106,8 +74,6 @@ def test_two_tasks_under_a_small_driver_give_the_bits_of_one_process_though_an_e
         executors = running.find("CoarseGrainedExecutorBackend")
         assert len(executors) == 2
         os.kill(executors[1], signal.SIGKILL)
-        driver = Driver(running)
-        driver.watch_to_the_end()
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
     assert "2 workers" in ended.out
@@ -117,9 +83,6 @@ def test_two_tasks_under_a_small_driver_give_the_bits_of_one_process_though_an_e
     assert ended.err == "", "what Spark says is in its log, not between the lines of the progress"
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert (tmp_path / "run" / "worker-1.log").exists()
-    assert not driver.loaded, "TensorFlow is in the driver"
-    assert len(driver.peaks) >= 2, "Python and Java, and what starts Java"
-    assert sum(driver.peaks.values()) < 1e9, driver.peaks
 
 
 @pytest.mark.long
@@ -183,42 +146,17 @@ def test_a_python_error_in_a_worker_reaches_the_person_as_that_error(tmp_path: P
 
 
 @pytest.mark.long
-def test_a_worker_that_fails_again_and_again_is_started_again_as_often_as_allowed(
-    tmp_path: Path,
-) -> None:
-    write_own_code(tmp_path)
-    (tmp_path / "own.py").write_text(
-        (tmp_path / "own.py").read_text() + "\ndef die(step, metrics):\n    os._exit(7)\n"
-    )
-    flags = ("--max-restarts", "1", "--actions", "own.py:die", *on_spark("local[1]"))
-    ended = train(tmp_path, "run", *flags)
-    assert ended.code == 1
-    assert ended.out.count("starting 1 again") == 1
-    assert (
-        ended.err == "paceline: worker 0 failed: exit code 7; "
-        f"its log is {tmp_path / 'run' / 'worker-0.log'}\n"
-    )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("master_of", ["standalone", "local[2]"])
 def test_ctrl_c_saves_and_leaves_no_process_on_any_executor(
-    uninterrupted: Path, tmp_path: Path, master: str, master_of: str
+    uninterrupted: Path, tmp_path: Path, master: str
 ) -> None:
-    where = on_spark(master, *TWO_SLOTS) if master_of == "standalone" else on_spark(master_of)
-    with waiting_training(tmp_path, "--workers", "2", *where) as running:
+    with waiting_training(tmp_path, "--workers", "2", *on_spark(master, *TWO_SLOTS)) as running:
         os.killpg(running.pid, signal.SIGINT)
         ended = running.wait(SPARK_TIMEOUT_S)
         running.wait_until_gone(SOON_S)
     assert ended.code == 130, ended
     assert ended.err == "stopped by SIGINT; the same command continues from here\n"
     assert result_of(tmp_path / "run")["finished"] is False
-    assert (
-        tmp_path / "run/checkpoints" / f"step-{result_of(tmp_path / 'run')['step']:08d}.safetensors"
-    ).exists()
-    assert digest_of(tmp_path, "run") == result_of(uninterrupted)["state_sha256"], (
-        "it goes on in another place"
-    )
+    assert digest_of(tmp_path, "run") == result_of(uninterrupted)["state_sha256"], "elsewhere"
 
 
 @pytest.mark.long
@@ -236,20 +174,12 @@ def test_spark_submit_trains_with_its_own_settings(
 ) -> None:
     script = paceline("spark-script", cwd=tmp_path).out.strip()
     conf = [word for setting in (*SMALL, *TWO_SLOTS) for word in ("--conf", setting)]
-    submit = (
-        str(Path(sys.executable).with_name("spark-submit")),
-        "--master",
-        master,
-        *conf,
-        script,
-    )
-    activated = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    }  # by which spark-submit finds its own files
+    binaries = Path(sys.executable).parent
+    submit = (str(binaries / "spark-submit"), "--master", master, *conf, script)
+    # spark-submit finds its own files on the PATH
+    environment = {"PATH": f"{binaries}:{os.environ['PATH']}"} | OWN_PYTHON
     flags = ("train", "smoke", "--workers", "2", "--run-dir", "run")
-    with program(
-        *flags, cwd=tmp_path, command=submit, environment=activated | OWN_PYTHON
-    ) as running:
+    with program(*flags, cwd=tmp_path, command=submit, environment=environment) as running:
         ended = running.wait(SPARK_TIMEOUT_S)
     assert ended.code == 0, ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]

@@ -381,7 +381,7 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
 
 
 def test_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.requests import EvaluateRequest, answer
+    from paceline.requests import EvaluateRequest
     from paceline.results import evaluate
 
     fetched: list[str] = []
@@ -389,7 +389,7 @@ def test_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(evaluate, "evaluate_run", lambda *_: SimpleNamespace(to_json=dict))
     experiment = Experiment(data=Data(dir="s3://bucket/data"))
     for request in (EvaluateRequest(), EvaluateRequest(data_dir="elsewhere")):
-        answer(Job(experiment, request=request), lambda message: None)
+        evaluate.answer(Job(experiment, request=request), request, lambda message: None)
     assert fetched == ["s3://bucket/data", "elsewhere"]
 
 

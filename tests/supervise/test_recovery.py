@@ -14,7 +14,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
-from paceline.messages import Block, Held, Kept, Message, Piece
+from paceline.messages import Block, Held, Message, Piece
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.survivor import Survivor as WorkerSurvivor
@@ -46,7 +46,7 @@ class Survivor:
         if request == "held":
             return [Block(3), Held(self._step)]
         pieces = [Piece(base64.b64encode(part).decode()) for part in (b"whole", b" file")]
-        return [*pieces, Kept(self._step, "step-00000009.safetensors")]
+        return [*pieces, Held(self._step, "step-00000009.safetensors")]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_state_that_is_not_finite_is_not_kept(tmp_path: Path, value: float, ke
     survivor._state = some_state(3)
     survivor._state.vectors["params"][0] = value
     survivor.answer({"request": "keep", "lease": 1})
-    assert sent == [Kept(kept)]
+    assert sent == [Held(kept)]
     assert len(list(folder.checkpoints.iterdir())) == (kept == 3)
 
 

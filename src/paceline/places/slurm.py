@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,6 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
     check_identity(environment)
     addresses = task_addresses(environment)
     cores = job.place.cores or int(environment.get("SLURM_CPUS_PER_TASK", "1"))
-    _share_gpus(environment)
     index, own = number(environment, "SLURM_PROCID"), replace(job.place, cores=cores)
     # all tasks write to one terminal, so only the chief's shows progress
     listener = partial(_pass_warnings, job.run.run_dir, listen) if index else listen
@@ -97,11 +96,10 @@ def check_identity(environment: Mapping[str, str]) -> None:
     seats, task = _seats(environment), number(environment, "SLURM_PROCID")
     own = number(environment, "SLURM_NODEID"), number(environment, "SLURM_LOCALID")
     if task >= len(seats) or seats[task] != own:
-        right = seats.index(own) if own in seats else "not in this step"
         raise UserError(
-            f"SLURM_PROCID is {task}, but by SLURM_NODEID and SLURM_LOCALID this is task {right}; "
-            "two tasks would have one identity. Leave these variables as srun sets them, and use "
-            "its --distribution block or cyclic"
+            f"SLURM_PROCID is {task}, but SLURM_NODEID and SLURM_LOCALID are those of a different "
+            "task. Leave these variables as srun sets them, and use its --distribution block or "
+            "cyclic"
         )
 
 
@@ -138,15 +136,3 @@ def _show(what: str, nodes: str, *options: str) -> str:
     if found.returncode:
         raise UserError(f"scontrol show {what} {nodes} failed: {found.stderr.strip()}")
     return found.stdout
-
-
-def _share_gpus(environment: MutableMapping[str, str]) -> None:
-    """If Slurm shows all GPUs of a node to all of its tasks, give each task its own GPUs."""
-    visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    per_node = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
-    here = per_node[number(environment, "SLURM_NODEID")]
-    bound = "SLURM_GPUS_PER_TASK" in environment or "SLURM_STEP_GPUS_PER_TASK" in environment
-    if bound or here == 1 or len(visible) < here:
-        return
-    share, local = len(visible) // here, number(environment, "SLURM_LOCALID")
-    environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible[local * share : (local + 1) * share])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.engines.base import Engine, HoldsState
 from paceline.job import Job
 from paceline.maths.state import State
-from paceline.messages import Held, Kept, Piece, Send
+from paceline.messages import Held, Piece, Send
 from paceline.run_folder.actions import check_finite
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
@@ -63,21 +63,21 @@ class Survivor:
             self._send(self._held() if asks_for_step else self._keep(request["lease"]))
         except Exception:  # whatever it is, the last checkpoint remains
             to_log(traceback.format_exc().rstrip())
-            self._send(Held(-1) if asks_for_step else Kept(-1))
+            self._send(Held(-1))
 
     def _held(self) -> Held:
         """Read the state; without a step done there is nothing to keep."""
         self._state = self._offer[2].held() if self._offer else None
         return Held(self._state.step if self._state and self._state.step else -1)
 
-    def _keep(self, lease: int) -> Kept:
+    def _keep(self, lease: int) -> Held:
         """Save the state that was read last; a worker on another host sends it in pieces.
 
         A worker that is not the chief writes only while the chief's `lease` is the last one.
         """
         state = self._state
         if not (self._offer and state):
-            return Kept(-1)
+            return Held(-1)
         job, core, _, run = self._offer
         checkpoints = Checkpoints(
             run.checkpoints,
@@ -87,15 +87,15 @@ class Survivor:
             guard=run.check_lease if job.cluster.is_chief else partial(run.check_number, lease),
         )
         if state.step in checkpoints.steps():
-            return Kept(state.step)
+            return Held(state.step)
         check_finite(state)
         if job.cluster.is_chief or job.place.kind.one_machine:
             checkpoints.save(state)
             run.publish()
             run.unlock()
-            return Kept(state.step)
+            return Held(state.step)
         path, content = checkpoints.file(state)
         for first in range(0, len(content), PIECE_BYTES):
             piece = content[first : first + PIECE_BYTES]
             self._send(Piece(base64.b64encode(piece).decode()))
-        return Kept(state.step, path.name)
+        return Held(state.step, path.name)

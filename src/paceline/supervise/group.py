@@ -172,7 +172,11 @@ class Group:
     def _note(self, index: int, message: Message) -> bool:
         """Note what a message means for the group; return whether it is for a listener."""
         if isinstance(message, Alive):
-            self._on_alive(index, message)
+            self._watchdog.worked(index, message.work)
+            if self.workers[0].job.cluster.serves:  # alone in its group, it sends nothing else
+                self._watchdog.progressed(index)
+                self._watchdog.training_began()
+            self._check_progress()
             return False
         self._watchdog.progressed(index)
         match message:
@@ -193,13 +197,6 @@ class Group:
         is_doubled = index > 0 and isinstance(message, FROM_THE_CHIEF)
         return not isinstance(message, Working | Crash) and not is_doubled
 
-    def _on_alive(self, index: int, message: Alive) -> None:
-        self._watchdog.worked(index, message.work)
-        if self.workers[0].job.cluster.serves:  # alone in its group, it sends nothing else
-            self._watchdog.progressed(index)
-            self._watchdog.training_began()
-        self._check_progress()
-
     def _on_end(self, index: int) -> Warn | None:
         """Start a worker that ended again if it can be replaced, and return a warning.
 
@@ -219,8 +216,7 @@ class Group:
         return None
 
     def _can_replace(self, index: int) -> bool:
-        """Return whether the others continue without a worker: one of parameter servers has no
-        state."""
+        """Return whether the others continue without a worker: beside parameter servers they do."""
         cluster = self.workers[index].job.cluster
         return len(self.workers) > 1 and cluster.serves and cluster.role == "worker"
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.messages import Held, Kept, Piece
+from paceline.messages import Held, Piece
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import replacing
 from paceline.supervise.process import Inbox, Worker
@@ -70,7 +70,7 @@ def _receive(worker: int, inbox: Inbox, run: RunFolder, lease: int) -> int:
                 case Piece():
                     pieces.append(base64.b64decode(message.content))
                     deadline = time.monotonic() + SAVE_S
-                case Kept():
+                case Held():
                     if message.name:
                         run.check_number(lease)
                         with replacing(run.checkpoints / Path(message.name).name) as file:
