@@ -17,7 +17,7 @@ from paceline.errors import UserError, WorkerFailed
 from paceline.job import Job, PlaceName
 from paceline.messages import Send, Warn
 from paceline.supervise.group import Group
-from paceline.supervise.restarts import History, decide
+from paceline.supervise.restarts import Attempt, decide
 
 
 def launch(job: Job, listen: Send) -> dict[str, Any]:
@@ -29,18 +29,18 @@ def launch(job: Job, listen: Send) -> dict[str, Any]:
         job = replace(job, place=replace(job.place, on=find_place(os.environ)))
     module = import_module(job.place.kind.module)
     with module.open_place(job, listen) as opened:
-        history = History(opened.job.place.workers)
+        attempt = Attempt(opened.job.place.workers)
         while True:
             try:
-                with opened.workers(history.workers) as workers, Group(workers) as group:
+                with opened.workers(attempt.workers) as workers, Group(workers) as group:
                     return group.run(opened.listen)
             except (UserError, WorkerFailed) as failure:
-                restart = decide(history, opened.job.place, failure)
-                if restart is None:
+                again = decide(attempt, opened.job.place, failure)
+                if again is None:
                     raise
-            listen(Warn(restart.warning))
-            time.sleep(restart.pause_s)
-            history = restart.history
+            attempt = again
+            listen(Warn(attempt.warning))
+            time.sleep(attempt.pause_s)
 
 
 def find_place(environment: Mapping[str, str]) -> PlaceName:

@@ -18,7 +18,6 @@ from importlib import import_module
 from pathlib import Path
 from threading import Event
 
-from paceline.descendants import MARK, end_descendants
 from paceline.engines.devices import import_tensorflow
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
@@ -26,6 +25,7 @@ from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Se
 from paceline.requests import ANSWERS, UseRun
 from paceline.run_folder.survivor import Survivor
 from paceline.storage.files import to_log
+from paceline.supervise.process import MARK, end_descendants
 from paceline.worker import run_worker
 
 ALIVE_EVERY_S = 1.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job
+from paceline.job import Job, Run
 from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Block, Held, Message, Piece
@@ -29,9 +29,15 @@ LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),
 class Survivor:
     """Answers requests like a worker; with step None it never answers, -1: it is torn."""
 
-    def __init__(self, index: int, step: int | None, inbox: Inbox, ends: bool = False) -> None:
+    def __init__(
+        self, run: Path, index: int, step: int | None, inbox: Inbox, ends: bool = False
+    ) -> None:
+        self.job = Job(Experiment(), run=Run(run_dir=str(run)))
         self.asked = list[str]()
         self._index, self._step, self._inbox, self._ends = index, step, inbox, ends
+
+    def poll(self) -> None:
+        """It runs."""
 
     def ask(self, request: str, **facts: int) -> None:
         self.asked.append(request)
@@ -84,9 +90,9 @@ def test_the_newest_whole_state_is_saved_once(
 ) -> None:
     monkeypatch.setattr(recovery, "ANSWER_S", 0.3)
     inbox: Inbox = queue.Queue()
-    workers = {index: Survivor(index, step, inbox) for index, step in enumerate(steps)}
-    assert keep_newest(workers, inbox, str(run), 1) == kept
-    asked = [index for index, worker in workers.items() if "keep" in worker.asked]
+    workers = [Survivor(run, index, step, inbox) for index, step in enumerate(steps)]
+    assert keep_newest(workers, [], inbox, 1) == kept
+    asked = [index for index, worker in enumerate(workers) if "keep" in worker.asked]
     assert asked == ([] if saver is None else [saver])
     written = {path.name: path.read_bytes() for path in (run / "checkpoints").iterdir()}
     assert written == ({} if saver is None else {"step-00000009.safetensors": b"whole file"})
@@ -98,16 +104,16 @@ def test_the_state_of_a_survivor_is_not_written_into_a_folder_that_was_taken_ove
     lock(run)  # by another command
     for lease, kept in ((1, -1), (2, 9)):
         inbox: Inbox = queue.Queue()
-        workers = {1: Survivor(1, 9, inbox)}
-        assert keep_newest(workers, inbox, str(run), lease) == kept
+        workers = [Survivor(run, index, 9, inbox) for index in range(2)]
+        assert keep_newest(workers, [0], inbox, lease) == kept
+        assert not workers[0].asked, "it was silent"
         assert len(list((run / "checkpoints").iterdir())) == (kept > 0)
 
 
 def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(run: Path) -> None:
     inbox: Inbox = queue.Queue()
-    worker = Survivor(0, 9, inbox, ends=True)
     inbox.put((0, Held(9)))
-    assert keep_newest({0: worker}, inbox, str(run)) == -1
+    assert keep_newest([Survivor(run, 0, 9, inbox, ends=True)], [], inbox, 1) == -1
     assert not list((run / "checkpoints").iterdir())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.errors import AddressTaken, PassingFault, UserError, WorkerFailed
 from paceline.job import Place
-from paceline.supervise.restarts import ADDRESS_TRIES, History, Restart, decide
+from paceline.supervise.restarts import ADDRESS_TRIES, Attempt, decide
 
 
 def failure(end: str) -> UserError | WorkerFailed:
@@ -23,16 +23,15 @@ def failure(end: str) -> UserError | WorkerFailed:
     return error
 
 
-def play(place: Place, ends: str) -> list[Restart | None]:
-    """Return the decision after each of several failures, of which the last may be to give up."""
-    history, decisions = History(place.workers), list[Restart | None]()
+def play(place: Place, ends: str) -> list[Attempt | None]:
+    """Return the attempt after each of several failures, of which the last may be to give up."""
+    attempt, attempts = Attempt(place.workers), list[Attempt | None]()
     for end in ends.split(", "):
-        decision = decide(history, place, failure(end))
-        decisions.append(decision)
-        if decision is None:
-            return decisions
-        history = decision.history
-    return decisions
+        attempts.append(decide(attempt, place, failure(end)))
+        if attempts[-1] is None:
+            return attempts
+        attempt = attempts[-1]
+    return attempts
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_workers_are_started_again_as_often_and_as_many_as_the_place_says(
     max_restarts: int, min_workers: int, ends: str, workers: list[int | None]
 ) -> None:
     decisions = play(Place(workers=4, max_restarts=max_restarts, min_workers=min_workers), ends)
-    assert [each and each.history.workers for each in decisions] == workers
+    assert [each and each.workers for each in decisions] == workers
     assert all(each.warning and not each.pause_s for each in decisions if each)
 
 

@@ -132,10 +132,7 @@ class Group:
             return
         from paceline.supervise.recovery import keep_newest
 
-        silent = self._watchdog.silent(EXPLAIN_S)
-        running = {i: each for i, each in enumerate(self.workers) if each.poll() is None}
-        survivors = {i: each for i, each in running.items() if i not in silent}
-        keep_newest(survivors, self._inbox, job.run.run_dir, self._lease)
+        keep_newest(self.workers, self._watchdog.silent(EXPLAIN_S), self._inbox, self._lease)
 
     def _start(self, index: int) -> None:
         self.workers[index].start()

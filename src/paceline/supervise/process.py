@@ -1,23 +1,32 @@
-"""One worker as its group sees it, a worker process of this machine, and what a place opens."""
+"""One worker as its group sees it, a worker process of this machine, and what a place opens.
+
+A worker leads a session and has a mark in its environment. Its descendants inherit both, even if
+their parents have ended. Some start their own session, and daemons of Ray overwrite their
+environment with their names.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paceline.descendants import MARK, end_descendants, new_mark
 from paceline.job import Job
 from paceline.messages import MESSAGES, NEIGHBORS, Message, Send, from_line
 
 EXIT_S = 30.0
+
+MARK = "PACELINE_FAMILY"
+"""Environment variable with the marks of a worker and of its ancestors, separated by slashes."""
 
 Inbox = queue.Queue[tuple[int, Message | None]]
 """Messages with the number of their worker; None after a worker's last one."""
@@ -163,3 +172,22 @@ def write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
     with suppress(OSError, ValueError):
         process.stdin.write(line)
         process.stdin.flush()
+
+
+def new_mark(environment: Mapping[str, str]) -> str:
+    """Return the value of MARK for a worker that is started with an environment."""
+    return f"{environment.get(MARK, '')}/{uuid.uuid4().hex}"
+
+
+def end_descendants(pid: int, mark: str) -> None:
+    """Kill the descendants of a worker, except for this process.
+
+    Without this, daemons of Ray outlive a killed driver by up to a minute.
+    """
+    marked = f"\0{MARK}={mark}".encode()
+    for name in os.listdir("/proc"):
+        with suppress(ValueError, OSError):  # not a process, or it has ended
+            other = int(name)
+            variables = b"\0" + Path(f"/proc/{other}/environ").read_bytes()
+            if other != os.getpid() and (os.getsid(other) == pid or marked in variables):
+                os.kill(other, signal.SIGKILL)

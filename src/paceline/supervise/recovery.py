@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,21 +25,24 @@ SAVE_S = 60.0
 """The longest silence of a worker that saves its state."""
 
 
-def keep_newest(survivors: Mapping[int, Worker], inbox: Inbox, run_dir: str, lease: int = 0) -> int:
+def keep_newest(workers: Sequence[Worker], silent: Sequence[int], inbox: Inbox, lease: int) -> int:
     """Let the worker with the newest state save it; return its step, or -1.
 
     `lease` is the number of the chief's lease: if the chief is lost, another command may have taken
     over the run folder.
     """
-    for worker in survivors.values():
-        worker.ask("held")
-    steps = _collect_steps(set(survivors), inbox)
+    running = [index for index, worker in enumerate(workers) if worker.poll() is None]
+    survivors = set(running) - set(silent)
+    for index in survivors:
+        workers[index].ask("held")
+    steps = _collect_steps(survivors, inbox)
     newest = max(steps, key=lambda index: (steps[index], -index), default=-1)
     if newest < 0 or steps[newest] < 0:
         return -1
-    survivors[newest].ask("keep", lease=lease)
+    workers[newest].ask("keep", lease=lease)
+    run = RunFolder(workers[newest].job.run.run_dir)
     with suppress(OSError, UserError):  # the last checkpoint remains
-        return _receive(newest, inbox, RunFolder(run_dir), lease)
+        return _receive(newest, inbox, run, lease)
     return -1
 
 

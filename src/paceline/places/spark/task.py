@@ -24,12 +24,11 @@ from typing import Any
 from pyspark import BarrierTaskContext
 
 from paceline.cluster import Cluster
-from paceline.descendants import MARK, new_mark
 from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Error, Message, to_line
 from paceline.places.spark.connection import Connection, Exit, Log
-from paceline.supervise.process import start_process, write_line
+from paceline.supervise.process import MARK, new_mark, start_process, write_line
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_MESSAGES_S = 10.0

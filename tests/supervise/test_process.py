@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import program, wait_until
-from paceline.descendants import MARK, end_descendants, new_mark
+from paceline.supervise.process import MARK, end_descendants, new_mark
 
 ACTIONS = """
 import subprocess
