@@ -17,7 +17,6 @@ import sys
 from dataclasses import replace
 
 from benchmarks.protocol import serve
-from paceline.cluster import Cluster
 from paceline.engines.base import Engine
 from paceline.engines.devices import import_tensorflow
 from paceline.experiment.experiment import (
@@ -31,7 +30,7 @@ from paceline.experiment.experiment import (
     Sync,
 )
 from paceline.experiment.recipes.table import get_recipe
-from paceline.job import Job, Place
+from paceline.job import Cluster, Job, Place
 
 REPLICAS = "PACELINE_BENCH_REPLICAS"
 MEAN = "PACELINE_BENCH_MEAN"

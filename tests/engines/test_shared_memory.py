@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.cluster import Cluster
 from paceline.engines.shared_memory import Neighbors, WorkerGone, find_neighbors
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.messages import NEIGHBORS
 from paceline.places.local import connect_neighbors
 from paceline.supervise import process

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from helpers import free_addresses
-from paceline.cluster import Cluster
 from paceline.engines import probe
 from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import AddressTaken
+from paceline.job import Cluster
 
 
 @pytest.mark.slow

@@ -6,10 +6,9 @@ import threading
 
 import pytest
 
-from paceline.cluster import Cluster
 from paceline.errors import Ended, PassingFault, UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job, Place
+from paceline.job import Cluster, Job, Place
 from paceline.places import platform_task
 from paceline.places.platform_task import build_cluster, open_task
 from paceline.supervise.process import OpenPlace

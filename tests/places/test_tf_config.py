@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster import Cluster
 from paceline.errors import UserError
+from paceline.job import Cluster
 from paceline.places.tf_config import parse_tf_config
 
 CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from fake_workers import UNTIL_SIGNAL, FakeWorker, Script
-from paceline.cluster import Cluster
 from paceline.errors import AddressTaken, Interrupted, PassingFault, UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job, Place
+from paceline.job import Cluster, Job, Place
 from paceline.messages import Block, Crash, Error, Message, Result, Start, Warn, Working
 from paceline.supervise.group import Group
 

@@ -19,10 +19,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 
 from helpers import free_addresses
-from paceline.cluster import Cluster
 from paceline.engines_more.parameter_server.asynchronous import AsynchronousEngine
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.experiment.experiment import Sync
+from paceline.job import Cluster
 from tiny import EXPERIMENT, build_small_model, build_tiny_core
 
 STEPS = 6

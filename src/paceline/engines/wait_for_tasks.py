@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from paceline.cluster import Cluster
 from paceline.engines.probe import find_silent
 from paceline.errors import address_taken
+from paceline.job import Cluster
 
 POLL_S = 0.2
 

@@ -12,9 +12,8 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from paceline.cluster import Cluster
 from paceline.errors import UserError
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.places.platform_task import build_cluster, number, open_task
 from paceline.supervise.process import OpenPlace

@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
-from paceline.cluster import Cluster
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.run_folder.folder import RunFolder
 from paceline.supervise.process import LocalWorker, OpenPlace

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from paceline.cluster import Cluster
 from paceline.engines.probe import find_silent
 from paceline.errors import Ended, PassingFault, UserError, WorkerFailed
-from paceline.job import Job, Place
+from paceline.job import Cluster, Job, Place
 from paceline.messages import Send, Warn
 from paceline.supervise.process import LocalWorker, OpenPlace
 

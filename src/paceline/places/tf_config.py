@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster import Cluster
 from paceline.errors import UserError
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.places.platform_task import open_task
 from paceline.supervise.process import OpenPlace

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.cluster import Cluster
 from paceline.engines.base import WantsStop
 from paceline.engines.probe import answers
 from paceline.engines_more.parameter_server.server import Server
+from paceline.job import Cluster
 from paceline.maths.evaluation import EvalResult, evaluate_splits
 from paceline.maths.metrics import SIGNALS, Tail
 from paceline.maths.opaque import opaque

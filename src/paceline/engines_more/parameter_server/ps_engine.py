@@ -14,7 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from paceline.cluster import Cluster
 from paceline.engines import devices
 from paceline.engines.base import WantsStop
 from paceline.engines.probe import answers
@@ -25,7 +24,7 @@ from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
 from paceline.experiment.fields import diff
 from paceline.fingerprint import cpu_features
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.kernels import ops
 from paceline.maths.grouped_update import has_muon
 from paceline.maths.replica import Core

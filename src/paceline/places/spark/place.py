@@ -26,7 +26,7 @@ from paceline.supervise.process import OpenPlace
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from paceline.places.spark.connection import RemoteWorker
+    from paceline.places.spark.stage import RemoteWorker
 
 SETTLED_S = 10.0
 """If no executor comes for this long, no more are expected, unless the cluster says how many."""

@@ -1,4 +1,7 @@
-"""The driver's side of a barrier stage: it submits the stage and accepts its tasks' connections."""
+"""The driver's side of a barrier stage: it submits the stage and accepts its tasks' connections.
+
+Behind each connection is a worker.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,36 @@ import hmac
 import json
 import os
 import secrets
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from paceline.cluster import Cluster
 from paceline.errors import UserError, WorkerFailed
-from paceline.job import Job
-from paceline.places.spark.connection import Connection, RemoteWorker
+from paceline.job import Cluster, Job
+from paceline.messages import Crash, Message, from_line
 from paceline.places.spark.session import explain_failure
-from paceline.places.spark.task import run_task
+from paceline.places.spark.task import Connection, Exit, Log, run_task
 from paceline.run_folder.folder import DRIVER_FILE, RunFolder
 from paceline.storage.files import explained
 from paceline.storage.locations import is_remote
+from paceline.supervise.process import EXIT_S
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 HELLO_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 30.0
+GONE = 1
+"""Exit code of a worker whose executor is gone."""
 
 
 @contextmanager
@@ -118,3 +126,60 @@ def _check(thread: InheritableThread, errors: list[Exception]) -> None:
     if not thread.is_alive():
         given_up = WorkerFailed("worker 0", "Spark gave the stage up", None)
         raise explain_failure(errors[0]) if errors else given_up
+
+
+class RemoteWorker:
+    """A worker that its task has started, as a group sees it. It ends when the connection does."""
+
+    def __init__(self, job: Job, log: Path, connection: Connection, host: str) -> None:
+        self.job = job
+        self.log = log
+        self._connection = connection
+        self._host = host
+        self._code: int | None = None
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Do nothing: it runs already."""
+
+    def messages(self) -> Iterator[Message]:
+        """Yield its messages, and write its log."""
+        with open(self.log, "a", encoding="utf-8") as log:
+            for line in self._connection.lines():
+                try:
+                    message = from_line(line)
+                except ValueError:  # the last line of a host that vanished
+                    break
+                if isinstance(message, Exit):
+                    self._code = message.code
+                    break
+                if isinstance(message, Log):
+                    log.write(message.text)
+                    log.flush()
+                else:
+                    yield message
+        if self._code is None:
+            self._code = GONE
+            yield Crash(f"its executor on host {self._host} is gone")
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        return self._code
+
+    def wait(self) -> int:
+        if not self._ended.wait(EXIT_S):
+            self.end()
+            self._ended.wait(EXIT_S)
+        return GONE if self._code is None else self._code
+
+    def send_signal(self, number: int) -> None:
+        if number == signal.SIGKILL:
+            self.end()
+        else:
+            self._connection.write(json.dumps({"signal": number}).encode() + b"\n")
+
+    def ask(self, request: str, **facts: int) -> None:
+        self._connection.write(json.dumps({"request": request} | facts).encode() + b"\n")
+
+    def end(self) -> None:
+        self._connection.shut_down()  # without it a task ends its worker

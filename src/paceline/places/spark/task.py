@@ -3,7 +3,7 @@
 It checks the host and exchanges addresses with the other tasks. Then it passes messages and the log
 to the driver, and signals and requests to the worker. It decides nothing: the driver watches all
 workers. A worker ends when its task does, and a task when its driver is gone, so nothing is left on
-any executor.
+any executor. Task and driver exchange lines of JSON.
 """
 
 from __future__ import annotations
@@ -17,21 +17,71 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyspark import BarrierTaskContext
 
-from paceline.cluster import Cluster
 from paceline.errors import UserError
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.messages import Error, Message, to_line
-from paceline.places.spark.connection import Connection, Exit, Log
 from paceline.supervise.process import MARK, new_mark, start_process, write_line
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_MESSAGES_S = 10.0
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+"""Options with which a host notices within half a minute that the other one has vanished."""
+
+
+@dataclass(frozen=True)
+class Log(Message):
+    """Lines of a worker's log."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Exit(Message):
+    """A worker has ended."""
+
+    code: int
+
+
+class Connection:
+    """One side. If the other side is gone, lines are dropped, and reading ends."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._file = connection.makefile("rwb")
+        self._lock = threading.Lock()
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE.items():
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+    def write(self, line: bytes) -> None:
+        with self._lock, suppress(OSError, ValueError):
+            self._file.write(line)
+            self._file.flush()
+
+    def read_first(self, timeout_s: float) -> bytes:
+        """Return the first line, of a limited length; raise OSError after the timeout."""
+        self._socket.settimeout(timeout_s)
+        line = self._file.readline(4096)
+        self._socket.settimeout(None)
+        return line
+
+    def lines(self) -> Iterator[bytes]:
+        with suppress(OSError, ValueError):
+            yield from self._file
+
+    def shut_down(self) -> None:
+        """End the connection for both sides and for every thread that waits; close would not."""
+        with suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def run_task(
