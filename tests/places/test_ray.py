@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,16 +20,7 @@ import tensorflow as tf
 from keras.src.utils.naming import reset_uids
 from ray.cluster_utils import Cluster
 
-from helpers import (
-    TIMEOUT_S,
-    WEIGHTS,
-    Program,
-    paceline,
-    program,
-    result_of,
-    wait_until,
-    write_own_code,
-)
+from helpers import TIMEOUT_S, WEIGHTS, paceline, program, result_of, wait_until, write_own_code
 from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines_more.object_store import actor as actor_module
@@ -150,54 +140,27 @@ def assert_as_expected(engine: ObjectStoreEngine, method: str, block: BlockResul
 TWO_WORKERS = ("--on", "ray", "--workers", "2", "--run-dir", "run")
 
 
-@contextmanager
-def training(folder: Path, *flags: str, until: str = "reached") -> Iterator[Program]:
-    """Train smoke until it waits for a signal, or until a process with such a name is there."""
-    write_own_code(folder)
-    waits = ("--actions", "own.py:wait_for_a_signal")
-    with program("train", "smoke", *flags, *waits, cwd=folder) as running:
-        wait_until(
-            lambda: (folder / until).exists() or running.find(until) or not running.is_running()
-        )
-        yield running
-
-
 # --- examples, before the actors of other tests have all CPUs
 
 
-@pytest.fixture
-def run_example(
+@pytest.mark.long  # it waits for cores beside the other tests' actors
+def test_the_examples_learn(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str], list[str]]:
-    """Run an example in this process, which is connected already; return the lines it prints."""
+) -> None:
+    """They run in this process, which is connected already."""
+    monkeypatch.setattr(ray, "init", lambda: None)
 
     def run(name: str) -> list[str]:
-        monkeypatch.setattr(ray, "init", lambda: None)
         reset_uids()
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
         return capsys.readouterr().out.splitlines()
 
-    return run
-
-
-@pytest.mark.long
-def test_the_example_of_a_keras_actor(run_example: Callable[[str], list[str]]) -> None:
-    first, same, second = run_example("ray_keras_actor.py")
+    first, same, second = run("ray_keras_actor.py")
     assert same == "both predict the same: True"
     assert float(second.split(":")[1]) < float(first.split(":")[1])
-
-
-@pytest.mark.long  # it waited for cores beside the other tests' actors
-def test_the_example_of_weight_averaging(run_example: Callable[[str], list[str]]) -> None:
-    first, last = (float(line.split(":")[1]) for line in run_example("ray_weight_averaging.py"))
-    assert last < first / 2
-
-
-@pytest.mark.slow
-def test_the_example_of_gradient_averaging_finds_the_line(
-    run_example: Callable[[str], list[str]],
-) -> None:
-    (line,) = run_example("ray_gradient_averaging.py")
+    first, last = run("ray_weight_averaging.py")
+    assert float(last.split(":")[1]) < float(first.split(":")[1]) / 2
+    (line,) = run("ray_gradient_averaging.py")
     _, _, slope, _, _, offset = line.split()
     assert abs(float(slope) - 0.1) < 0.02
     assert abs(float(offset) - 0.3) < 0.02
@@ -370,26 +333,16 @@ def test_a_run_whose_driver_is_killed_goes_on(
 ) -> None:
     """By itself if it may restart, else with the same command; no actor outlives its driver."""
     flags = (*TWO_WORKERS, "--max-restarts", restarts)
-    with training(tmp_path, *flags) as running:
+    write_own_code(tmp_path)
+    waits = ("--actions", "own.py:wait_for_a_signal")
+    with program("train", "smoke", *flags, *waits, cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
         running.wait_until_gone(5.0)  # Ray's agents alone would stay for a minute
     assert ended.code == (1 if restarts == "0" else 0)
     again = paceline("train", "smoke", *flags, cwd=tmp_path)
     assert again.code == 0
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-def test_a_run_stopped_by_a_signal_saves_first_and_goes_on_in_one_process(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    with training(tmp_path, *TWO_WORKERS) as running:
-        os.kill(running.pid, signal.SIGTERM)
-        ended = running.wait()
-    assert ended.code == 143
-    assert not result_of(tmp_path / "run")["finished"]
-    assert paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path).code == 0
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
@@ -433,14 +386,10 @@ def test_the_object_store_holds_no_more_after_many_rounds(
     time.sleep(0.5)
     before = used()
     engine.advance(12, 112)
-    wait_until(
-        lambda: used() <= before + vector_bytes(), 10.0, f"{used():,} bytes, before {before:,}"
-    )
+    sizes = core_of("gradients").layout.sizes()
+    most = before + 4 * (sizes["params"] + sizes["stats"])
+    wait_until(lambda: used() <= most, 10.0, f"{used():,} bytes, before {before:,}")
     assert store().spilled_bytes_total == 0
-
-
-def vector_bytes() -> int:
-    return 4 * sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats"))
 
 
 # The last quick test of actors: nobody has to wait for new ones.
