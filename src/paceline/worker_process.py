@@ -129,9 +129,8 @@ def _to_user_error(error: Exception) -> UserError | None:
     """Return the error as one that a person can correct, even if TensorFlow raised it."""
     if isinstance(error, UserError) or "tensorflow" not in sys.modules:
         return error if isinstance(error, UserError) else None
-    from paceline.formats.reading import explain
-
-    return explain(error)
+    explained: UserError | None = import_module("paceline.formats.reading").explain(error)
+    return explained
 
 
 def _lost_another_worker(error: Exception) -> bool:
