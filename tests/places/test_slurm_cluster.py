@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from benchmarks.slurm_cluster import WHY_NOT, SlurmCluster, slurm_cluster
 
-from helpers import Ended, metrics_of, program, result_of, wait_until, write_own_code
+from helpers import metrics_of, program, result_of, wait_until, write_own_code
 
 SRUN = ("srun", "--nodes", "2", "--export", "ALL")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slurm.sbatch"
@@ -33,10 +33,13 @@ def srun(cluster: SlurmCluster, tasks: int, *flags: str, cwd: Path) -> Any:
     return program(*arguments, cwd=cwd, environment=cluster.environment, command=command)
 
 
-def test_two_tasks_of_srun_give_the_bits_of_one_process_and_one_shows_progress(
-    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("tasks", "flags"), [(2, ()), pytest.param(4, ("--ps", "1"), marks=pytest.mark.long)]
+)
+def test_tasks_of_srun_give_the_bits_of_one_process_and_one_shows_progress(
+    tasks: int, flags: tuple[str, ...], cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    with srun(cluster, 2, cwd=tmp_path) as running:
+    with srun(cluster, tasks, *flags, cwd=tmp_path) as running:
         ended = running.wait()
     assert ended.code == 0, ended
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
@@ -44,39 +47,13 @@ def test_two_tasks_of_srun_give_the_bits_of_one_process_and_one_shows_progress(
 
 
 @pytest.mark.long
-def test_a_chief_two_workers_and_a_parameter_server_give_the_same_bits(
-    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
-) -> None:
-    with srun(cluster, 4, "--ps", "1", cwd=tmp_path) as running:
-        ended = running.wait()
-    assert ended.code == 0, ended
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("tasks", "flags", "words"),
-    [
-        (5, (), "replicas"),
-        (2, ("--workers", "4"), "leave out --workers"),
-        (2, ("--ps", "1"), "or more"),
-    ],
-)
-def test_what_cannot_work_is_one_line(
-    tasks: int, flags: tuple[str, ...], words: str, cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    with srun(cluster, tasks, *flags, cwd=tmp_path) as running:
+def test_what_cannot_work_is_one_line(cluster: SlurmCluster, tmp_path: Path) -> None:
+    with srun(cluster, 5, cwd=tmp_path) as running:
         ended = running.wait()
     assert ended.code == 2
-    (line,) = lines_of_paceline(ended)
-    assert words in line
-
-
-def lines_of_paceline(ended: Ended) -> list[str]:
-    """What the tasks print on standard error, without srun's own lines about them."""
-    return [
-        line for line in ended.err.splitlines() if not line.startswith(("srun:", "slurmstepd:"))
-    ]
+    lines = ended.err.splitlines()
+    (line,) = (line for line in lines if not line.startswith(("srun:", "slurmstepd:")))
+    assert "only 4 replicas" in line
 
 
 @pytest.mark.long
