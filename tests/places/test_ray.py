@@ -435,7 +435,7 @@ def test_no_cluster_at_the_address_is_one_line_within_15_seconds(tmp_path: Path)
         ),
         (("--ray.cpus-per-worker", "64"), "a worker needs 64 CPUs"),
         (("--ray.address", "ray://127.0.0.1:10001"), "give host:port of the cluster's head"),
-        (("--sync.method", "async"), "sync.method is 'async'"),
+        (("--sync.method", "async"), "sync.method async needs parameter servers"),
         (("--workers", "5"), "only 4 replicas to share; use 4 workers or fewer"),
     ],
 )

@@ -18,8 +18,6 @@ from paceline.messages import Send
 from paceline.run_folder.folder import RunFolder
 from paceline.supervise.process import LocalWorker, OpenPlace
 
-METHODS = ("gradients", "weights")
-
 
 @contextmanager
 def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
@@ -28,9 +26,6 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
         raise UserError(
             "--on ray needs the package ray; install it with pip install 'paceline[ray]'"
         )
-    method = job.experiment.sync.method
-    if method not in METHODS:
-        raise UserError(f"sync.method is {method!r}; on Ray it is one of {', '.join(METHODS)}")
     with RunFolder(job.run.run_dir).begun():
         yield OpenPlace(job, partial(_prepare, job), listen)
 
