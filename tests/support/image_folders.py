@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from rich.console import Console
 
 from paceline.data.source import Split
 from paceline.formats.convert import ConvertSettings, convert
-from paceline.formats.pool import run_jobs
 
 QUIET = Console(quiet=True)
 
@@ -58,8 +56,7 @@ def convert_here(
     src: Path, out: Path, processes: int = 1, console: Console = QUIET, **settings: Any
 ) -> dict[str, Any]:
     """Convert in this process, without a word."""
-    run = partial(run_jobs, processes=processes)
-    return convert(src, out, ConvertSettings(**settings), run, console)
+    return convert(src, out, ConvertSettings(**settings), processes, console)
 
 
 def content_of(split: Split) -> list[tuple[bytes, int]]:

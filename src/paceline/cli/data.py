@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Literal
 
 import tyro
@@ -96,12 +95,11 @@ class Convert:
 
     def __call__(self) -> int:
         from paceline.formats.convert import ConvertSettings, convert
-        from paceline.formats.pool import run_jobs
         from paceline.storage.locations import local_folder
 
         folder = local_folder(self.src)
         settings = ConvertSettings(self.split, self.shards, self.labels_file, self.first_label)
-        convert(folder, self.out, settings, partial(run_jobs, processes=self.processes))
+        convert(folder, self.out, settings, self.processes)
         print(f"ready: --data.source tfrecord --data.dir {self.out}")
         return 0
 

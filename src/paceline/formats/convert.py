@@ -35,7 +35,7 @@ from paceline.formats.image_folder import (
     subfolders,
     test_folder,
 )
-from paceline.formats.pool import RunJobs, run_jobs
+from paceline.formats.pool import run_jobs
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.shards import IMAGE_KEY, LABEL_KEY, LABELS, NOTES, read_notes
@@ -85,41 +85,36 @@ def convert(
     src: str | Path,
     out: str | Path,
     settings: ConvertSettings | None = None,
-    run: RunJobs = run_jobs,
+    processes: int = 0,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Convert `src` into the folder or URL `out`; return the content of its dataset.json.
 
-    `run` runs the jobs that write shards of images, in processes or on a cluster. For a URL, the
-    cache is written first and then copied, dataset.json last.
+    0 processes mean one per core. For a URL, the cache is written first and then copied,
+    dataset.json last.
     """
     settings, console = settings or ConvertSettings(), console or Console(stderr=True)
-    folder, target = Path(src).expanduser(), work_folder(str(out)).parent
+    folder, target = Path(src).expanduser(), Path(out).expanduser().absolute()
     if not is_remote(str(out)):
-        return _convert(folder, target, settings, run, console)
+        return _convert(folder, target, settings, processes, console)
+    target = cached("converted", str(out))
     if not target.exists() and open_to_write(str(out)).files():
         raise UserError(f"{out} is not empty; give a new folder")
-    summary = _convert(folder, target, settings, run, console)
+    summary = _convert(folder, target, settings, processes, console)
     put_folder(target, str(out), NOTES)
     shutil.rmtree(target)
     return summary
 
 
-def work_folder(out: str) -> Path:
-    """Return the folder in which a conversion into the folder or URL `out` keeps its notes."""
-    folder = cached("converted", out) if is_remote(out) else Path(out).expanduser().absolute()
-    return folder / WORK
-
-
 def _convert(
-    folder: Path, out: Path, settings: ConvertSettings, run: RunJobs, console: Console
+    folder: Path, out: Path, settings: ConvertSettings, processes: int, console: Console
 ) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     layouts = [find_layout(source, folder) for source in ("cifar10", "cifar100")]
     if cifar := next(filter(None, layouts), None):
         plan = _plan_cifar(*cifar, settings)
-        run = partial(run_jobs, processes=1)  # it takes seconds
+        processes = 1  # it takes seconds
     else:
         plan = _plan_images(folder.resolve(), settings)
     if _is_finished(out, plan.identity):
@@ -129,7 +124,8 @@ def _convert(
     if len(waiting) < len(plan.shards):
         done = f"{len(plan.shards) - len(waiting)} of {len(plan.shards)} shards"
         console.print(f"continuing: {done} are already written", soft_wrap=True)
-    for _ in run(partial(_write_shard, out, plan.encode), waiting, "converting", console):
+    write = partial(_write_shard, out, plan.encode)
+    for _ in run_jobs(write, waiting, "converting", console, processes):
         pass
     return _finish(out, plan, console)
 

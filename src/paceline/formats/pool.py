@@ -10,10 +10,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -22,8 +22,6 @@ from paceline.storage.progress_bar import late_bar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-RunJobs = Callable[[Callable[[Any], Any], Sequence[Any], str, Console | None], Iterable[Any]]
-"""Yields the results of a function that is importable by its name, as `run_jobs` does."""
 
 
 def run_jobs(
