@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.formats import fetch as fetch_module
-from paceline.formats.fetch import Archive, fetch
+from paceline.formats.fetch import fetch
 
 FILES = [
     *(f"data_batch_{number}.bin" for number in range(1, 6)),
@@ -68,9 +68,7 @@ def serve(server, monkeypatch):
     def set_content(content):
         server.content = content
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        monkeypatch.setitem(
-            fetch_module.ARCHIVES, "cifar10", Archive("cifar-10-binary.tar.gz", md5)
-        )
+        monkeypatch.setitem(fetch_module.ARCHIVES, "cifar10", ("cifar-10-binary.tar.gz", md5))
 
     set_content(server.content)
     return set_content
@@ -120,10 +118,10 @@ def send_other_bytes(server, serve):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (end_half_way, r"ended after .* of .* bytes; try again"),
+        (end_half_way, r"gave .* of .* bytes with the md5 .*; try again"),
         (leave_one_out, r"has no data_batch_1\.bin"),
         (escape, "cannot be unpacked"),
-        (send_other_bytes, "has md5 .*, not the published"),
+        (send_other_bytes, "md5 .*, not the published"),
     ],
 )
 def test_a_bad_download_leaves_nothing(server, serve, tmp_path, spoil, words):

@@ -23,9 +23,9 @@ from export_run import export
 from helpers import paceline
 from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
 from paceline.experiment.experiment import Augmentation, Data, Scaling
-from paceline.formats.encoded import prepare as encoded
 from paceline.formats.encoded.boxes import Box
 from paceline.formats.encoded.headers import read_headers
+from paceline.formats.encoded.prepare import decode_boxes
 from paceline.results.evaluate import evaluate_run
 from paceline.results.predictor import Predictor, load_predictor
 from paceline.results.preprocessing import describe_preprocessing
@@ -164,10 +164,9 @@ def test_the_faster_decoding_of_training_shifts_no_colors():
     headers = read_headers(strings)
     heights, widths = headers.height, headers.width
     box = Box(heights // 10, widths // 10, heights * 7 // 10, widths * 7 // 10)
-    still = tf.zeros_like(headers.is_jpeg)
     for size, way in ((120, 1), (60, 2), (30, 3)):
-        exact = encoded._decode(strings, headers, box, still, size)
-        fast = encoded._decode(strings, headers, box, still, size, tf.fill([1], way))
+        exact = decode_boxes(strings, headers, box, (size, size))
+        fast = decode_boxes(strings, headers, box, (size, size), way=tf.fill([1], way))
         apart = (fast - exact).numpy()
         assert np.abs(apart.mean(axis=(1, 2))).max() < 1.0, (size, way)
         assert apart.std() < 25, (size, way)

@@ -5,16 +5,16 @@ It owns the layout of that folder and its checks. Saving runs on the driver and 
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from paceline.data.digests import arrays_digest
+from paceline.data.digests import arrays_digest, digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.source_folder import source_folder
@@ -24,8 +24,10 @@ from paceline.storage.files import explained, is_file, read_text, replacing_path
 if TYPE_CHECKING:
     from paceline.data.source import Source
 
-Examples = tuple[Any, Any]
+Examples = tuple[npt.ArrayLike, npt.ArrayLike]
 """Images and labels: arrays, or what NumPy makes arrays of."""
+Array = npt.NDArray[Any]
+Splits = dict[str, tuple[Array, Array]]
 
 FILES = {"classes.json"} | {
     f"{split}_{kind}.npy" for split in ("train", "test") for kind in ("images", "labels")
@@ -43,12 +45,15 @@ def save_arrays(
     """Write the arrays as a folder for `build_arrays`, whole or not at all. Replaces an earlier
     folder of arrays."""
     target = Path(folder).expanduser()
-    splits = {"train": _check_split(train, "train")}
+    splits = {"train": check_split(train, "train")}
     if test is not None:
-        splits["test"] = _check_split(test, "test")
-    _check_together(splits, classes)
+        splits["test"] = check_split(test, "test")
+    check_together(splits, classes)
     if target.exists():
-        _check_replaceable(target)
+        entries = {entry.name for entry in target.iterdir()} if target.is_dir() else {target.name}
+        if foreign := sorted(entries - FILES):
+            advice = "give a folder that is new or empty"
+            raise UserError(f"{target} has {foreign[0]!r}, so it is not of arrays; {advice}")
     with replacing_path(target) as new:
         new.mkdir()
         for name, (images, labels) in splits.items():
@@ -63,12 +68,10 @@ def save_arrays_by_digest(
 ) -> Path:
     """Save the arrays once, in a folder of `root` that is named by their content; return it. The
     same arrays give the same experiment."""
-    digest = hashlib.sha256(json.dumps(list(classes) if classes is not None else None).encode())
-    for array in [*train, *(test or ())]:
-        array = np.ascontiguousarray(array)
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    folder = root / f"arrays-{digest.hexdigest()[:12]}"
+    names = json.dumps(classes if classes is None else list(classes))
+    arrays = map(np.asarray, (*train, *(test or ())))
+    digest = digest_of([names.encode(), arrays_digest(*arrays).encode()])
+    folder = root / f"arrays-{digest[:12]}"
     if not folder.exists():
         save_arrays(folder, train, test, classes)
     return folder
@@ -80,29 +83,42 @@ def build_arrays(data: Data) -> Source:
     from paceline.data.source import Source, hold_out, in_memory
 
     folder = source_folder(data.dir, "it must have train_images.npy and train_labels.npy")
-    splits = {"train": _load_split(folder, "train")}
-    if any(is_file(folder / f"test_{kind}.npy") for kind in ("images", "labels")):
-        splits["test"] = _load_split(folder, "test")
-    classes = _check_together(splits, _load_classes(folder))
+    splits, classes = load_arrays(folder)
     _, height, width, channels = splits["train"][0].shape
     train, *tests = (in_memory(*examples) for examples in splits.values())
     digest = arrays_digest(*(array for examples in splits.values() for array in examples))
-    shape = (height, width, channels)
-    source = Source(train, tests[0] if tests else train, classes, shape, digest)
+    source = Source(train, train, classes, (height, width, channels), digest)
     if tests:
-        return source
+        return replace(source, test=tests[0])
     train, test = hold_out(source, max(1, train.size // TEST_SHARE))
-    assert test is not None
-    return replace(source, train=train, test=test)
+    return replace(source, train=train, test=test or train)
 
 
-def _check_split(examples: Examples, name: str) -> tuple[np.ndarray, np.ndarray]:
+def load_arrays(folder: Path) -> tuple[Splits, tuple[str, ...]]:
+    """Return the arrays of each split and the class names. Raise UserError if a file is bad."""
+    splits = {"train": _load_split(folder, "train")}
+    if any(is_file(folder / f"test_{kind}.npy") for kind in ("images", "labels")):
+        splits["test"] = _load_split(folder, "test")
+    file = folder / "classes.json"
+    try:
+        names = json.loads(read_text(file) or "null")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON: {error}") from error
+    return splits, check_together(splits, names)
+
+
+def check_split(examples: Examples, name: str) -> tuple[Array, Array]:
     """Return images as uint8 [n, height, width, channels] and labels as int32 [n]."""
     if not isinstance(examples, (tuple, list)) or len(examples) != 2:
         found = type(examples).__name__
         raise UserError(f"the {name} data must be a pair (images, labels), not a {found}")
     images, labels = np.asarray(examples[0]), np.asarray(examples[1])
-    _check_images(images, f"the {name} images")
+    if images.dtype != np.uint8:
+        needed = "uint8 from 0 to 255; Paceline scales them itself"
+        raise UserError(f"the {name} images are {images.dtype}; give {needed}")
+    if images.ndim not in (3, 4) or 0 in images.shape:
+        needed = "[n, height, width] or [n, height, width, channels], with one image or more"
+        raise UserError(f"the {name} images have shape {images.shape}; it must be {needed}")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         needed = f"integers of shape ({len(images)},), such as labels.reshape(-1)"
         found = f"{labels.dtype} of shape {labels.shape}"
@@ -116,20 +132,7 @@ def _check_split(examples: Examples, name: str) -> tuple[np.ndarray, np.ndarray]
     return images[..., None] if images.ndim == 3 else images, labels.astype(np.int32)
 
 
-def _check_images(images: np.ndarray, what: str) -> None:
-    if images.dtype != np.uint8:
-        needed = "uint8 from 0 to 255; Paceline scales them itself"
-        raise UserError(f"{what} are {images.dtype}; give {needed}")
-    if images.ndim not in (3, 4):
-        needed = "[n, height, width] or [n, height, width, channels]"
-        raise UserError(f"{what} have shape {images.shape}; it must be {needed}")
-    if 0 in images.shape:
-        raise UserError(f"{what} have shape {images.shape}; there must be one image or more")
-
-
-def _check_together(
-    splits: dict[str, tuple[np.ndarray, np.ndarray]], names: Sequence[str] | None
-) -> tuple[str, ...]:
+def check_together(splits: Splits, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the class names. Raise UserError if the splits and the names do not agree."""
     shapes = {name: images.shape[1:] for name, (images, _) in splits.items()}
     if len(set(shapes.values())) > 1:
@@ -138,8 +141,9 @@ def _check_together(
     highest = {name: int(labels.max()) for name, (_, labels) in splits.items()}
     if names is None:
         return tuple(str(label) for label in range(max(highest.values()) + 1))
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"classes must be a list of one name per class, not {names!r}")
+    is_list = isinstance(names, Iterable) and not isinstance(names, str | dict)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise UserError(f"classes must be a list of one name per class, not {str(names)[:200]!r}")
     for split, label in highest.items():
         if label >= len(names):
             found = f"the {split} labels go up to {label}, but there are {len(names)} class names"
@@ -147,18 +151,7 @@ def _check_together(
     return tuple(names)
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Raise UserError if replacing the folder would lose anything but arrays."""
-    foreign = ["is a file"]
-    if folder.is_dir():
-        names = {entry.name for entry in folder.iterdir()}
-        foreign = [f"has {name!r}" for name in sorted(names - FILES)]
-    if foreign:
-        advice = "give a folder that is new or empty"
-        raise UserError(f"{folder} {foreign[0]}, so it is not a folder of arrays; {advice}")
-
-
-def _load_split(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _load_split(folder: Path, name: str) -> tuple[Array, Array]:
     loaded = []
     for file in (folder / f"{name}_images.npy", folder / f"{name}_labels.npy"):
         if not is_file(file):
@@ -170,17 +163,4 @@ def _load_split(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         except ValueError as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{file} is not a whole .npy file of numbers: {reason}") from error
-    return _check_split((loaded[0], loaded[1]), name)
-
-
-def _load_classes(folder: Path) -> list[str] | None:
-    file = folder / "classes.json"
-    if not is_file(file):
-        return None
-    try:
-        names = json.loads(read_text(file))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON: {error}") from error
-    if not isinstance(names, list):
-        raise UserError(f"{file} must be a list of class names")
-    return names
+    return check_split((loaded[0], loaded[1]), name)

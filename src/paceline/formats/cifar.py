@@ -1,11 +1,12 @@
 """CIFAR-10 and CIFAR-100 in their authors' files: the binary layout, and the Python pickles.
 
 It finds the files, reads and checks them with NumPy, and builds a source that is held in memory.
-It downloads nothing (`fetch` does), and `cifar_pickle` runs nothing that a pickle asks for.
+It downloads nothing (`fetch` does), and runs nothing that a pickle asks for.
 """
 
 from __future__ import annotations
 
+import pickletools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,8 @@ import numpy.typing as npt
 from paceline.data.digests import arrays_digest
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
-from paceline.formats.cifar_pickle import BadPickle, read_pickle
-from paceline.formats.source_folder import source_folder
-from paceline.storage.files import explained, is_file
+from paceline.formats.source_folder import read_bytes, source_folder
+from paceline.storage.files import is_file
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Examples = tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]
 """Images and labels."""
 IMAGE_BYTES = 3 * 32 * 32
+NUMBERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "NEWTRUE", "NEWFALSE")
+"""Instructions of a pickle that make a number."""
 CLASSES = {
     "cifar10": "airplane automobile bird cat deer dog frog horse ship truck",
     "cifar100": """
@@ -98,7 +100,8 @@ def check_complete(layout: Layout, place: Path, advice: str) -> None:
 
 def read_splits(layout: Layout, place: Path) -> tuple[Examples, Examples]:
     """Return the training and the test split: images as uint8 [n, 32, 32, 3], labels int32 [n]."""
-    parts = [_read_file(layout, place / file) for file in layout.files]
+    check_complete(layout, place, f"fetch {layout.source} again into a new folder")
+    parts = [read_file(layout, place / file) for file in layout.files]
     images, labels = zip(*parts[:-1], strict=True)
     return (np.concatenate(images), np.concatenate(labels)), parts[-1]
 
@@ -106,27 +109,21 @@ def read_splits(layout: Layout, place: Path) -> tuple[Examples, Examples]:
 def _build(source: str, data: Data) -> Source:
     from paceline.data.source import Source, in_memory
 
-    layout, place = _find(source, data.dir)
-    splits = read_splits(layout, place)
-    train, test = (in_memory(*examples) for examples in splits)
-    digest = arrays_digest(*splits[0], *splits[1])
-    return Source(train, test, layout.classes, (32, 32, 3), digest)
-
-
-def _find(source: str, given: str) -> tuple[Layout, Path]:
-    advice = f"run `paceline data fetch {source} {given or 'DIR'}`"
-    folder = source_folder(given, advice)
+    advice = f"run `paceline data fetch {source} {data.dir or 'DIR'}`"
+    folder = source_folder(data.dir, advice)
     found = find_layout(source, folder)
     if found is None:
         usual = " or ".join(layout.folder for layout in LAYOUTS if layout.source == source)
         raise UserError(f"{folder} has no {source} files, nor {usual}; {advice}")
-    check_complete(*found, f"fetch {source} again into a new folder: {advice}")
-    return found
+    splits = read_splits(*found)
+    train, test = (in_memory(*examples) for examples in splits)
+    digest = arrays_digest(*splits[0], *splits[1])
+    return Source(train, test, found[0].classes, (32, 32, 3), digest)
 
 
-def _read_file(layout: Layout, file: Path) -> Examples:
-    read = _read_binary if layout.label_bytes else _read_pickle
-    pixels, labels = read(layout, file)
+def read_file(layout: Layout, file: Path) -> Examples:
+    """Return the images and labels of one file, in either layout. Raise UserError if it is bad."""
+    pixels, labels = (_read_binary if layout.label_bytes else _read_pickle)(layout, file)
     for record, label in enumerate(labels.tolist()):
         if not 0 <= label < len(layout.classes):
             allowed = f"labels are 0 to {len(layout.classes) - 1}"
@@ -136,39 +133,46 @@ def _read_file(layout: Layout, file: Path) -> Examples:
 
 
 def _read_binary(layout: Layout, file: Path) -> Examples:
-    content = np.frombuffer(_read_bytes(file), np.uint8)
+    content = np.frombuffer(read_bytes(file), np.uint8)
     record = layout.label_bytes + IMAGE_BYTES
     whole, rest = divmod(content.size, record)
     if rest or not whole:
         found = f"its record at offset {whole * record} has {rest} of {record} bytes"
-        size = f"({content.size} bytes in all)"
-        raise UserError(f"{file} is cut short: {found} {size}; fetch it again")
+        raise UserError(
+            f"{file} is cut short: {found} ({content.size} bytes in all); fetch it again"
+        )
     records = content.reshape(whole, record)
-    labels = records[:, layout.label_bytes - 1]
-    return records[:, layout.label_bytes :], labels
+    return records[:, layout.label_bytes :], records[:, layout.label_bytes - 1]
 
 
 def _read_pickle(layout: Layout, file: Path) -> Examples:
-    content = _unpickle(file)
-    pixels: Any = content.get(b"data")
-    labels: Any = content.get(layout.label_key)
-    is_array = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8
-    if not is_array or pixels.shape[1:] != (IMAGE_BYTES,):
-        raise UserError(f"{file}: its 'data' is not a uint8 array of rows of {IMAGE_BYTES} bytes")
-    is_list = isinstance(labels, list) and all(type(label) is int for label in labels)
-    if not is_list or not len(labels) == len(pixels) > 0:
-        needed = f"a list of {len(pixels)} whole numbers, one for each image"
-        raise UserError(f"{file}: its '{layout.label_key.decode()}' is not {needed}")
-    return pixels, np.array(labels)
-
-
-def _read_bytes(file: Path) -> bytes:
-    with explained("read", file):
-        return file.read_bytes()
-
-
-def _unpickle(file: Path) -> dict[Any, Any]:
+    """Read a pickle as a list of instructions, of which only texts and numbers are used: nothing
+    that it names is run or built."""
+    content, key, pixels, number = read_bytes(file), b"", b"", 1
+    kinds, labels = set(), []
     try:
-        return read_pickle(_read_bytes(file))
-    except BadPickle as error:
-        raise UserError(f"{file} is not a CIFAR pickle: {error}; it was not run") from None
+        for instruction, value, _ in pickletools.genops(content):
+            if isinstance(value, str | bytes):
+                text = value.encode("latin-1", "replace") if isinstance(value, str) else value
+                if text in (b"data", layout.label_key):
+                    key = text
+                elif key == layout.label_key:
+                    key = b""
+                elif key == b"data":
+                    kinds.add(text[:3])
+                    # The longest text is the content of the array. The number before it tells
+                    # whether columns come first.
+                    pixels = text if len(text) > len(pixels) and not number else pixels
+            elif instruction.name in NUMBERS:
+                number = instruction.name == "NEWTRUE" if value is None else value
+                labels += [number] if key == layout.label_key else []
+    except Exception as error:  # damage can raise anything
+        reason = f"it is cut short or damaged: {str(error)[:100]}"
+        raise UserError(f"{file} is not a CIFAR pickle: {reason}") from None
+    if b"u1" not in kinds or not pixels or len(pixels) % IMAGE_BYTES:
+        raise UserError(f"{file}: its 'data' is not a uint8 array of rows of {IMAGE_BYTES} bytes")
+    images = np.frombuffer(pixels, np.uint8).reshape(-1, IMAGE_BYTES)
+    if len(labels) != len(images):
+        found = f"{len(labels)} whole numbers for {len(images)} images"
+        raise UserError(f"{file}: its '{layout.label_key.decode()}' has {found}")
+    return images, np.array(labels, object)  # a label may have any number of digits

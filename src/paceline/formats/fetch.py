@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -26,20 +25,11 @@ OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
 CHUNK_BYTES = 1 << 18
 MOST_UNPACKED_BYTES = 1 << 30
 """Both data sets have less than 200 MB."""
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A file at the official address and its published md5. It has the binary layout."""
-
-    file: str
-    md5: str
-
-
 ARCHIVES = {
-    "cifar10": Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-    "cifar100": Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar100": ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
 }
+"""A file with the binary layout at the official address, and its published md5."""
 
 
 def fetch(
@@ -54,20 +44,19 @@ def fetch(
     if name not in ARCHIVES:
         hint = did_you_mean(name, sorted(ARCHIVES))
         raise UserError(f"there is no data set {name!r} to fetch; {hint}")
-    console, archive = console or Console(stderr=True), ARCHIVES[name]
+    console, (archive, md5) = console or Console(stderr=True), ARCHIVES[name]
     layout = next(layout for layout in LAYOUTS if layout.source == name and layout.label_bytes)
     parent = Path(folder).expanduser()
-    target = parent / layout.folder
+    target, url = parent / layout.folder, f"{base_url.rstrip('/')}/{archive}"
     if target.exists():
         check_complete(layout, target, "remove it and fetch again")
         console.print(f"{name} is already in {target}", soft_wrap=True)
         return target
-    url = base_url.rstrip("/") + "/" + archive.file
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
-            file = Path(temporary, archive.file)
-            _download(url, file, archive.md5, timeout_s, console)
+            file = Path(temporary, archive)
+            _download(url, file, md5, timeout_s, console)
             os.rename(unpack_archive(file, layout), target)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
@@ -78,21 +67,18 @@ def fetch(
 
 
 def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console) -> None:
-    digest, received = hashlib.md5(usedforsecurity=False), 0
+    digest = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(url, timeout=timeout_s) as response, file.open("wb") as out:
         total = int(response.headers.get("Content-Length") or 0)
         with late_bar(f"downloading {file.name}", total, console) as advance:
             while chunk := response.read(CHUNK_BYTES):
                 out.write(chunk)
                 digest.update(chunk)
-                received += len(chunk)
                 advance(len(chunk))
-    if received < total:
-        counts = f"{received:,} of {total:,} bytes"
-        raise UserError(f"the connection to {url} ended after {counts}; try again")
-    if digest.hexdigest() != md5:
-        found = f"{url} has md5 {digest.hexdigest()}, not the published {md5}"
-        raise UserError(f"{found}; it was not kept: try again")
+        received = out.tell()
+    if received < total or digest.hexdigest() != md5:
+        found = f"{received:,} of {total:,} bytes with the md5 {digest.hexdigest()}"
+        raise UserError(f"{url} gave {found}, not the published {md5}; try again")
 
 
 def unpack_archive(file: Path, layout: Layout) -> Path:
@@ -101,10 +87,8 @@ def unpack_archive(file: Path, layout: Layout) -> Path:
         with tarfile.open(file) as archive:
             members = archive.getmembers()
             if sum(max(0, member.size) for member in members) > MOST_UNPACKED_BYTES:
-                raise UserError(f"{file.name} is not the data set that was expected: too large")
+                raise ValueError("it is too large")
             archive.extractall(file.parent, members, filter="data")
-    except UserError:
-        raise
     except Exception as error:  # a damaged archive can raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(f"{file.name} cannot be unpacked: {reason}") from error

@@ -67,6 +67,13 @@ def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
     return Box((height - side) // 2, (width - side) // 2, side, side)
 
 
+def fitting_box(height: tf.Tensor, width: tf.Tensor, tall: int, wide: int) -> Box:
+    """The largest box in the middle with the proportions of `tall` x `wide`."""
+    rows = tf.minimum(height, tf.maximum((width * tall + wide // 2) // wide, 1))
+    columns = tf.minimum(width, tf.maximum((height * wide + tall // 2) // tall, 1))
+    return Box((height - rows) // 2, (width - columns) // 2, rows, columns)
+
+
 def short_side(size: int) -> int:
     """Return 8/7 of the size, rounded: 256 for 224."""
     return (size * 8 + 3) // 7

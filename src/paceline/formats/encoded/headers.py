@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_MAX_SEGMENTS = 1000  # of a JPEG before its frame; extended XMP and colour profiles can take dozens
+_MAX_SEGMENTS = 1000  # of a JPEG before its frame; extended XMP and color profiles can take dozens
 _MAX_TAGS = 64  # entries of the first EXIF directory that are looked at
 _ORIENTATION_TAG = 0x0112
 
@@ -44,21 +44,11 @@ def read_headers(encoded: tf.Tensor) -> Headers:
     return Headers(height, width, orientation, is_jpeg)
 
 
-def is_known_format(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether each string begins as an image that TensorFlow can decode: JPEG, PNG, GIF, BMP or
-    WebP."""
-    start = bytes_at(encoded, tf.zeros_like(encoded, tf.int64), 12)
-    magics = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-    webp = starts_with(start, b"RIFF") & starts_with(start[:, 8:], b"WEBP")
-    return tf.reduce_any(tf.stack([*(starts_with(start, magic) for magic in magics), webp]), axis=0)
-
-
 def bytes_at(encoded: tf.Tensor, position: tf.Tensor, count: int) -> tf.Tensor:
     """Return bytes of strings [n], int64 [n, count]; zeros beyond the end of a string."""
     position = tf.minimum(position, tf.cast(tf.strings.length(encoded), tf.int64))
-    piece = tf.strings.substr(
-        encoded, position, tf.fill(tf.shape(position), tf.constant(count, tf.int64))
-    )
+    counts = tf.fill(tf.shape(position), tf.constant(count, tf.int64))
+    piece = tf.strings.substr(encoded, position, counts)
     return tf.cast(tf.io.decode_raw(piece, tf.uint8, fixed_length=count), tf.int64)
 
 
@@ -76,34 +66,21 @@ def _number(numbers: tf.Tensor) -> tf.Tensor:
 def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return height, width and position of the EXIF segment of JPEGs; 0 if not found."""
 
-    def body(
-        position: tf.Tensor, active: tf.Tensor, height: tf.Tensor, width: tf.Tensor, exif: tf.Tensor
-    ) -> list[tf.Tensor]:
+    def body(position: tf.Tensor, active: tf.Tensor, *found: tf.Tensor) -> list[tf.Tensor]:
+        height, width, exif = found
         head = bytes_at(encoded, position, 10)
         marker, length = head[:, 1], _number(head[:, 2:4])
         # C4, C8 and CC are not frames; FF is filling before a marker
-        frame = (
-            (marker // 16 == 0xC) & (marker != 0xC4) & (marker != 0xC8) & (marker != 0xCC) & active
-        )
-        height, width = (
-            tf.where(frame, _number(head[:, 5:7]), height),
-            tf.where(frame, _number(head[:, 7:9]), width),
-        )
-        is_exif = active & (exif == 0) & (marker == 0xE1) & starts_with(head[:, 4:], b"Exif\0\0")
+        frame = (marker // 16 == 0xC) & (marker != 0xC4) & (marker != 0xC8) & (marker != 0xCC)
+        is_exif = (exif == 0) & (marker == 0xE1) & starts_with(head[:, 4:], b"Exif\0\0")
+        height = tf.where(frame & active, _number(head[:, 5:7]), height)
+        width = tf.where(frame & active, _number(head[:, 7:9]), width)
+        exif = tf.where(is_exif & active, position, exif)
         filling = marker == 0xFF
-        active &= (
-            (head[:, 0] == 0xFF)
-            & ~frame
-            & (filling | (length >= 2) & (marker >= 0xC0) & (marker != 0xDA))
-        )
+        segment = (length >= 2) & (marker >= 0xC0) & (marker != 0xDA)
+        active &= (head[:, 0] == 0xFF) & ~frame & (filling | segment)
         step = tf.where(filling, tf.ones_like(length), 2 + length)
-        return [
-            tf.where(active, position + step, position),
-            active,
-            height,
-            width,
-            tf.where(is_exif, position, exif),
-        ]
+        return [tf.where(active, position + step, position), active, height, width, exif]
 
     zeros = tf.zeros_like(encoded, tf.int64)
     _, _, height, width, exif = tf.while_loop(
@@ -129,10 +106,8 @@ def _orientation(encoded: tf.Tensor, exif: tf.Tensor) -> tf.Tensor:
     directory = tiff + number(head[:, 4:8])
     count = number(bytes_at(encoded, directory, 2))
     entries = tf.reshape(bytes_at(encoded, directory + 2, 12 * _MAX_TAGS), [-1, _MAX_TAGS, 12])
-    wanted = (number(entries[:, :, 0:2]) == _ORIENTATION_TAG) & (
-        tf.range(_MAX_TAGS, dtype=tf.int64) < count[:, None]
-    )
-    value = tf.reduce_max(
-        tf.where(wanted, number(entries[:, :, 8:10]), tf.zeros([], tf.int64)), axis=1
-    )
+    wanted = number(entries[:, :, 0:2]) == _ORIENTATION_TAG
+    wanted &= tf.range(_MAX_TAGS, dtype=tf.int64) < count[:, None]
+    values = number(entries[:, :, 8:10])
+    value = tf.reduce_max(tf.where(wanted, values, tf.zeros_like(values)), axis=1)
     return tf.where((exif > 0) & (value >= 1) & (value <= 8), value, tf.ones_like(value))

@@ -1,5 +1,4 @@
-"""Encoded images of any size -> square float32 images of one size, values 0 to 255; in TensorFlow
-ops.
+"""Encoded images of any size -> images of one size, values 0 to 255; in TensorFlow ops.
 
 Boxes to crop are chosen for a whole batch at once (`boxes`). Then each image is decoded, resized
 (bilinear with antialiasing) and turned upright, in the same way for every format.
@@ -9,8 +8,8 @@ decoded more often than anything else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import tensorflow as tf
 
@@ -18,9 +17,9 @@ from paceline.data.batches import preparation_of
 from paceline.data.draws import Draws
 from paceline.data.images import mirrored, scale
 from paceline.experiment.experiment import Experiment
-from paceline.formats.encoded.boxes import Box, area_box, central_box, short_side_box
+from paceline.formats.encoded.boxes import Box, area_box, central_box, fitting_box, short_side_box
 from paceline.formats.encoded.decode import DCT, decode_any
-from paceline.formats.encoded.headers import Headers, is_known_format, read_headers
+from paceline.formats.encoded.headers import Headers, read_headers
 
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
@@ -31,7 +30,7 @@ def train_images(
 ) -> tf.Tensor:
     """Return random crops of strings [n], flipped where the experiment asks for it."""
     settings, size = experiment.augment, image_size or experiment.data.image_size
-    headers = _checked(encoded, draws.indices)
+    headers = _sized_headers(encoded)
     crops = {
         "area": partial(area_box, area_min=settings.crop_area_min),
         "short-side": partial(short_side_box, size=size),
@@ -41,15 +40,14 @@ def train_images(
     smaller = shorter // tf.constant(_RATIOS[1:], tf.int64) >= size
     ratio = tf.reduce_sum(tf.cast(smaller, tf.int32), axis=1)
     way = tf.where(headers.is_jpeg, 1 + ratio, 0)
-    return _decode(encoded, headers, box, mirrored(settings, draws), size, way)
+    return decode_boxes(encoded, headers, box, (size, size), mirrored(settings, draws), way)
 
 
 def evaluation_images(experiment: Experiment, encoded: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Return central crops of strings [n]: 7/8 of the short side, that is 224 of 256."""
-    size = experiment.data.image_size
-    headers = _checked(encoded, indices)
+    size, headers = experiment.data.image_size, _sized_headers(encoded)
     box = central_box(*_upright_size(headers), size)
-    return _decode(encoded, headers, box, tf.zeros_like(headers.is_jpeg), size)
+    return decode_boxes(encoded, headers, box, (size, size))
 
 
 def prepare_encoded(
@@ -64,72 +62,41 @@ def prepare_encoded(
     already (`fitting`).
     """
     with tf.device("CPU:0"):
-        raw = fitted_images(encoded, stored, fitting) if stored else encoded
+        raw = _fitted_images(encoded, stored, fitting) if stored else encoded
         indices = tf.range(tf.size(encoded))
         images = preparation_of(raw).evaluation_images(experiment, raw, indices)
         return scale(experiment.scaling, images)
 
 
-def fitted_images(
-    encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool = False
-) -> tf.Tensor:
+def _fitted_images(encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool) -> tf.Tensor:
     """Return uint8 [n, *shape] of strings [n], as a source of one shape would hold them.
 
-    The largest box in the middle with the shape's proportions is resized, bilinear with
-    antialiasing, and rounded. An image of that size stays as it is. If all have it (`fitting`),
-    they are only decoded.
+    The largest box in the middle with the shape's proportions is resized and rounded. An image of
+    that size stays as it is. If all have it (`fitting`), they are only decoded.
     """
     height, width, channels = shape
     if fitting:
         images = _decode_by_tens(encoded, [height, width, 3])
     else:
-        turn = _turn_code(*_turns(read_headers(encoded).orientation))
-        fit = partial(_fitted, height=height, width=width)
-        images = _each(fit, (encoded, turn), [height, width, 3], tf.uint8)
+        headers = _sized_headers(encoded)
+        box = fitting_box(*_upright_size(headers), height, width)
+        pixels = decode_boxes(encoded, headers, box, (height, width))
+        images = tf.cast(tf.round(pixels), tf.uint8)
     if channels == 1:
         images = tf.cast(tf.round(tf.image.rgb_to_grayscale(tf.cast(images, tf.float32))), tf.uint8)
     return images
 
 
-def _fitted(parts: tuple[tf.Tensor, ...], height: int, width: int) -> tf.Tensor:
-    image, turn = decode_any(parts[0]), parts[1]
-    lies = turn >= 4
-    size = tf.shape(image, tf.int64)[:2]
-    target = tf.where(lies, [width, height], [height, width])
-    across, sides = tf.cast(tf.gather(target, [1, 0]), tf.int64), tf.cast(target, tf.int64)
-    box = tf.minimum(size, tf.maximum((tf.gather(size, [1, 0]) * sides + across // 2) // across, 1))
-    # The box is in the middle of the upright image; where one pixel remains, it is below and to
-    # the right, so in what will be flipped it is above and to the left.
-    flips = tf.stack([turn // 2 % 2, turn % 2])
-    flips = tf.cast(tf.where(lies, tf.gather(flips, [1, 0]), flips), tf.int64)
-    start = (size - box + flips) // 2
-    image = tf.slice(image, tf.concat([start, [0]], 0), tf.concat([box, [3]], 0))
-    image = tf.image.resize(image, target, antialias=True)
-    image = tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
-    return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), [height, width, 3])
-
-
-def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
-    """Return the headers with all sizes. What is not an image ends the step with the number of
-    the example."""
+def _sized_headers(encoded: tf.Tensor) -> Headers:
+    """Return the headers; where the first bytes do not tell the size, decoding does."""
     headers = read_headers(encoded)
-    unknown = tf.minimum(headers.height, headers.width) == 0
-    bad = unknown & (headers.is_jpeg | ~is_known_format(encoded))
-    message = (
-        "is not a whole JPEG, PNG, GIF, BMP or WebP image; "
-        "`paceline data check` finds all such examples"
-    )
-    check = tf.debugging.Assert(
-        ~tf.reduce_any(bad), ["example", tf.boolean_mask(indices, bad)[:1], message]
-    )
-    with tf.control_dependencies([check] if check is not None else []):
-        unknown = tf.identity(unknown)
+    sizes = tf.stack([headers.height, headers.width], axis=1)
+    unknown = tf.reduce_min(sizes, axis=1) == 0
 
     def size_of(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
         string, size, is_unknown = one
         return tf.cond(is_unknown, lambda: tf.shape(decode_any(string), tf.int64)[:2], lambda: size)
 
-    sizes = tf.stack([headers.height, headers.width], axis=1)
     sizes = tf.cond(
         tf.reduce_any(unknown),
         lambda: _each(size_of, (encoded, sizes, unknown), [2], tf.int64),
@@ -139,82 +106,65 @@ def _checked(encoded: tf.Tensor, indices: tf.Tensor) -> Headers:
 
 
 def _upright_size(headers: Headers) -> tuple[tf.Tensor, tf.Tensor]:
-    lying = headers.orientation >= 5
-    return tf.where(lying, headers.width, headers.height), tf.where(
-        lying, headers.height, headers.width
-    )
+    lying, height, width = headers.orientation >= 5, headers.height, headers.width
+    return tf.where(lying, width, height), tf.where(lying, height, width)
 
 
-def _turns(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return how a stored image is made upright: by transposing, flipping x, flipping y."""
-    return orientation >= 5, _is_any(orientation, 2, 3, 6, 7), _is_any(orientation, 3, 4, 7, 8)
-
-
-def _turn_code(lying: tf.Tensor, flip_x: tf.Tensor, flip_y: tf.Tensor) -> tf.Tensor:
-    """Return the `code` of `_turned`, int32 [n]."""
-    flags = ((flip_x, 1), (flip_y, 2), (lying, 4))
-    return sum(tf.cast(flag, tf.int32) * bit for flag, bit in flags)
-
-
-def _is_any(values: tf.Tensor, *wanted: int) -> tf.Tensor:
-    return tf.reduce_any(values[:, None] == tf.constant(wanted, tf.int64), axis=1)
-
-
-def _decode(
+def decode_boxes(
     encoded: tf.Tensor,
     headers: Headers,
     box: Box,
-    mirror: tf.Tensor,
-    size: int,
+    shape: tuple[int, int],
+    mirror: tf.Tensor | None = None,
     way: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return float32 [n, size, size, 3]: the boxes of the upright images, some mirrored.
+    """Return float32 [n, *shape, 3]: the boxes of the upright images, some mirrored.
 
     `way` is 0 to decode the complete image, or 1 + an index of _RATIOS to decode the box of a JPEG.
     """
-    lying, flip_x, flip_y = _turns(headers.orientation)
+    lying, flip_x, flip_y = (
+        tf.reduce_any(headers.orientation[:, None] == tf.constant(turned, tf.int64), axis=1)
+        for turned in ((5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8))
+    )
     tall, wide = _upright_size(headers)
     top = tf.where(flip_y, tall - box.top - box.height, box.top)
     left = tf.where(flip_x, wide - box.left - box.width, box.left)
     upright = tf.stack([top, left, box.height, box.width], axis=1)
-    stored = tf.cast(
-        tf.where(lying[:, None], tf.gather(upright, [1, 0, 3, 2], axis=1), upright), tf.int32
-    )
-    turn = _turn_code(lying, flip_x ^ mirror, flip_y)
-    with tf.control_dependencies([headers.height]):  # nothing is decoded before it was checked
-        encoded = tf.identity(encoded)
+    swapped = tf.gather(upright, [1, 0, 3, 2], axis=1)
+    stored = tf.cast(tf.where(lying[:, None], swapped, upright), tf.int32)
+    flags = ((flip_x if mirror is None else flip_x ^ mirror, 1), (flip_y, 2), (lying, 4))
+    turn = sum(tf.cast(flag, tf.int32) * bit for flag, bit in flags)
     parts = (encoded, stored, turn) if way is None else (encoded, stored, turn, way)
-    return _each(partial(_decode_one, size=size), parts, [size, size, 3], tf.float32)
+    return _each(partial(_decode_one, shape=shape), parts, [*shape, 3], tf.float32)
 
 
-def _decode_one(parts: tuple[tf.Tensor, ...], size: int) -> tf.Tensor:
+def _decode_one(parts: tuple[tf.Tensor, ...], shape: tuple[int, int]) -> tf.Tensor:
     string, window, turn, *way = parts
-    whole = partial(_decode_whole, string, window, size)
-    boxes = [partial(_decode_box, string, window, ratio, size) for ratio in _RATIOS]
-    image = tf.switch_case(way[0], [whole, *boxes]) if way else whole()
-    return tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
+    size = shape if shape[0] == shape[1] else tf.where(turn >= 4, shape[::-1], shape)
+
+    def decode_whole() -> tf.Tensor:
+        begin, sides = tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
+        return tf.image.resize(tf.slice(decode_any(string), begin, sides), size, antialias=True)
+
+    boxes = [partial(_decode_box, string, window, ratio, shape) for ratio in _RATIOS]
+    image = tf.switch_case(way[0], [decode_whole, *boxes]) if way else decode_whole()
+    image = tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
+    return tf.ensure_shape(image, [*shape, 3])
 
 
-def _decode_whole(string: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
-    image = tf.slice(
-        decode_any(string), tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
-    )
-    return tf.ensure_shape(tf.image.resize(image, [size, size], antialias=True), [size, size, 3])
-
-
-def _decode_box(string: tf.Tensor, window: tf.Tensor, ratio: int, size: int) -> tf.Tensor:
+def _decode_box(
+    string: tf.Tensor, window: tf.Tensor, ratio: int, shape: tuple[int, int]
+) -> tf.Tensor:
     """Decode only the window of a JPEG, made smaller by `ratio` in the decoder, for training.
 
-    It takes 0.6 of the time of `_decode_whole`, because a factor of two at most remains for
+    It takes 0.6 of the time of decoding everything, because a factor of two at most remains for
     resizing, which needs no antialiasing filter then. Published ResNets were trained so.
     """
     start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
     image = tf.image.decode_and_crop_jpeg(
         string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=DCT
     )
-    return tf.raw_ops.ResizeBilinear(
-        images=image[None], size=[size, size], half_pixel_centers=True
-    )[0]
+    return tf.raw_ops.ResizeBilinear(images=image[None], size=shape, half_pixel_centers=True)[0]
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
@@ -231,7 +181,9 @@ def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
     return tf.reshape(images, [-1, *shape])[:count]
 
 
-def _each(function: Any, parts: Any, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+def _each(
+    function: Callable[..., tf.Tensor], parts: tf.Tensor, shape: list[int], dtype: tf.DType
+) -> tf.Tensor:
     """Return a function's result for each image, some images at a time."""
     signature = tf.TensorSpec(shape, dtype)
     return tf.map_fn(function, parts, fn_output_signature=signature, parallel_iterations=_PARALLEL)
