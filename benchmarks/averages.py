@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from paceline.build import build_core
 from paceline.job import Job
-from paceline.maths.evaluation import num_batches, summarize
-from paceline.maths.metrics import SIGNALS
+from paceline.maths.metrics import SIGNALS, num_batches, summarize
 from paceline.maths.replica import Core, Step
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder

@@ -84,9 +84,9 @@ def build_engine(experiment: Experiment, cluster: Cluster | None = None) -> Engi
     from paceline.build import build_core
     from paceline.engines.collective import connect
 
-    connection = connect(job, lambda: False)
+    open_engine = connect(job, lambda: False)
     core = build_core(job)
-    engine = connection.open(core)
+    engine = open_engine(core)
     engine.load(core.initial_state())
     return engine
 
@@ -96,7 +96,7 @@ def replace_mean(name: str) -> None:
     import tensorflow as tf
 
     from paceline.engines.collective import CollectiveEngine
-    from paceline.maths.opaque import add
+    from paceline.maths.replica import add
     from paceline.maths.sums import tree_sum
 
     def ring(engine: CollectiveEngine, results: list[tf.Tensor]) -> tf.Tensor:

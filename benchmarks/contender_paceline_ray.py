@@ -27,9 +27,9 @@ def main() -> None:
     job = Job(experiment, Place(on="ray", workers=WORKERS))
     from paceline.engines_more.object_store.object_store_engine import connect
 
-    connection = connect(job, lambda: False)
+    open_engine = connect(job, lambda: False)
     core = build_core(job)
-    engine = connection.open(core)
+    engine = open_engine(core)
     engine.check(fingerprint(job, core))
     engine.load(core.initial_state())
     step, round_steps = 0, core.plan.round_steps

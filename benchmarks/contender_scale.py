@@ -25,10 +25,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from benchmarks.forked import run_forked
-from paceline.engines.pairs import ExactSum
+from paceline.engines.pairs import Collectives, ExactSum
 from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
-from paceline.engines.tf_pairs import Collectives
-from paceline.maths.opaque import add
+from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, tree_sum
 
 _CLONE_NEWNET = 0x40000000

@@ -36,7 +36,7 @@ NUM_DEVICES = 8
 # Files whose tests start programs, and those that take longest as a whole.
 PROGRAMS = (
     *("test_spark", "test_parameter_servers", "test_several_workers", "test_faults"),
-    *("test_resume", "test_evaluator", "test_memory_recovery", "test_wait_for_tasks", "test_slurm"),
+    *("test_resume", "test_evaluator", "test_memory_recovery", "test_probe", "test_slurm"),
     *("test_speedrun", "test_passing_faults", "test_coming_from", "test_early_stopping"),
 )
 LONGEST = ("test_chaos", "test_ray", "test_remote_training", "test_engine")

@@ -11,8 +11,7 @@ from blocks import block_of, evaluation_of
 from paceline.experiment.experiment import EarlyStopping
 from paceline.experiment.plan import Plan
 from paceline.loop import BLOCK_SECONDS, Outcome, StopRequested, next_block_steps, train
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult
+from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
 from paceline.run_folder.stop_early import StopEarly
 

@@ -17,12 +17,11 @@ from paceline.data.source import Split, hold_out
 from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.data import Views
-from paceline.experiment.experiment import Experiment, Model
+from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import build_plan
 from paceline.job import Job
 from paceline.kernels.choice import accelerated
-from paceline.maths.replica import Core
-from paceline.maths.replica import build_core as build_functions
+from paceline.maths import replica
 from paceline.maths.state import State
 from paceline.maths.template import build_template
 from paceline.messages import Send, Warn
@@ -30,17 +29,17 @@ from paceline.models.build import build_model
 from paceline.run_folder.folder import RunFolder
 
 
-def build_core(job: Job, views: Views = "none") -> Core:
+def build_core(job: Job, views: Views = "none") -> replica.Core:
     """Return the core of a job. Evaluation averages the predictions over `views` of an image."""
-    stored, code, experiment = _stored_facts(job), own_code(job), job.experiment
-    _check_width(experiment.model)
-    source = build_source(
-        replace(experiment.data, build=code.get("data.build", "")), experiment.records
-    )
+    run = RunFolder(job.run.run_dir) if job.run.run_dir else None
+    stored = run.data_facts() if run and run.exists() else {}
+    code, experiment = own_code(job), job.experiment
+    data = replace(experiment.data, build=code.get("data.build", ""))
+    source = build_source(data, experiment.records)
     train, validation = hold_out(source, experiment.data.validation)
-    splits = {"train": train, "test": source.test} | (
-        {"validation": validation} if validation else {}
-    )
+    splits = {"train": train, "test": source.test}
+    if validation:
+        splits["validation"] = validation
     plan = build_plan(experiment, train.size, job.run.stop_at, job.run.profiled or ())
     num_classes = experiment.model.num_classes or len(source.classes)
     if num_classes < len(source.classes):
@@ -52,9 +51,9 @@ def build_core(job: Job, views: Views = "none") -> Core:
     own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
     shape = image_shape(experiment, source)
     model = build_model(replace(experiment, model=own), shape, num_classes)
-    _check_sizes(experiment, model)
+    _check_model(experiment, model)
     template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
-    return build_functions(experiment, plan, source, splits, template, num_classes, views)
+    return replica.build_core(experiment, plan, source, splits, template, num_classes, views)
 
 
 def own_code(job: Job) -> dict[str, str]:
@@ -84,14 +83,16 @@ def _resolve(
     return with_numbers(experiment, train, num_classes, stored)
 
 
-def _stored_facts(job: Job) -> dict[str, Any]:
-    """Return what the run folder knows of the data; nothing if there is no run yet."""
-    run = RunFolder(job.run.run_dir) if job.run.run_dir else None
-    return run.data_facts() if run and run.exists() else {}
-
-
-def _check_sizes(experiment: Experiment, model: keras.Model) -> None:
-    """Check that the model accepts images of every size that the training has."""
+def _check_model(experiment: Experiment, model: keras.Model) -> None:
+    """Check that the model accepts images of every size that the training has, and its width."""
+    settings = experiment.model
+    projects = settings.layout == "imagenet" or settings.shortcut.startswith("B")
+    if 0 < settings.width < 8 and not settings.build and projects:
+        raise UserError(
+            f"model.width is {settings.width}; with projection shortcuts it must be 8 or more: "
+            "oneDNN in TensorFlow 2.21 writes beyond its memory in the gradient of strided 1x1 "
+            "convolutions of 4 channels"
+        )
     for size in experiment.augment.sizes:
         try:
             model.call(tf.zeros([1, size, size, model.input_shape[-1]]), training=False)
@@ -102,33 +103,20 @@ def _check_sizes(experiment: Experiment, model: keras.Model) -> None:
             ) from error
 
 
-def _check_width(model: Model) -> None:
-    projects = model.layout == "imagenet" or model.shortcut.startswith("B")
-    if 0 < model.width < 8 and not model.build and projects:
-        raise UserError(
-            f"model.width is {model.width}; with projection shortcuts it must be 8 or more: oneDNN "
-            "in TensorFlow 2.21 writes beyond its memory in the gradient of strided 1x1 "
-            "convolutions of 4 channels"
-        )
-
-
-def initial_state(core: Core, send: Send) -> State:
+def initial_state(core: replica.Core, send: Send) -> State:
     """Return the state of step 0, with weights from the data or from an earlier training."""
     state, experiment = core.initial_state(), core.experiment
-    if experiment.model.whitening:
-        from paceline.maths.whitening import whiten
+    if count := experiment.model.whitening:
+        from paceline.maths.initial_values import whiten
 
-        state = whiten(
-            state, core.template, core.train, experiment.scaling, experiment.model.whitening
-        )
-    if experiment.model.init_from:
-        from paceline.maths.warm_start import start_from
+        state = whiten(state, core.template, core.train, experiment.scaling, count)
+    if source := experiment.model.init_from:
+        from paceline.maths.initial_values import start_from
         from paceline.models.applications import scaling_warning
         from paceline.run_folder.starting_weights import read_weights
 
         if note := scaling_warning(experiment):
             send(Warn(note))
-        source = experiment.model.init_from
         state, new = start_from(source, read_weights(source), core.template, state)
         send(Warn(f"started from {source}; new are {', '.join(new) or 'none'}"))
     return state

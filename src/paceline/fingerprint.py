@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
 from paceline.kernels.choice import exact_name
+from paceline.kernels.library import cpu_flags
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     """Return what decides the bits that a worker computes."""
-    kernels = core.template.kernels
     return {
         "experiment": job.experiment.digest(),
         "data": data_facts(job, core),
         "code": code_digests(job),
-        "kernels": exact_name(kernels),
+        "kernels": exact_name(core.template.kernels),
         "libraries": library_versions(),
         "cpu": cpu_features(),
     }
@@ -30,15 +29,15 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
 
 def data_facts(job: Job, core: Core) -> dict[str, Any]:
     """Return what a resumed run compares with its data, and what prediction needs without it."""
-    sizes = {name: split.size for name, split in core.splits.items()}
-    shape = list(core.source.image_shape) if core.source.image_shape else None
+    source = core.source
     facts: dict[str, Any] = {
         "train": core.train.size,
-        **sizes,
-        "classes": list(core.source.classes),
-        "image_shape": shape,
+        **{name: split.size for name, split in core.splits.items()},
+        "classes": list(source.classes),
+        "image_shape": list(source.image_shape) if source.image_shape else None,
     }
-    facts |= {"content": core.source.digest} if core.source.digest else {}
+    if source.digest:
+        facts["content"] = source.digest
     if core.experiment == job.experiment:
         return facts
     from paceline.data.statistics import computed_facts
@@ -51,18 +50,7 @@ def code_digests(job: Job) -> dict[str, str]:
     return {name: code_digest(spec) for name, spec in own_code(job).items()}
 
 
-def cpu_features(text: str = "") -> str:
-    """Return the instruction sets by which oneDNN and Eigen choose their kernels.
-
-    `text` is a /proc/cpuinfo; this machine's if it is empty.
-    """
-    try:
-        lines = (text or Path("/proc/cpuinfo").read_text()).splitlines()
-    except OSError:
-        return "unknown"
-    flags = next(
-        (line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))),
-        [],
-    )
+def cpu_features() -> str:
+    """Return the instruction sets by which oneDNN and Eigen choose their kernels."""
     chosen = ("avx", "fma", "amx", "asimd", "sve", "sse4")
-    return " ".join(sorted(flag for flag in flags if flag.startswith(chosen)))
+    return " ".join(sorted(flag for flag in cpu_flags() if flag.startswith(chosen)))

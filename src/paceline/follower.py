@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.job import Job
 from paceline.loop import Action, Outcome
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult
+from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
 from paceline.messages import Block, Result, Send
 from paceline.run_folder.actions import Speed, StopOnNonFiniteLoss

@@ -226,7 +226,7 @@ class Job:
 
     @property
     def engine(self) -> str:
-        """Name of the engine with which the workers train together; see `engines.table`."""
+        """Name of the engine with which the workers train together; see `engines.base`."""
         method = self.experiment.sync.method
         if self.cluster.ps and method == "weights":
             raise UserError(

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from paceline.engines.base import Engine
 from paceline.experiment.plan import Plan
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult
+from paceline.maths.metrics import BlockResult, EvalResult
 
 Action = Callable[[BlockResult, EvalResult | None], None]
-"""Called after each block of steps, with the evaluation after the block if there was one."""
+"""Called after each block of steps, with the evaluation after it if there was one."""
 EndsEarly = Callable[[EvalResult], bool]
 """Returns whether training ends after this evaluation. All workers return the same."""
 
@@ -58,10 +57,9 @@ def train(
         while step < plan.total_steps and not outcome.ended_early:
             block = recovered or engine.advance(step, plan.next_stop(step, block_steps))
             recovered, step, block_steps = None, block.step, next_block_steps(block)
-            evaluation = evaluate(engine, plan, step, ends_early)
-            outcome = Outcome(block, evaluation)
+            outcome = Outcome(block, _evaluate(engine, plan, step, ends_early))
             for action in actions:
-                action(block, evaluation)
+                action(block, outcome.evaluation)
     return outcome
 
 
@@ -71,7 +69,7 @@ def next_block_steps(block: BlockResult) -> int:
     return min(2 * block.num_steps + 1, most)
 
 
-def evaluate(engine: Engine, plan: Plan, step: int, ends_early: EndsEarly) -> EvalResult | None:
+def _evaluate(engine: Engine, plan: Plan, step: int, ends_early: EndsEarly) -> EvalResult | None:
     """Evaluate if the plan says so; return all splits if training ends here."""
     if not plan.evaluates_at(step):
         return None

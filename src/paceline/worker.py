@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from paceline import loop
 from paceline.chief import ChiefRun
 from paceline.engines import devices
-from paceline.engines.table import connect
+from paceline.engines.base import connect
 from paceline.follower import FollowerRun
 from paceline.job import Job
 from paceline.loop import Action, Outcome
-from paceline.maths.metrics import recovered_block
+from paceline.maths.metrics import Tail, block_result
 from paceline.messages import Send, Working
 from paceline.run_folder.actions import StopAt, StopOnRequest
 from paceline.run_folder.survivor import Survivor
@@ -51,16 +51,16 @@ def run_worker(
     from paceline.build import build_core
     from paceline.fingerprint import fingerprint
 
-    connection = connect(job, partial(_wants_stop, send, stop))  # before the first tensor
+    open_engine = connect(job, partial(_wants_stop, send, stop))  # before the first tensor
     core = build_core(job)  # data, model and the pure functions of a step
-    engine = connection.open(core)
+    engine = open_engine(core)
     engine.check(fingerprint(job, core))  # all workers compute the same bits, or none trains
 
     survivor.offer(job, core, engine, run.folder)
     with run.begin(core, engine):
         state = engine.load(run.first_state())  # all workers continue from the chief's
-        actions = run.actions(state)
-        outcome = train_from(state, core, engine, run, [*actions, *_stops(job, core, stop)])
+        actions = [*run.actions(state), *_stops(job, core, stop)]
+        outcome = train_from(state, core, engine, run, actions)
         run.finish(engine.state(), outcome)
     survivor.withdraw()
     engine.close()
@@ -78,9 +78,11 @@ def train_from(
         return Outcome(evaluation=replace(engine.evaluate(final=True), ended_early=True))
     if plan.stops_at(state.reported_step):
         return Outcome()  # an earlier command stopped here
-    return loop.train(
-        engine, plan, actions, state.reported_step, ends_early, recovered_block(core, state)
-    )
+    recovered = None
+    if len(state.tails):  # the block that led to this state, which survived the loss of a worker
+        seconds = float(state.tails[-1, Tail.SECONDS])
+        recovered = block_result(core, state.step, state.tails, seconds)
+    return loop.train(engine, plan, actions, state.reported_step, ends_early, recovered)
 
 
 def _wants_stop(send: Send, stop: Event) -> bool:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from helpers import SUPPORT
 from paceline.engines import pairs as exchange
 from paceline.engines.pairs import ExactSum, cut_into_chunks
-from paceline.maths.sums import Span, add_subtrees, divided_tree, halves, relative, shares, subtrees
+from paceline.maths.sums import Span, add_subtrees, divided_tree, halves, relative, subtrees
 
 FORKED_WORKERS = SUPPORT / "forked_workers.py"
 UP_TO_32 = [(replicas, workers) for replicas in range(1, 33) for workers in range(1, replicas + 1)]
@@ -88,15 +88,12 @@ def test_sums_of_subtrees_add_up_to_the_tree_however_it_is_cut(
 
 def test_for_every_number_of_workers_shares_are_even_and_add_up_to_numpys_tree() -> None:
     for replicas, workers in UP_TO_32:
-        found, values = shares(replicas, workers), leaves(replicas)
-        assert [k for share in found for k in range(*share)] == list(range(replicas))
-        sizes = {stop - start for start, stop in found}
+        found, values = divided_tree(replicas, workers), leaves(replicas)
+        spans = [span for share in found for span in share]
+        assert [k for span in spans for k in range(*span)] == list(range(replicas))
+        sizes = {share[-1][1] - share[0][0] for share in found}
         assert max(sizes) - min(sizes) <= 1, (replicas, workers)
-        sums = {
-            (start, stop): tree_by_numpy(values[start:stop])
-            for spans in divided_tree(replicas, workers)
-            for start, stop in spans
-        }
+        sums = {(start, stop): tree_by_numpy(values[start:stop]) for start, stop in spans}
         assert_same_bits(add_subtrees((0, replicas), sums, np.add), tree_by_numpy(values))
 
 

@@ -3,20 +3,20 @@
 import inspect
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.engines.base import ENGINES
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.table import ENGINES, find_connect
-from paceline.engines.tf_pairs import Collectives
+from paceline.engines.pairs import Collectives
 from paceline.experiment.experiment import Average, Model, Sync
 from paceline.experiment.schedule import Rates, rates_at, rates_table
 from paceline.kernels.library import why_unavailable
-from paceline.maths.evaluation import num_batches, summarize
-from paceline.maths.metrics import Tail
+from paceline.maths.metrics import Tail, num_batches, summarize
 from paceline.maths.replica import Step
 from paceline.maths.state import State
 from tiny import (
@@ -84,7 +84,8 @@ def train(engine, stops=(STEPS,)):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_is_opened_as_the_protocol_says(name):
-    assert list(inspect.signature(find_connect(name)).parameters) == ["job", "wants_stop"]
+    connect = import_module(ENGINES[name]).connect
+    assert list(inspect.signature(connect).parameters) == ["job", "wants_stop"]
 
 
 # --- the engine against the three lines of the design, one after another, with NumPy's tree

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,25 +37,13 @@ from helpers import (
 from in_process import paceline_here
 from kernel_checks import needs_kernels
 from paceline.engines_more.parameter_server.asynchronous import Flights
-from paceline.engines_more.parameter_server.ps_engine import (
-    check_libraries,
-    check_ops,
-    check_servers,
-)
-from paceline.engines_more.parameter_server.server import bounds
+from paceline.engines_more.parameter_server.ps_engine import check_ops, check_servers
 from paceline.errors import UserError
-from paceline.versions import library_versions
-from tiny import CLASSES, SHAPE, build_source, build_tiny_core
+from tiny import SHAPE, build_source, build_tiny_core, dense_model
 
 EVERYTHING = (
-    "--optimizer.name",
-    "adamw",
-    "--optimizer.clip-norm",
-    "0.5",
-    "--average.decay",
-    "0.9",
-    "--schedule.rate",
-    "0.01",
+    *("--optimizer.name", "adamw", "--optimizer.clip-norm", "0.5"),
+    *("--average.decay", "0.9", "--schedule.rate", "0.01"),
 )
 
 ACTIONS = '''
@@ -72,11 +61,6 @@ def pause(step, metrics):
         (HERE / "reached").write_text(str(os.getpid()))
         while not (HERE / "go").exists():
             time.sleep(0.02)
-
-
-def fail(step, metrics):
-    if step >= 9:
-        raise RuntimeError("on purpose")
 '''
 
 
@@ -109,6 +93,7 @@ class Tasks:
 
     def __init__(self, folder: Path, chief: str, workers: int, servers: int, *flags: str) -> None:
         self._folder, self._flags = folder, flags
+        (folder / "acts.py").write_text(ACTIONS)
         addresses = free_addresses(1 + workers + servers)
         self.cluster = {
             chief: addresses[:1],
@@ -124,39 +109,20 @@ class Tasks:
         self._stack.close()
 
     def start(self, role: str, index: int, monkeypatch: pytest.MonkeyPatch) -> Program:
-        config = {
-            "cluster": self.cluster,
-            "task": {"type": role, "index": index},
-            "model_dir": "run",
-        }
+        task = {"type": role, "index": index}
+        config = {"cluster": self.cluster, "task": task, "model_dir": "run"}
         monkeypatch.setenv("TF_CONFIG", json.dumps(config))
         return self._stack.enter_context(program("train", "smoke", *self._flags, cwd=self._folder))
 
+    def start_until_paused(self, monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+        """Worker 0, the parameter server and the chief, which stands still after a block."""
+        started = [self.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")]
+        reached = self._folder / "reached"
+        wait_until(lambda: reached.exists() or not started[-1].is_running())
+        return started
+
 
 # Slices and staleness, without processes
-
-
-@given(st.integers(1, 3000), st.integers(1, 40))
-def test_slices_put_together_are_the_vector_and_differ_by_one_number_at_most(
-    size: int, count: int
-) -> None:
-    vector, cuts = (
-        np.random.default_rng(size).standard_normal(size).astype(np.float32),
-        bounds(size, count),
-    )
-    assert (
-        np.concatenate([vector[start:stop] for start, stop in cuts]).tobytes() == vector.tobytes()
-    )
-    sizes = [stop - start for start, stop in cuts]
-    assert len(sizes) == count
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_slices_of_a_real_model_are_balanced_within_a_hundredth() -> None:
-    for size in (5_006, 855_770, 25_557_032):
-        for count in (2, 3, 5, 7):
-            sizes = [stop - start for start, stop in bounds(size, count)]
-            assert max(sizes) <= 1.01 * min(sizes)
 
 
 @given(st.integers(-1, 9), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers(0, 2**32))
@@ -173,9 +139,8 @@ def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(
             ticket += side_by_side
             for each in tickets:
                 flights.start(each)
-            under_way.append(
-                (tickets, flights.applied)
-            )  # weights are read at the start at the earliest
+            # weights are read at the start at the earliest
+            under_way.append((tickets, flights.applied))
         assert under_way, "nothing is under way, and nothing may start"
         tickets, version = under_way.pop(choose.randrange(len(under_way)))
         for each in choose.sample(tickets, len(tickets)):
@@ -187,30 +152,27 @@ def test_no_gradient_is_staler_than_the_bound_whatever_arrives_when(
 
 
 def test_more_parameter_servers_than_parameters_is_one_clear_line() -> None:
-    check_servers(30, 30)
-    with pytest.raises(UserError, match="31 parameter servers for 30 parameters; give 30 or fewer"):
-        check_servers(31, 30)
+    core = build_tiny_core(model=dense_model())
+    check_servers(core, 1930)
+    with pytest.raises(UserError, match="1931 parameter servers for 1930 parameters; give 1930"):
+        check_servers(core, 1931)
 
 
 def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
     import tensorflow as tf
 
-    from paceline.data.source import Source, Split
+    from paceline.data.source import Split
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        pictures = tf.numpy_function(
+        black = tf.numpy_function(
             lambda i: np.zeros((len(i), *SHAPE), np.uint8), [indices], tf.uint8
         )
-        return tf.ensure_shape(pictures, [None, *SHAPE]), tf.zeros_like(indices, tf.int32)
+        return tf.ensure_shape(black, [None, *SHAPE]), tf.zeros_like(indices, tf.int32)
 
     check_ops(build_tiny_core())
     good = build_source()
     with pytest.raises(UserError, match=r"read by Python code .* cannot be sent to the workers"):
-        check_ops(
-            build_tiny_core(
-                source=Source(Split(50, read), good.test, tuple(map(str, range(CLASSES))), SHAPE)
-            )
-        )
+        check_ops(build_tiny_core(source=replace(good, train=Split(50, read))))
 
 
 @pytest.mark.slow
@@ -218,10 +180,8 @@ def test_data_read_by_python_are_refused_and_tensorflow_ops_are_not() -> None:
 def test_a_late_result_on_one_server_is_not_counted_and_what_it_displaced_is_computed_again(
     method: str, updates: int
 ) -> None:
-    script = SUPPORT / "late_results.py"
-    done = subprocess.run(
-        [sys.executable, script, method], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, SUPPORT / "late_results.py", method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["refused"] > 0
@@ -259,13 +219,10 @@ def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Pat
     records = metrics_of(tmp_path / "run")
     assert records[-1]["step"] == 24
     assert all(0 <= record["staleness_mean"] <= record["staleness_max"] <= 2 for record in records)
-    assert max(record["staleness_max"] for record in records) > 0, (
-        "two workers at once are stale at times"
-    )
+    stalest = [record["staleness_max"] for record in records]
+    assert max(stalest) > 0, "two workers at once are stale at times"
     assert [step for step, _ in losses_of(tmp_path / "run")] == list(range(1, 25))
-    assert [value for _, value in losses_of(tmp_path / "run", "staleness_max")] == [
-        r["staleness_max"] for r in records
-    ]
+    assert [value for _, value in losses_of(tmp_path / "run", "staleness_max")] == stalest
 
 
 @pytest.mark.slow
@@ -321,12 +278,8 @@ def test_a_run_goes_on_with_servers_that_lose_a_worker_and_again_without_to_the_
 def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "acts.py").write_text(ACTIONS)
     with Tasks(tmp_path, "chief", 1, 1, "--actions", "acts.py:pause") as tasks:
-        worker, server, chief = (
-            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
-        )
-        wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
+        worker, server, chief = tasks.start_until_paused(monkeypatch)
         os.kill(server.worker(), signal.SIGKILL)
         (tmp_path / "go").touch()
         ended = [each.wait() for each in (chief, server, worker)]
@@ -377,18 +330,8 @@ def test_whoever_is_lost_the_run_ends_with_the_same_bits(
     turn = [*PLACE].index(role) + ["starting", "between", "running"].index(when)
     how = (signal.SIGKILL, signal.SIGSTOP)[turn % 2]
     (tmp_path / "acts.py").write_text(ACTIONS)
-    flags = (
-        "--workers",
-        "2",
-        "--ps",
-        "2",
-        "--actions",
-        "acts.py:pause",
-        "--stall-timeout",
-        "20",
-        "--start-timeout",
-        "60",
-    )
+    flags = ("--workers", "2", "--ps", "2", "--actions", "acts.py:pause")
+    flags += ("--stall-timeout", "20", "--start-timeout", "60")
     with program("train", "smoke", "--run-dir", "run", *flags, cwd=tmp_path) as running:
         if when == "starting":
             wait_until(lambda: len(running.workers()) == 5)
@@ -412,21 +355,6 @@ def test_whoever_is_lost_the_run_ends_with_the_same_bits(
 
 
 @pytest.mark.long
-def test_an_error_in_the_chief_ends_the_run_in_one_line_and_the_same_command_goes_on(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "acts.py").write_text(ACTIONS)
-    cluster = ("--workers", "2", "--ps", "2")
-    ended = train(tmp_path, "run", *cluster, "--actions", "acts.py:fail")
-    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
-    told = re.search(r"acts.py:fail failed at step (\d+): RuntimeError: on purpose", ended.err)
-    assert told
-    assert int(told[1]) >= 9
-    assert not result_of(tmp_path / "run")["finished"]
-    assert digest_of(tmp_path, "run", *cluster) == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("workers", "comes_back"), [(1, True), (2, False)])
 def test_a_killed_worker_of_a_tf_config_is_taken_back_or_done_without(
     uninterrupted: Path,
@@ -435,13 +363,9 @@ def test_a_killed_worker_of_a_tf_config_is_taken_back_or_done_without(
     workers: int,
     comes_back: bool,
 ) -> None:
-    (tmp_path / "acts.py").write_text(ACTIONS)
     with Tasks(tmp_path, "chief", workers, 1, "--actions", "acts.py:pause") as tasks:
         others = [tasks.start("worker", index, monkeypatch) for index in range(1, workers)]
-        lost, server, chief = (
-            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
-        )
-        wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
+        lost, server, chief = tasks.start_until_paused(monkeypatch)
         os.kill(lost.worker(), signal.SIGKILL)
         assert "worker 0 failed: killed by SIGKILL" in lost.wait().err
         others += [tasks.start("worker", 0, monkeypatch)] if comes_back else []
@@ -455,12 +379,8 @@ def test_a_killed_worker_of_a_tf_config_is_taken_back_or_done_without(
 def test_when_the_chief_of_a_tf_config_is_killed_everyone_ends_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "acts.py").write_text(ACTIONS)
     with Tasks(tmp_path, "chief", 1, 1, "--actions", "acts.py:pause") as tasks:
-        worker, server, chief = (
-            tasks.start(role, 0, monkeypatch) for role in ("worker", "ps", "chief")
-        )
-        wait_until(lambda: (tmp_path / "reached").exists() or not chief.is_running())
+        worker, server, chief = tasks.start_until_paused(monkeypatch)
         os.kill(chief.worker(), signal.SIGKILL)
         ended = [each.wait() for each in (chief, server, worker)]
     assert [each.code for each in ended] == [1, 1, 1], ended
@@ -476,7 +396,7 @@ def test_a_parameter_server_whose_chief_never_comes_says_so(
     with Tasks(tmp_path, "chief", 1, 1, "--start-timeout", "15") as tasks:
         ended = tasks.start("ps", 0, monkeypatch).wait(60)
     assert ended.code == 1
-    assert f"no chief answered at {tasks.cluster['chief'][0]} within 15 s" in ended.err
+    assert f"no answer from {tasks.cluster['chief'][0]} within 15 s" in ended.err
 
 
 @pytest.mark.long
@@ -502,57 +422,18 @@ def test_any_number_of_workers_and_servers_gives_the_same_bits(
     assert one == digest_of(tmp_path, "two", *flags, *cluster)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("bound", [0, 3])
-def test_no_gradient_is_staler_than_the_bound_while_workers_stand_still_at_random(
-    tmp_path: Path, bound: int
-) -> None:
-    method = ("--sync.method", "async", "--sync.max-staleness", str(bound), "--epochs", "12")
-    choose = random.Random(bound)
-    with program(
-        "train", "smoke", "--run-dir", "run", *method, "--workers", "2", "--ps", "2", cwd=tmp_path
-    ) as running:
-        wait_until(
-            lambda: (tmp_path / "run" / "metrics.jsonl").exists() or not running.is_running()
-        )
-        workers = running.workers()[1:3]
-        while running.is_running():
-            pid = choose.choice(workers)
-            try:
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(choose.uniform(0, 0.4))
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                break
-            time.sleep(choose.uniform(0, 0.2))
-        assert running.wait().code == 0
-    stalest = [record["staleness_max"] for record in metrics_of(tmp_path / "run")]
-    assert max(stalest) <= bound
-    assert bound == 0 or max(stalest) > 0
-
-
-def test_a_task_with_another_library_is_refused_by_name() -> None:
-    own = library_versions()
-    check_libraries("worker 0 (a:1)", json.dumps(own))
-    with pytest.raises(UserError, match=r"ps 1 \(b:2\) has different libraries .* keras: .*'0\.1'"):
-        check_libraries("ps 1 (b:2)", json.dumps(own | {"keras": "0.1"}))
-    with pytest.raises(UserError, match="has different libraries"):
-        check_libraries("worker 0 (a:1)", "")
-
-
 @pytest.mark.parametrize(
     ("pretended", "told"),
     [
-        ("ps-0 keras 3.0.0", "ps 0 (ADDRESS) has different libraries than the chief: keras: "),
+        ("ps-0 keras 3.0.0", "ps 0 (ADDRESS) differs from the chief: libraries.keras: "),
         pytest.param(
             "worker-2 numpy 1.0.0",
-            "worker 1 (ADDRESS) has different libraries than the chief: numpy: ",
+            "worker 1 (ADDRESS) differs from the chief: libraries.numpy: ",
             marks=pytest.mark.long,
         ),
         pytest.param(
             "worker-1 environment PACELINE_NO_KERNELS",
-            "worker 0 (ADDRESS) lacks the chief's kernels",
+            "worker 0 (ADDRESS) differs from the chief: kernels: ",
             marks=[pytest.mark.long, needs_kernels],
         ),
     ],
@@ -568,18 +449,3 @@ def test_tasks_that_would_compute_other_bits_are_refused_at_the_start(
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
     assert told in re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", ended.err)
     assert not (tmp_path / "run").exists(), "nothing began"
-
-
-@pytest.mark.slow
-def test_the_chief_can_read_the_libraries_of_a_process_like_a_file() -> None:
-    code = (
-        "from paceline.engines_more.parameter_server.serve import LIBRARIES_FILE\n"
-        "from paceline.engines_more.parameter_server.serve import _publish_libraries\n"
-        "_publish_libraries()\n"
-        "import tensorflow as tf\n"
-        "for _ in range(2): print(tf.io.read_file(LIBRARIES_FILE).numpy().decode())\n"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    first, second = done.stdout.splitlines()
-    assert json.loads(first) == json.loads(second) == library_versions()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines_more.parameter_server.server import layer_bounds
+from paceline.engines_more.parameter_server.ps_base import layer_bounds
 from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Average, Optimizer, Schedule, Sync
 from paceline.experiment.groups import groups_of
@@ -16,7 +16,6 @@ from paceline.experiment.plan import Phase, Plan, build_phases, build_plan
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.schedule import Rates, rates_table
 from paceline.maths import grouped_update as groups
-from paceline.maths import muon
 from paceline.maths.update import slot_names
 from tiny import EXPERIMENT, build_tiny_core, with_optimizer
 from tiny import groups as parsed
@@ -81,7 +80,7 @@ def test_each_group_is_updated_by_its_own_rule_rate_and_decay_as_numpy_does():
 
 
 def test_three_iterations_bring_most_singular_values_near_one():
-    found = np.linalg.svd(muon.orthogonal(random(3, 72, 16)).numpy(), compute_uv=False)
+    found = np.linalg.svd(groups.orthogonal(random(3, 72, 16)).numpy(), compute_uv=False)
     assert found.min() > 0.6
     assert found.max() < 1.3
 

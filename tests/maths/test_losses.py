@@ -15,8 +15,10 @@ from paceline.data.source import Split, hold_out
 from paceline.data.statistics import balanced_weights, channel_statistics, with_numbers
 from paceline.engines.collective import CollectiveEngine
 from paceline.experiment.experiment import Experiment, Loss, Scaling
-from paceline.maths.losses import LOSS_SCALE, build_targets, example_weights, keep_if_finite
+from paceline.maths.after_update import keep_if_finite
+from paceline.maths.losses import build_targets, example_weights
 from paceline.maths.metrics import Tail
+from paceline.maths.state import LOSS_SCALE
 from paceline.run_folder.checkpoints import newest_variables
 from tiny import (
     EXPERIMENT,

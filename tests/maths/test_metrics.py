@@ -1,4 +1,4 @@
-"""What a block of steps reports, from the tails of its steps."""
+"""What a block of steps reports, from the tails of its steps, and an evaluation, from its rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from blocks import block_of, evaluation_of
-from paceline.maths.metrics import Tail, block_result, recovered_block, scalars, tail_scale
-from paceline.maths.state import State
+from paceline.maths.metrics import (
+    Examples,
+    Sums,
+    Tail,
+    block_result,
+    num_batches,
+    scalars,
+    summarize,
+    tail_scale,
+)
 from tiny import build_tiny_core
 
 TAILS = np.array([[2.0, 4, 16, 0, 0.5], [1.0, 8, 16, 0, 0.25], [3.0, 16, 16, 1, 0.125]], np.float32)
@@ -39,13 +47,6 @@ def test_a_block_has_a_number_for_each_of_its_steps():
     assert block.each_step()[1][1].keys() == {"loss", "accuracy", "learning_rate"}
 
 
-def test_a_recovered_block_is_the_block_that_led_to_the_state():
-    core = build_tiny_core()
-    block = recovered_block(core, State(5, {}, TAILS))
-    assert (block.step, block.num_steps, block.seconds_per_step) == (5, 3, 0.125)
-    assert block.losses.tolist() == [2, 1, 3]
-
-
 @pytest.mark.parametrize(
     ("block", "evaluation", "some"),
     [
@@ -59,3 +60,33 @@ def test_the_scalars_of_a_block_and_its_evaluation_are_plain_numbers(block, eval
     assert some.items() <= numbers.items()
     assert {type(value) for value in numbers.values()} <= {int, float}
     assert any(name.startswith("test_") for name in numbers) is (evaluation is not None)
+
+
+EXAMPLES = Examples(
+    labels=np.array([0, 0, 1, 1, 2]),
+    predictions=np.array([0, 1, 1, 0, 0]),
+    probabilities=np.array([0.9, 0.6, 0.5, 0.8, 0.6]),
+)
+
+
+def test_rows_are_added_and_padding_is_left_out():
+    """Two batches of three, the last with one example of padding."""
+    rows = np.zeros([2, len(Sums) + 9], np.float32)
+    rows[:, Sums.LOSS], rows[:, Sums.CORRECT] = [6, 2], [3, 1]
+    rows[:, Sums.AMONG_FIVE], rows[:, Sums.COUNT] = [3, 2], [3, 2]
+    rows[:, len(Sums) :] = np.arange(18).reshape(2, 9)
+    found = summarize(rows)
+    assert (found.loss, found.accuracy, found.top5, found.count) == (8 / 5, 4 / 5, 1.0, 5)
+    assert found.examples == Examples(
+        np.array([0, 1, 2, 9, 10]), np.array([3, 4, 5, 12, 13]), np.array([6, 7, 8, 15, 16])
+    )
+
+
+def test_the_confusion_counts_and_the_worst_mistakes_come_first():
+    assert EXAMPLES.confusion(3).tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 0]]
+    assert EXAMPLES.worst(2).tolist() == [3, 1]
+    assert EXAMPLES.worst(9).tolist() == [3, 1, 4]
+
+
+def test_the_last_batch_may_be_partly_empty():
+    assert [num_batches(size, 250) for size in (1, 250, 251)] == [1, 1, 2]

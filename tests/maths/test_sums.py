@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.maths.opaque import add
+from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, subtrees, tree_sum
 
 

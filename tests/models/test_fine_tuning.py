@@ -27,10 +27,10 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Data, Experiment, Model, Sync
 from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.encoded.prepare import evaluation_images
+from paceline.maths.initial_values import start_from
 from paceline.maths.replica import Step
 from paceline.maths.state import State
 from paceline.maths.template import build_template
-from paceline.maths.warm_start import start_from
 from paceline.models import applications
 from paceline.models.applications import build_application, own_scaling, scaling_warning
 from paceline.models.build import build_model

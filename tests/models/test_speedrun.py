@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from augmented import drawn_by_numpy, to_pixels, train_batch
 from helpers import paceline, result_of
-from paceline.build import _check_sizes
+from paceline.build import _check_model
 from paceline.data.batches import evaluation_images
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
 from paceline.experiment.recipes.table import get_recipe
-from paceline.maths.whitening import whiten
+from paceline.maths.initial_values import whiten
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, number, pictures
 
 SMALL = replace(
@@ -109,7 +109,7 @@ def test_a_model_for_one_size_only_is_refused_with_the_size():
     with pytest.raises(
         UserError, match=r"augment.sizes has 6, but the model does not accept images of"
     ):
-        _check_sizes(experiment, build_small_model())
+        _check_model(experiment, build_small_model())
 
 
 @pytest.mark.parametrize(

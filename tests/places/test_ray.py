@@ -217,19 +217,21 @@ def test_the_command_gives_the_bits_of_one_process(
 PHASES = {
     "is asked": "_check",
     "adds up": "",
-    "has the mean": "_take",
-    "already has the mean": "_take",
-    "computes": "_compute",
-    "has computed": "_cut",
+    "has the mean": "finish",
+    "already has the mean": "finish",
+    "computes": "compute",
+    "already computes": "compute",
 }
-"""Phases of a round and the methods of an actor."""
+"""Phases of a round and the methods of an actor, or of what computes for it."""
 
 
 def spoil(actor: Any, phase: str, how: str) -> None:
     """Let the actor fail once, the next time that it gets to a phase of a round."""
 
     def patch(self: Any) -> None:
-        owner, name = (self, PHASES[phase]) if PHASES[phase] else (actor_module, "mean")
+        owner, name = self._computer, PHASES[phase]
+        if phase in ("is asked", "adds up"):
+            owner, name = (self, name) if name else (actor_module, "mean")
         original = getattr(owner, name)
 
         def fail(*arguments: Any) -> Any:
@@ -270,14 +272,14 @@ def slow_down(actor: Any, seconds: float) -> None:
     """The next round takes this long, so that something can happen in it."""
 
     def patch(self: Any) -> None:
-        original = self._compute
+        original = self._computer.compute
 
         def wait(*arguments: Any) -> Any:
-            self._compute = original
+            self._computer.compute = original
             time.sleep(seconds)
             return original(*arguments)
 
-        self._compute = wait
+        self._computer.compute = wait
 
     ray.get(actor.__ray_call__.remote(patch))
 

@@ -19,7 +19,7 @@ from in_process import paceline_here
 from made_runs import SMALL, make_grey_run, make_run
 from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Data
-from paceline.maths.evaluation import num_batches, summarize
+from paceline.maths.metrics import num_batches, summarize
 from paceline.results.evaluate import evaluate_run
 from paceline.results.scores import Evaluation
 

@@ -24,7 +24,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import Plan
 from paceline.job import Job, Run
-from paceline.maths.evaluation import Examples
+from paceline.maths.metrics import Examples
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.drawing import draw_confusion, draw_grid
 from paceline.run_folder.events import TensorBoard

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.maths.evaluation import EvalResult, Examples, SplitResult
-from paceline.maths.metrics import BlockResult
+from paceline.maths.metrics import BlockResult, EvalResult, Examples, SplitResult
 
 
 def block_of(step: int, losses: Sequence[float] = (0.5, 0.25), **fields: Any) -> BlockResult:

@@ -33,12 +33,11 @@ from benchmarks.forked import run_forked
 
 from helpers import free_addresses
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.pairs import ExactSum
+from paceline.engines.pairs import Collectives, ExactSum
 from paceline.engines.shared_memory import Neighbors, SharedSum
-from paceline.engines.tf_pairs import Collectives
 from paceline.experiment.experiment import Sync
-from paceline.maths.opaque import add
-from paceline.maths.sums import divided_tree, shares, subtree_sums
+from paceline.maths.replica import add
+from paceline.maths.sums import divided_tree, subtree_sums
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core
 
 TIMEOUT_S = 100
@@ -63,9 +62,10 @@ def add_vectors(
 
     def on_device(number: tf.Tensor) -> tf.Tensor:
         own = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
-        first, last = shares(replicas, workers)[own]
-        leaves = [tf.constant(leaf(k, size)) * number for k in range(first, last)]
-        sums = subtree_sums(leaves, divided_tree(replicas, workers)[own], add)
+        spans = divided_tree(replicas, workers)[own]
+        numbers = range(spans[0][0], spans[-1][1])
+        leaves = [tf.constant(leaf(k, size)) * number for k in numbers]
+        sums = subtree_sums(leaves, spans, add)
         if neighbors:
             return SharedSum(replicas, workers, own, neighbors).total(sums)
         wire = Collectives(own, per_worker=1)

@@ -1,22 +1,21 @@
-"""The engine protocol.
+"""The engine protocol, and the table of engines. No TensorFlow.
 
 An engine is how the workers of a place advance one state together. It owns where the state is
 stored and how the vectors of the replicas meet. It does not own the loop, the run folder or the
-maths: rounds, the sum over replicas, the metrics of a block and of an evaluation are in
-`paceline.maths`, and all engines use them.
-
-To add an engine: write a module with a function `connect`, add a line to the table
-`paceline.engines.table.ENGINES`, and add a row to the tests. This module imports no TensorFlow.
+maths. To add an engine: write a module with a function `connect`, add a line to `ENGINES`, and add
+a row to the tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from paceline.errors import UserError
+from paceline.experiment.fields import diff
 from paceline.job import Job
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult
+from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
 
 if TYPE_CHECKING:
@@ -25,6 +24,13 @@ if TYPE_CHECKING:
 WantsStop = Callable[[], bool]
 """Returns whether someone asked this worker to stop. An engine calls it before every block and
 every turn of an evaluation. Each call also shows the parent process that the worker is active."""
+
+ENGINES = {
+    "collective": "paceline.engines.collective",
+    "parameter_server": "paceline.engines_more.parameter_server.ps_engine",
+    "object_store": "paceline.engines_more.object_store.object_store_engine",
+}
+"""Name -> the module whose `connect` begins it. It is imported only when it is used."""
 
 
 class Engine(Protocol):
@@ -39,31 +45,24 @@ class Engine(Protocol):
 
         `facts` are this worker's `fingerprint`.
         """
-        ...
 
     def load(self, state: State) -> State:
         """Continue from this state and return it. Several workers all continue from the chief's."""
-        ...
 
     def advance(self, start: int, stop: int) -> BlockResult:
         """Train the steps [start, stop), or fewer if a worker wants to stop."""
-        ...
 
     def state(self) -> State:
         """Return a copy of the current state."""
-        ...
 
     def evaluate(self, final: bool) -> EvalResult:
-        """Evaluate the current state (`maths.evaluation.evaluate_splits`)."""
-        ...
+        """Evaluate the current state (`maths.metrics.evaluate_splits`)."""
 
     def agree(self, own: bool) -> bool:
         """Return the chief's answer to a question that all workers ask at this point."""
-        ...
 
     def close(self) -> None:
         """Release the workers. Every worker calls it, the chief after it has written everything."""
-        ...
 
 
 @runtime_checkable
@@ -73,18 +72,24 @@ class HoldsState(Protocol):
     def held(self) -> State | None:
         """Return the newest state of this worker with its tails; None if there is no whole one.
 
-        Any thread may call it at any time, also while the engine waits for a worker that is lost.
+        Any thread may call it at any time, even while the engine waits for a worker that is lost.
         """
-        ...
 
 
-class Connection(Protocol):
-    """The workers of a job, connected. TensorFlow's devices are set up; there is no tensor yet."""
-
-    def open(self, core: Core) -> Engine:
-        """Return the engine that trains this core."""
-        ...
+OpenEngine = Callable[["Core"], Engine]
+"""Returns the engine that trains this core."""
 
 
-Connect = Callable[[Job, WantsStop], Connection]
-"""The function `connect` of an engine's module."""
+def connect(job: Job, wants_stop: WantsStop) -> OpenEngine:
+    """Set up TensorFlow's devices and connect to the other workers, before the first tensor."""
+    found: OpenEngine = import_module(ENGINES[job.engine]).connect(job, wants_stop)
+    return found
+
+
+def check_facts(what: str, expected: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Raise UserError, which begins with `what`, if the facts are not the expected ones."""
+    if different := diff(expected, facts):
+        raise UserError(
+            f"{what}: {', '.join(different[:4])}; all workers need the same experiment, data, "
+            "libraries, kernels and kind of CPU"
+        )

@@ -2,65 +2,49 @@
 
 It runs on one device, on mirrored devices, or in several processes. Each device holds the whole
 state and computes its share of the replicas. The sums of its subtrees meet those of the others in
-exchanges between pairs (`exchange`), or for workers of one machine in memory that they share
-(`shared_memory`), and every device applies the same update to its own copy.
+exchanges between pairs (`pairs`), or for workers of one machine in shared memory (`shared_memory`),
+and every device applies the same update to its own copy.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from paceline.engines import devices
-from paceline.engines.base import WantsStop
-from paceline.engines.compare import check_alike, gather_facts
+from paceline.engines.base import WantsStop, check_facts
 from paceline.engines.memory import Memory
-from paceline.engines.pairs import ExactSum
 from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
-from paceline.engines.tf_pairs import Collectives
-from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import UserError
 from paceline.experiment.schedule import rates_table
 from paceline.job import Job
-from paceline.maths.evaluation import EvalResult, evaluate_splits
-from paceline.maths.metrics import BlockResult, Tail, block_result
-from paceline.maths.opaque import add
-from paceline.maths.replica import Core
-from paceline.maths.rounds import Round, build_rounds, replica_vectors
+from paceline.maths.metrics import BlockResult, EvalResult, Tail, block_result, evaluate_splits
+from paceline.maths.replica import Core, Round, add
 from paceline.maths.state import State, evaluated_vectors
-from paceline.maths.sums import divided_tree, mean_factor, shares, subtree_sums
+from paceline.maths.sums import Span, divided_tree, mean_factor, subtree_sums
 
 
-def connect(job: Job, wants_stop: WantsStop) -> CollectiveConnection:
-    """Connect to the other workers."""
+def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], CollectiveEngine]:
+    """Connect to the other workers in one strategy of `tf.distribute`."""
     if job.place.kind.platform_restarts and job.cluster.num_workers > 1:
+        from paceline.engines.probe import wait_for_tasks
+
         wait_for_tasks(job.cluster)
-    return CollectiveConnection(job, wants_stop, devices.build_strategy(job))
+    strategy = devices.build_strategy(job)
 
+    def open_engine(core: Core) -> CollectiveEngine:
+        lanes, neighbors = devices.side_by_side(job), find_neighbors(job.cluster.index)
+        addresses = job.cluster.addresses
+        return CollectiveEngine(core, strategy, lanes, wants_stop, neighbors, addresses)
 
-@dataclass(frozen=True)
-class CollectiveConnection:
-    """Workers in one strategy of `tf.distribute`."""
-
-    job: Job
-    wants_stop: WantsStop
-    strategy: tf.distribute.Strategy
-
-    def open(self, core: Core) -> CollectiveEngine:
-        return CollectiveEngine(
-            core,
-            self.strategy,
-            devices.side_by_side(self.job),
-            self.wants_stop,
-            find_neighbors(self.job.cluster.index),
-            self.job.cluster.addresses,
-        )
+    return open_engine
 
 
 class CollectiveEngine:
@@ -79,12 +63,12 @@ class CollectiveEngine:
         self._strategy = strategy
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
-        self._alone = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
-        self._rounds = build_rounds(core)
-        self._on_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
+        own = strategy.extended.worker_devices
+        self._per_worker, self._members = len(own), strategy.num_replicas_in_sync
+        self._alone = self._per_worker == self._members
+        self._on_gpus = any("GPU" in device for device in own)
         # several devices and GPUs exchange vectors by TensorFlow's collectives
-        one_cpu = len(strategy.extended.worker_devices) == 1 and not self._on_gpus
-        self._neighbors = neighbors if one_cpu else None
+        self._neighbors = None if self._per_worker > 1 or self._on_gpus else neighbors
         self._addresses = addresses
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
@@ -92,14 +76,17 @@ class CollectiveEngine:
         self._memory = Memory(strategy, core.layout.sizes())
         self._vectors = self._memory.vectors
         self._block = tf.function(self._train_block, autograph=False, reduce_retracing=True)
-        self._evaluate = {
-            split: tf.function(self._build_evaluate(split), autograph=False)
-            for split in core.splits
-        }
+        self._evaluate = tf.function(self._evaluate_turn, autograph=False)
 
     def check(self, facts: dict[str, Any]) -> None:
+        text = json.dumps(facts, sort_keys=True).encode()
+        lengths = self.gather(np.array([len(text)], np.int64))[:, 0]
+        padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)
+        chiefs, *others = self.gather(padded).astype(np.uint8)
         try:
-            check_alike(gather_facts(self.gather, facts), self._addresses)
+            for index, row in enumerate(others, 1):
+                what = f"worker {index} ({self._addresses[index]}) differs from the chief"
+                check_facts(what, json.loads(bytes(chiefs)), json.loads(bytes(row)))
         except UserError:
             # The others read these facts from this process. If it left before that, they would see
             # only a lost worker, and a platform would restart them for ever. A worker that has left
@@ -151,21 +138,21 @@ class CollectiveEngine:
         return replace(block, seconds_per_step=float(tails[-1, Tail.SECONDS]))
 
     def evaluate(self, final: bool) -> EvalResult:
-        return evaluate_splits(self._core, final, self._compute_rows)
+        def rows_of(split: str, count: int) -> np.ndarray:
+            rows = []
+            for first in range(0, count, self._members * self._side_by_side):
+                self._wants_stop()  # an evaluation is not cut short; this shows that it is active
+                rows.append(_in_order(self._evaluate(split, tf.constant(first, tf.int64)).numpy()))
+            return np.concatenate(rows)
 
-    def _compute_rows(self, split: str, count: int) -> np.ndarray:
-        rows = []
-        for first in range(0, count, self._strategy.num_replicas_in_sync * self._side_by_side):
-            self._wants_stop()  # an evaluation is not cut short; this shows that it is active
-            rows.append(_in_order(self._evaluate[split](tf.constant(first, tf.int64)).numpy()))
-        return np.concatenate(rows)
+        return evaluate_splits(self._core, final, rows_of)
 
     def gather(self, vector: np.ndarray) -> np.ndarray:
         """Return one vector of each worker, of equal size and type, as rows in worker order."""
         if self._alone:
             return vector[None]
         rows = self._local(self._gather(tf.constant(vector))).numpy()
-        return _in_order(rows)[:: len(self._strategy.extended.worker_devices)]
+        return _in_order(rows)[:: self._per_worker]
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _gather(self, vector: tf.Tensor) -> tf.Tensor:
@@ -219,57 +206,52 @@ class CollectiveEngine:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Train one round in a replica context; return its tails, and `last` once it is written."""
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
-        start, stop = self._share()
-        results = replica_vectors(
-            self._rounds,
-            Round(vectors, first, last, table, signals),
-            tf.constant(start),
-            stop - start,
-            self._side_by_side,
-        )
+        now, spans = Round(vectors, first, last, table, signals), self._spans()
+        start, count = tf.constant(spans[0][0], tf.int64), spans[-1][1] - spans[0][0]
+        results = self._core.round_vectors(now, start, count, self._side_by_side)
         mean = self._sum(results) * mean_factor(self._core.experiment.replicas)
-        new, tails = self._rounds.finish(vectors, mean, table)
+        new, tails = self._core.finish_round(vectors, mean, table)
         return tails, self._memory.update(new, last)
+
+    def _spans(self) -> tuple[Span, ...]:
+        """Return the subtrees of this device's share of the replicas, in a replica context."""
+        return divided_tree(self._core.experiment.replicas, self._members)[_own_index()]
 
     def _sum(self, results: list[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the vectors of this device's share."""
-        replicas, members = self._core.experiment.replicas, self._strategy.num_replicas_in_sync
-        own, per_worker = _own_index(), len(self._strategy.extended.worker_devices)
-        sums = subtree_sums(results, divided_tree(replicas, members)[own], add)
+        replicas, own = self._core.experiment.replicas, _own_index()
+        sums = subtree_sums(results, self._spans(), add)
+        if self._members == 1:
+            return sums[0]
         if self._neighbors:
-            return SharedSum(replicas, members, own, self._neighbors).total(sums)
-        wire = Collectives(own, per_worker, ordered=self._on_gpus)
-        return ExactSum(replicas, members, own, wire, add).total(sums)
+            return SharedSum(replicas, self._members, own, self._neighbors).total(sums)
+        from paceline.engines.pairs import Collectives, ExactSum
+
+        wire = Collectives(own, self._per_worker, ordered=self._on_gpus)
+        return ExactSum(replicas, self._members, own, wire, add).total(sums)
 
     def _check_exchange(self) -> None:
         """Raise an error if TensorFlow gathers in a different order, which is not documented."""
-        if self._strategy.num_replicas_in_sync == 1:
+        if self._members == 1:
             return
         replicas = self._core.experiment.replicas
         leaves = (np.arange(101) * 7 + np.arange(replicas)[:, None] * 13) % 31.0
 
-        @tf.function(autograph=False)
-        def total() -> tf.Tensor:
-            def on_device() -> tf.Tensor:
-                start, stop = self._share()
-                return self._sum(tf.unstack(tf.constant(leaves[start:stop], tf.float32)))
+        def on_device() -> tf.Tensor:
+            spans = self._spans()
+            own = leaves[spans[0][0] : spans[-1][1]]
+            return self._sum(tf.unstack(tf.constant(own, tf.float32)))
 
-            return self._strategy.run(on_device)
-
-        for found in self._strategy.experimental_local_results(total()):
+        total = tf.function(lambda: self._strategy.run(on_device), autograph=False)()
+        for found in self._strategy.experimental_local_results(total):
             if not np.array_equal(found, leaves.sum(0)):
                 raise RuntimeError(
                     "the exchange between workers gives a wrong sum: this version of TensorFlow "
                     "orders devices in another way; use the version of constraints.txt"
                 )
 
-    def _share(self) -> tuple[int, int]:
-        """Return the replicas of this device, in a replica context."""
-        members = self._strategy.num_replicas_in_sync
-        return shares(self._core.experiment.replicas, members)[_own_index()]
-
-    def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Return the function first -> rows of one turn: `side_by_side` batches on each device."""
+    def _evaluate_turn(self, split: str, first: tf.Tensor) -> tf.Tensor:
+        """Return the rows of one turn from batch `first` on: `side_by_side` on each device."""
         count = self._side_by_side
         evaluated = [self._vectors[name] for name in evaluated_vectors(self._vectors)]
 
@@ -280,13 +262,13 @@ class CollectiveEngine:
             rows = self._core.evaluate_batches(split, params, stats, own_first, count)
             numbers = tf.cast(own_first + tf.range(count, dtype=tf.int64), rows.dtype)
             rows = tf.concat([numbers[:, None], rows], 1)
-            return rows if context.num_replicas_in_sync == 1 else context.all_gather(rows, axis=0)
+            return rows if self._members == 1 else context.all_gather(rows, axis=0)
 
-        return lambda first: self._local(self._strategy.run(on_device, args=(first,)))
+        return self._local(self._strategy.run(on_device, args=(first,)))
 
 
 def _in_order(rows: np.ndarray) -> np.ndarray:
-    """Return rows in the order of the numbers at their beginning, and without these.
+    """Sort rows by their first column and drop it.
 
     TensorFlow gathers in an order of its own, in which worker 10 is before worker 2.
     """

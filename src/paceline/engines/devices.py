@@ -46,15 +46,13 @@ def import_tensorflow(job: Job, hide: Sequence[str] = NOT_NEEDED) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if "tensorflow" in sys.modules:
         return
-    collecting = gc.isenabled()
     gc.disable()
     try:
         with _hidden(hide):
             import_module("keras")  # which imports TensorFlow
         gc.freeze()
     finally:
-        if collecting:
-            gc.enable()
+        gc.enable()
 
 
 @contextmanager
@@ -106,8 +104,7 @@ def _compute_in_long_turns() -> None:
 def configure_inference(experiment: Experiment) -> int:
     """Configure this process to use a trained model; return how many batches to compute at a time.
 
-    The settings are those of the training. If TensorFlow was used here before, they stay as they
-    are.
+    The settings are those of training. If TensorFlow was used here before, its settings stay.
     """
     if "tensorflow" not in sys.modules:
         import_tensorflow(Job(experiment), hide=())  # it may be the process of a user
@@ -130,10 +127,9 @@ def _set_threads_and_memory(threads: int, lanes: int) -> None:
 
 def build_strategy(job: Job) -> tf.distribute.Strategy:
     """Configure TensorFlow; return the strategy of the job's devices and workers."""
-    found = configure(job)
+    found, workers = configure(job), job.cluster.num_workers
     import tensorflow as tf
 
-    workers = job.cluster.num_workers
     count = min(len(found), job.experiment.replicas // workers)
     if workers > 1:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
@@ -194,9 +190,8 @@ def gpus(job: Job) -> list[str]:
     """Return the names of the GPUs that the job may use."""
     import tensorflow as tf
 
-    if job.place.devices == "cpu":
-        return []
-    return [f"/gpu:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
+    found = [] if job.place.devices == "cpu" else tf.config.list_physical_devices("GPU")
+    return [f"/gpu:{number}" for number in range(len(found))]
 
 
 def uses_gpus(job: Job) -> bool:

@@ -1,7 +1,7 @@
 """The copy of the state that a worker of the collective engine holds on its devices.
 
-It can be read at any moment and by any thread, also while the worker waits for one that is lost.
-Two stamps, one before and one after the update of a round, show whether a copy is whole.
+Any thread can read it at any moment, even while the worker waits for one that is lost. Two stamps,
+one before and one after the update of a round, show whether a copy is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUM_TAILS = 8192
 """Steps of which the tails are kept: more than a block, which takes seconds, has."""
 TRIES = 5
 TRY_EVERY_S = 0.05
-"""A worker that still trains is between its stamps for a moment only."""
+"""A running worker is inconsistent only for milliseconds."""
 
 
 class Memory:
@@ -27,8 +27,14 @@ class Memory:
 
     def __init__(self, strategy: tf.distribute.Strategy, sizes: dict[str, int]) -> None:
         self._strategy = strategy
+        # each device updates its own copy; no write is communicated
+        kind = {
+            "trainable": False,
+            "synchronization": tf.VariableSynchronization.ON_READ,
+            "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        }
         with strategy.scope():
-            self.vectors = {name: _local_variable(size) for name, size in sizes.items()}
+            self.vectors = {n: tf.Variable(tf.zeros([size]), **kind) for n, size in sizes.items()}
         with tf.device("/cpu:0"):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._done = tf.Variable(-1, dtype=tf.int64, trainable=False)
@@ -51,7 +57,8 @@ class Memory:
 
     def state(self, step: int) -> State:
         """Return a copy of the vectors, which are those of `step`."""
-        return State(step, {name: self._read(copies) for name, copies in self.vectors.items()})
+        copies = self._strategy.experimental_local_results
+        return State(step, {name: copies(each)[0].numpy() for name, each in self.vectors.items()})
 
     def held(self) -> State | None:
         """Return a whole copy of the newest state with the tails that led to it, or None."""
@@ -59,9 +66,8 @@ class Memory:
             done = int(self._done.numpy())
             state, tails = self.state(done), self._tails.numpy()
             if int(self._begun.numpy()) == done:
-                first = max(self._first_tail, done - NUM_TAILS)
-                rows = tails[np.arange(first, done) % NUM_TAILS]
-                return State(done, state.vectors, rows)
+                rows = np.arange(max(self._first_tail, done - NUM_TAILS), done) % NUM_TAILS
+                return State(done, state.vectors, tails[rows])
             time.sleep(TRY_EVERY_S)
         return None
 
@@ -81,21 +87,7 @@ class Memory:
         with tf.control_dependencies([kept]):
             self._done.assign(last, read_value=False)
 
-    def _read(self, copies: tf.Variable) -> np.ndarray:
-        vector: np.ndarray = self._strategy.experimental_local_results(copies)[0].numpy()
-        return vector
-
 
 def write_all(vectors: dict[str, tf.Variable], new: Vectors) -> list[tf.Operation]:
     """Assign every vector; return the operations."""
     return [variable.assign(new[name], read_value=False) for name, variable in vectors.items()]
-
-
-def _local_variable(size: int) -> tf.Variable:
-    """Build a variable of which each device updates its own copy; no write is communicated."""
-    return tf.Variable(
-        tf.zeros([size]),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )

@@ -12,40 +12,39 @@ replicas (`maths.sums`), and all members end with the same sum, added in the tre
 
 A member sends about as much as in a ring, twice its vector, or a bit more if shares have several
 subtrees. The algorithms know neither TensorFlow nor a network, so that tests can run them in one
-process. `collectives` has the exchanges themselves.
+process. `Collectives` has the exchanges themselves, as operations of TensorFlow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from paceline.maths.sums import add_subtrees, divided_tree, level_of
+import tensorflow as tf
 
-ALIGNED = 16
-"""Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""
+from paceline.engines.shared_memory import ALIGNED
+from paceline.maths.sums import Add, add_subtrees, divided_tree, halves
+
 CHUNK = 1_500_000
 """Floats of a chunk of a large vector. TensorFlow sends a message through one buffer and one
 thread, so chunks side by side take half the time. Smaller chunks cost more than they save."""
 
-Vector = Any
-Add = Callable[[Vector, Vector], Vector]
+_FIRST_KEY = 1 << 20  # far from the keys that tf.distribute counts
+_MOST_MEMBERS = 1 << 13
+_MOST_TURNS = 1 << 12
 
 
 class Wire(Protocol):
     """How members exchange vectors. `turn` is another number for each exchange of a pair."""
 
-    def swap(self, other: int, own: Vector, turn: int) -> Vector:
+    def swap(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
         """Return the vectors of this and another member, of equal size, joined in their order."""
-        ...
 
-    def join(self, pieces: Sequence[Vector]) -> Vector:
+    def join(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
         """Join vectors of this member."""
-        ...
 
-    def pad(self, vector: Vector, size: int) -> Vector:
+    def pad(self, vector: tf.Tensor, size: int) -> tf.Tensor:
         """Add zeros up to this size."""
-        ...
 
 
 class ExactSum:
@@ -59,10 +58,12 @@ class ExactSum:
         self._wire = wire
         self._add = add
         # one subtree each is not enough: 10 replicas on 8 members can be divided in other ways
-        level = tuple((span,) for span in level_of(self._whole, members))
-        self._halves = self._spans == level
+        level = [self._whole]
+        while len(level) < members:
+            level = [half for span in level for half in halves(span)]
+        self._halves = self._spans == tuple((span,) for span in level)
 
-    def total(self, sums: Sequence[Vector]) -> Vector:
+    def total(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the sums of this member's subtrees."""
         if self._members == 1:
             return sums[0]
@@ -73,7 +74,7 @@ class ExactSum:
         ]
         return chunks[0] if len(chunks) == 1 else self._wire.join(chunks)
 
-    def _total_of_chunk(self, sums: list[Vector], turn: int) -> Vector:
+    def _total_of_chunk(self, sums: list[tf.Tensor], turn: int) -> tf.Tensor:
         size = int(sums[0].shape[0])
         unit = ALIGNED if self._members == 2 else self._members * ALIGNED
         padded = [self._wire.pad(each, -(-size // unit) * unit) for each in sums]
@@ -86,7 +87,7 @@ class ExactSum:
             total = self._by_shards(padded, turn)
         return total[:size]
 
-    def _by_halves(self, shard: Vector, turn: int) -> Vector:
+    def _by_halves(self, shard: tf.Tensor, turn: int) -> tf.Tensor:
         distance = 1
         while distance < self._members:
             half = int(shard.shape[0]) // 2
@@ -100,15 +101,16 @@ class ExactSum:
             shard = self._wire.swap(self._index ^ distance, shard, 2 * turn + 1)
         return shard
 
-    def _by_shards(self, sums: list[Vector], turn: int) -> Vector:
+    def _by_shards(self, sums: list[tf.Tensor], turn: int) -> tf.Tensor:
         width = int(sums[0].shape[0]) // self._members
         own = self._spans[self._index]
 
-        def shard_of(vector: Vector, number: int) -> Vector:
+        def shard_of(vector: tf.Tensor, number: int) -> tf.Tensor:
             return vector[number * width : (number + 1) * width]
 
         known = {span: shard_of(each, self._index) for span, each in zip(own, sums, strict=True)}
-        for other in self._others():
+        others = [other for other in range(self._members) if other != self._index]
+        for other in others:
             # both send as many shards as the one with more subtrees; what is added is not used
             theirs = self._spans[other]
             count = max(len(own), len(theirs))
@@ -116,14 +118,11 @@ class ExactSum:
             given = self._swap(other, rows[0] if count == 1 else self._wire.join(rows), 2 * turn)
             known |= {span: shard_of(given, k) for k, span in enumerate(theirs)}
         shards = [add_subtrees(self._whole, known, self._add)] * self._members
-        for other in self._others():
+        for other in others:
             shards[other] = self._swap(other, shards[self._index], 2 * turn + 1)
         return self._wire.join(shards)
 
-    def _others(self) -> list[int]:
-        return [other for other in range(self._members) if other != self._index]
-
-    def _swap(self, other: int, own: Vector, turn: int) -> Vector:
+    def _swap(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
         """Return what the other member gave for `own`."""
         both, size = self._wire.swap(other, own, turn), int(own.shape[0])
         return both[size:] if other > self._index else both[:size]
@@ -134,3 +133,60 @@ def cut_into_chunks(size: int) -> list[tuple[int, int]]:
     count = max(1, size // CHUNK)
     length = -(-size // (count * ALIGNED)) * ALIGNED
     return [(start, min(length, size - start)) for start in range(0, size, length)]
+
+
+class Collectives:
+    """The exchanges of one member of a strategy: a `Wire` in the graph of its device.
+
+    TensorFlow knows a group of devices by its key, and an operation of a group by its instance key.
+    Both must be the same on all members, and mean the same for the life of the processes, also the
+    size of the vectors. So they are computed from the members, the size and the turn, never counted
+    while a graph is built: members build different graphs.
+
+    A `tf.function` runs operations with the same token one after another, and so all those without
+    a token. On CPUs each exchange has its own token, so that exchanges run side by side, also those
+    of several devices of one worker. NCCL needs the same order on all members: if `ordered`, all
+    exchanges of a device have the same token.
+    """
+
+    def __init__(self, index: int, per_worker: int, ordered: bool = False) -> None:
+        self._index = index
+        self._per_worker = per_worker
+        self._token = _new_token() if ordered else None
+
+    def swap(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
+        low, high = sorted((self._index, other))
+        size = int(own.shape[0])
+        both = tf.raw_ops.CollectiveGatherV2(
+            input=own,
+            group_size=2,
+            group_key=_FIRST_KEY + _MOST_MEMBERS * low + high,
+            instance_key=size // ALIGNED * _MOST_TURNS + turn + 1,
+            ordering_token=[_new_token() if self._token is None else self._token],
+            communication_hint="auto" if self._token is None else "nccl",
+            timeout_seconds=0,
+            is_stateless=False,
+        )
+        both = tf.ensure_shape(both, [2 * size])
+        is_first = self._is_first(low, high)
+        return both if is_first else tf.concat([both[size:], both[:size]], 0)
+
+    def _is_first(self, low: int, high: int) -> bool:
+        """Return whether TensorFlow puts the lower member first.
+
+        It sorts the numbers of workers as texts, with 10 before 2, and devices as numbers.
+        """
+        workers = low // self._per_worker, high // self._per_worker
+        return workers[0] == workers[1] or str(workers[0]) < str(workers[1])
+
+    def join(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat(pieces, 0)
+
+    def pad(self, vector: tf.Tensor, size: int) -> tf.Tensor:
+        missing = size - int(vector.shape[0])
+        return tf.pad(vector, [[0, missing]]) if missing else vector
+
+
+def _new_token() -> tf.Tensor:
+    """Return a resource that has no value. Operations that take it keep their order."""
+    return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="exchange")

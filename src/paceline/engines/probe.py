@@ -1,11 +1,19 @@
-"""Whether the workers of a cluster answer at their addresses."""
+"""Whether the tasks of a cluster answer at their addresses, and how they wait for each other."""
 
 from __future__ import annotations
 
+import errno
 import socket
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 
+from paceline.errors import address_taken
+from paceline.job import Cluster
+
+POLL_S = 0.2
 _TIMEOUT_S = 2.0
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -30,3 +38,56 @@ def find_silent(addresses: Sequence[str]) -> list[str]:
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
         found = pool.map(answers, addresses)
         return [address for address, there in zip(addresses, found, strict=True) if not there]
+
+
+def wait_for_tasks(cluster: Cluster) -> None:
+    """Return when every other worker has answered. This one answers meanwhile.
+
+    A platform may start tasks minutes apart. TensorFlow's own call waits too, but no other thread
+    of the process runs meanwhile: nothing could show that this process is alive. Workers that have
+    gone on answer too, through TensorFlow's server at the same address.
+    """
+    waiting = [address for address in cluster.addresses if address != cluster.address]
+    with _answering(cluster.address):
+        while waiting := find_silent(waiting):
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def _answering(address: str) -> Iterator[None]:
+    """Answer each greeting with a byte, which is all that `answers` waits for."""
+    ended = threading.Event()
+
+    def answer() -> None:
+        server.settimeout(POLL_S)
+        while not ended.is_set():
+            with suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(1.0)
+                    connection.recv(64)
+                    connection.sendall(b"\0")
+
+    with closing(_listen(address)) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _listen(address: str) -> socket.socket:
+    """Listen on all interfaces, as TensorFlow's server does."""
+    port = int(address.rsplit(":", 1)[1])
+    try:
+        if socket.has_dualstack_ipv6():
+            with suppress(OSError):  # this machine may have no IPv6 at all
+                family = socket.AF_INET6
+                return socket.create_server(("", port), family=family, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise address_taken(address) from error

@@ -1,9 +1,8 @@
 """The sum over the replicas of workers on one machine, through shared memory.
 
 The parent gives each worker the memory and a socket to every other one (`places.local`). Each
-worker writes the sums of its subtrees there, adds up one shard of all of them, and reads the shards
-of the others. It costs a few copies in memory, where TensorFlow's collectives send messages. The
-additions are those of `pairs`, in the tree's order, so the bits are the same.
+worker writes the sums of its subtrees there, adds up one shard of all of them in the tree's order,
+and reads the shards of the others.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import mmap
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from paceline.engines.pairs import ALIGNED
-from paceline.maths.opaque import add
+from paceline.maths.replica import add
 from paceline.maths.sums import add_subtrees, divided_tree
 from paceline.messages import NEIGHBORS
 
-FLOAT_BYTES = 4
+ALIGNED = 16
+"""Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""
 
 
 class WorkerGone(ConnectionError):
@@ -46,7 +44,7 @@ class Neighbors:
         may be ahead in an exchange of one size while another still reads a sum of another size.
         """
         if count not in self._regions:
-            size = -(-count * FLOAT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+            size = -(-4 * count // mmap.PAGESIZE) * mmap.PAGESIZE
             # unlike ftruncate, it never shrinks, and fails if there is no room
             os.posix_fallocate(self._memory, 0, self._size + size)
             region = mmap.mmap(self._memory, size, offset=self._size)
@@ -74,7 +72,7 @@ class Neighbors:
 def find_neighbors(index: int) -> Neighbors | None:
     """Return what the parent of this process gave it, or None if workers must use the network.
 
-    It is found once: a child of this process has not got it.
+    The variable is removed so that children do not inherit it.
     """
     if not (given := os.environ.pop(NEIGHBORS, "")):
         return None
@@ -87,7 +85,7 @@ def find_neighbors(index: int) -> Neighbors | None:
 
 
 class SharedSum:
-    """The sum over `replicas` replicas for worker `index` of `workers`, as `exchange.ExactSum`."""
+    """The sum over `replicas` replicas for worker `index` of `workers`, as `pairs.ExactSum`."""
 
     def __init__(self, replicas: int, workers: int, index: int, neighbors: Neighbors) -> None:
         self._whole = (0, replicas)
@@ -100,9 +98,11 @@ class SharedSum:
 
     def total(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the sums of this worker's subtrees."""
-        size = int(sums[0].shape[0])
+        size, rows = int(sums[0].shape[0]), len(self._spans) + 1
         width = -(-size // (self._workers * ALIGNED)) * ALIGNED
-        places = self._places(width)
+        length = self._workers * width
+        # a place for the vector of each subtree, and the sum's
+        places = list(self._neighbors.floats(rows * length).reshape(rows, length))
         own = places[self._first_row : self._first_row + len(sums)]
         shard = slice(self._index * width, (self._index + 1) * width)
 
@@ -124,14 +124,9 @@ class SharedSum:
         (total,) = _call(join, [add_subtrees(self._whole, known, add)], [size])
         return total
 
-    def _places(self, width: int) -> list[np.ndarray]:
-        """Return a place in the shared memory for the vector of each subtree, and the sum's."""
-        length, rows = self._workers * width, len(self._spans) + 1
-        return list(self._neighbors.floats(rows * length).reshape(rows, length))
-
 
 def _call(
-    function: Callable[..., Any], inputs: Sequence[tf.Tensor], sizes: Sequence[int]
+    function: Callable[..., object], inputs: Sequence[tf.Tensor], sizes: Sequence[int]
 ) -> list[tf.Tensor]:
     """Call a function of NumPy arrays in the graph; it returns vectors of these sizes."""
     found = tf.numpy_function(function, inputs, [tf.float32] * len(sizes))

@@ -68,9 +68,9 @@ class _Evaluator:
         from paceline.engines.collective import connect
         from paceline.fingerprint import data_facts
 
-        connection = connect(job, self._check_stop)
+        open_engine = connect(job, self._check_stop)
         core = build_core(job)
-        engine = connection.open(core)
+        engine = open_engine(core)
         self._compare("data", diff(folder.data_facts(), data_facts(job, core)))
         self._evaluate_all(core, engine)
 

@@ -49,7 +49,14 @@ def cpu_flags() -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(
-        next((line.split(":")[1].split() for line in lines if line.startswith("flags")), ())
+        next(
+            (
+                line.split(":")[1].split()
+                for line in lines
+                if line.startswith(("flags", "Features"))
+            ),
+            (),
+        )
     )
 
 

@@ -2,7 +2,8 @@
 
 The vectors are cut into segments of one group each. The update of each segment is opaque to the
 graph optimizer, so its bits do not depend on which other segments an engine updates with it.
-Elementwise rules may be cut anywhere; Muon needs whole variables.
+Elementwise rules may be cut anywhere. Muon (Jordan 2024) needs whole variables, because products of
+matrices give other bits on slices.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import tensorflow as tf
 from paceline.experiment.groups import Group, find_group, groups_of
 from paceline.experiment.optimizer import Optimizer
 from paceline.experiment.schedule import Rates
-from paceline.maths.muon import build_muon
-from paceline.maths.opaque import opaque
+from paceline.maths.replica import opaque
 from paceline.maths.state import Part
 from paceline.maths.update import Update, Vectors, clip_scale, decays, slot_names, update_slice
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Muon's coefficients of m, m^3 and m^5: they enlarge small singular values fastest."""
+ITERATIONS = 3
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def build_segments(optimizer: Optimizer, params: Part) -> tuple[Segment, ...]:
         whole = tuple(shape) if group.rule == "muon" and len(shape) > 1 else ()
         new = Segment(start, stop, number, usual if group.decay is None else group.decay, whole)
         last = segments[-1] if segments else None
-        if last and replace(last, start=0, stop=0) == replace(new, start=0, stop=0) and not whole:
+        if last and replace(last, start=start, stop=stop) == new and not whole:
             segments[-1] = replace(last, stop=stop)
         else:
             segments.append(new)
@@ -107,15 +111,47 @@ def _build_one(optimizer: Optimizer, group: Group, segment: Segment) -> Update:
     """Return the update of one segment."""
     momentum = optimizer.momentum if group.momentum is None else group.momentum
     own = replace(optimizer, momentum=momentum, weight_decay=segment.decay, groups=())
-    muon = build_muon(own, segment.shape) if segment.shape else None
 
     def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         group_rates = rates._replace(learning_rate=rates.groups[segment.group])
         if group.is_frozen:
             return {"params": vectors["params"]}
-        if muon:
-            return muon(vectors, gradient, group_rates)
+        if segment.shape:
+            return _muon(own, segment.shape[-1], vectors, gradient, group_rates)
         decay = tf.constant(segment.decay) if segment.decay else None
         return update_slice(own, vectors, gradient, group_rates, decay, None)
 
     return opaque(update)
+
+
+def _muon(
+    optimizer: Optimizer,
+    outputs: int,
+    vectors: Vectors,
+    gradient: tf.Tensor,
+    rates: Rates[tf.Tensor],
+) -> Vectors:
+    """Update a whole variable. It is first scaled to the norm of the root of its outputs."""
+    params = vectors["params"]
+    momentum = optimizer.momentum * vectors["momentum"] + gradient
+    chosen = gradient + optimizer.momentum * momentum if optimizer.nesterov else momentum
+    direction = tf.reshape(orthogonal(tf.reshape(chosen, [-1, outputs])), [-1])
+    if optimizer.weight_decay:
+        direction += optimizer.weight_decay * params
+    scaled = params * (outputs**0.5 / (tf.norm(params) + 1e-7))
+    new = scaled - rates.learning_rate * direction
+    # a weight that is frozen from some step on has the rate 0, and is not scaled either
+    return {"params": tf.where(rates.learning_rate > 0, new, params), "momentum": momentum}
+
+
+def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
+    """Return a matrix [inputs, outputs] with the same singular vectors, and values near one.
+
+    It takes some steps of Newton's and Schulz's iteration.
+    """
+    a, b, c = NEWTON_SCHULZ
+    m = gradient / (tf.norm(gradient) + 1e-7)
+    for _ in range(ITERATIONS):
+        square = tf.matmul(m, m, transpose_a=True)
+        m = a * m + tf.matmul(m, b * square + c * tf.matmul(square, square))
+    return m

@@ -1,38 +1,32 @@
-"""The training loss: targets, cross-entropy with class weights, and the loss scale of float16.
-
-Gradients of float16 would be rounded to zero, so the loss is multiplied by a scale and the gradient
-divided by it. A step whose mean gradient is not finite changes nothing but the scale, which is
-halved; after `GROW_EVERY` finite steps in a row it is doubled. The scale is part of the state. All
-workers decide by the same mean, so they decide alike.
-"""
+"""The loss of training, and what evaluation measures of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
+from paceline.data.batches import Batch
+from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
-from paceline.maths.state import Part
-from paceline.maths.update import Vectors
+from paceline.maths.template import Template
 
-LOSS_SCALE = "loss_scale"
-"""Name of the vector in the state: the scale, and the finite steps since it changed."""
-SCALE_PART: Part = (("scale", ()), ("finite_steps", ()))
-INITIAL_SCALE = np.array([2.0**15, 0.0], np.float32)
-GROW_EVERY = 2_000
-SMALLEST, LARGEST = 1.0, 2.0**30
+
+class Examined(NamedTuple):
+    """What an evaluation batch gives; examples include padding."""
+
+    row: tf.Tensor
+    """As `maths.metrics` describes it."""
+    outputs: tf.Tensor
+    labels: tf.Tensor
 
 
 def build_targets(experiment: Experiment, num_classes: int) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return the function labels -> training targets: one-hot rows, smoothed."""
     smoothing = experiment.loss.label_smoothing
-
-    def targets_of(labels: tf.Tensor) -> tf.Tensor:
-        return tf.one_hot(labels, num_classes) * (1 - smoothing) + smoothing / num_classes
-
-    return targets_of
+    share = smoothing / num_classes
+    return lambda labels: tf.one_hot(labels, num_classes) * (1 - smoothing) + share
 
 
 def training_loss(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -66,26 +60,30 @@ def correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32) == labels, tf.float32)
 
 
-def has_loss_scale(experiment: Experiment) -> bool:
-    """Return whether the state of an experiment has a loss scale."""
-    return experiment.precision == "float16"
+def build_examine(
+    experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch], views: Views
+) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Examined]:
+    """Return the function (params, stats, batch number) -> what the model does on the batch."""
 
+    def examine(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> Examined:
+        batch = batch_of(number)
 
-def keep_if_finite(old: Vectors, new: Vectors, gradient: tf.Tensor) -> Vectors:
-    """Return `new` if the mean gradient is finite, otherwise `old`; and the next loss scale."""
-    finite = tf.reduce_all(tf.math.is_finite(gradient))
-    kept = {name: tf.where(finite, new[name], old[name]) for name in new}
-    return {**kept, LOSS_SCALE: _next_scale(old[LOSS_SCALE], finite)}
+        def call(images: tf.Tensor) -> tf.Tensor:
+            return template.call(params, stats, images, training=False)[0]
 
+        if views == "none":
+            outputs = call(batch.images)
+        else:
+            from paceline.maths.view_average import mean_over_views
 
-def _next_scale(scale: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
-    value, count = scale[0], scale[1] + 1
-    grows = count >= GROW_EVERY
-    if_finite = tf.stack(
-        [
-            tf.where(grows, tf.minimum(value * 2, LARGEST), value),
-            tf.where(grows, tf.zeros_like(count), count),
-        ]
-    )
-    halved = tf.stack([tf.maximum(value / 2, SMALLEST), tf.zeros_like(count)])
-    return tf.where(finite, if_finite, halved)
+            outputs = mean_over_views(call, batch.images, views)
+        loss = cross_entropy(experiment, outputs, batch.targets)
+        among_five = tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1]))
+        columns = (loss, correct(outputs, batch.labels), among_five, tf.ones_like(loss))
+        sums = [tf.reduce_sum(tf.cast(each, tf.float32) * batch.weights) for each in columns]
+        probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
+        single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
+        row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
+        return Examined(row, outputs, batch.labels)
+
+    return examine

@@ -1,11 +1,15 @@
-"""What training steps report beside their vectors (tails), and the result of a block of steps.
+"""What training steps report beside their vectors (tails), and the results of a block of steps and
+of an evaluation. No TensorFlow.
 
-This module imports no TensorFlow. The result of an evaluation is in `maths.evaluation`.
+Rows of evaluation batches are added in the order of the batches, so the result does not depend on
+the number of workers. A row is [sums over the batch (`Sums`) | labels | predictions |
+probabilities]; the last three have a number for each example. Labels are stored as float32, which
+is exact up to 16 million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -15,9 +19,7 @@ import numpy as np
 from paceline.experiment.schedule import Rates, rates_table
 
 if TYPE_CHECKING:
-    from paceline.maths.evaluation import EvalResult
     from paceline.maths.replica import Core
-    from paceline.maths.state import State
 
 
 class Tail(IntEnum):
@@ -111,13 +113,105 @@ def block_result(core: Core, step: int, tails: np.ndarray, seconds: float) -> Bl
     )
 
 
-def recovered_block(core: Core, state: State) -> BlockResult | None:
-    """Return the result of the block that led to a state which survived the loss of a worker."""
-    if not len(state.tails):
-        return None
-    return block_result(core, state.step, state.tails, float(state.tails[-1, Tail.SECONDS]))
+class Sums(IntEnum):
+    """The numbers at the beginning of the row of an evaluation batch."""
+
+    LOSS = 0
+    CORRECT = 1
+    AMONG_FIVE = 2
+    COUNT = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The prediction for each example of a split, in the split's order."""
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    probabilities: np.ndarray
+    """Probabilities of the predictions."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Examples) and all(
+            map(np.array_equal, vars(self).values(), vars(other).values())
+        )
+
+    def confusion(self, num_classes: int) -> np.ndarray:
+        """Return how often each class (row) was predicted as each class (column)."""
+        counts = np.bincount(self.labels * num_classes + self.predictions, minlength=num_classes**2)
+        return counts.reshape(num_classes, num_classes)
+
+    def worst(self, most: int) -> np.ndarray:
+        """Return the indices of the wrong predictions with the highest probabilities."""
+        wrong = np.flatnonzero(self.labels != self.predictions)
+        return wrong[np.argsort(-self.probabilities[wrong], kind="stable")][:most]
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """What the evaluation of one split measured on its `count` examples."""
+
+    loss: float
+    accuracy: float
+    top5: float
+    count: int
+    examples: Examples
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What an evaluation measured, by split: test, validation or both."""
+
+    splits: dict[str, SplitResult]
+    ended_early: bool = False
+    """Whether training ends after this evaluation (`early_stopping` of the experiment)."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers of all splits, such as test_accuracy."""
+        return {
+            f"{split}_{name}": getattr(result, name)
+            for split, result in self.splits.items()
+            for name in ("accuracy", "loss", "top5", "count")
+        }
 
 
 def scalars(block: BlockResult, evaluation: EvalResult | None) -> dict[str, float]:
     """Return every number of a block and of the evaluation after it, by name."""
     return block.scalars() | (evaluation.scalars() if evaluation else {})
+
+
+def num_batches(size: int, batch_size: int) -> int:
+    """Return the number of batches of a split; the last one may be partly empty."""
+    return -(-size // batch_size)
+
+
+def evaluate_splits(
+    core: Core, final: bool, rows_of: Callable[[str, int], np.ndarray]
+) -> EvalResult:
+    """Evaluate the validation split if there is one, otherwise the test split; at the end, all.
+
+    `rows_of(split, count)` is the engine's part: the rows of the first `count` batches of a split,
+    in their order. Rows beyond `count` are ignored.
+    """
+    names = [*core.splits] if final or "validation" not in core.splits else ["validation"]
+    results = {}
+    for split in names:
+        count = num_batches(core.splits[split].size, core.eval_batch_size)
+        results[split] = summarize(rows_of(split, count)[:count])
+    return EvalResult(results)
+
+
+def summarize(rows: np.ndarray) -> SplitResult:
+    """Return the result of a split from the rows of its batches."""
+    sums = np.cumsum(rows[:, : len(Sums)], axis=0, dtype=np.float64)[-1]
+    count = int(sums[Sums.COUNT])
+    labels, predictions, probabilities = (
+        np.concatenate(column)[:count] for column in np.split(rows[:, len(Sums) :], 3, axis=1)
+    )
+    return SplitResult(
+        loss=float(sums[Sums.LOSS] / count),
+        accuracy=float(sums[Sums.CORRECT] / count),
+        top5=float(sums[Sums.AMONG_FIVE] / count),
+        count=count,
+        examples=Examples(labels.astype(np.int64), predictions.astype(np.int64), probabilities),
+    )

@@ -1,18 +1,16 @@
 """The pure core: what one replica computes, as functions of (state, step, replica) alone.
 
 Any worker can compute any replica of any step with the same result. Which worker computes which
-replica, and how workers exchange vectors, is the engine's business. Each function is opaque to
-TensorFlow's graph optimizer. Within such a function the optimizer may reorder sums, always in the
-same way; it cannot merge them with the operations that an engine puts around the function, which
-would give each engine its own bits.
+replica, and how workers exchange vectors, is the engine's business. A round is the steps between
+two exchanges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,11 +25,29 @@ from paceline.experiment.groups import check_patterns, find_group, groups_of
 from paceline.experiment.plan import Phase, Plan, build_phases
 from paceline.experiment.schedule import Rates
 from paceline.maths import losses
-from paceline.maths.metrics import Tail
-from paceline.maths.opaque import opaque
-from paceline.maths.state import AVERAGED_STATS, State, StateLayout
+from paceline.maths.metrics import Tail, tail_scale
+from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, SCALE_PART, State, StateLayout
 from paceline.maths.template import Template
-from paceline.maths.update import Update, Vectors, build_update, moving_averages, slot_names
+from paceline.maths.update import Update, Vectors, build_update, slot_names
+
+
+def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that the graph optimizer neither inlines nor merges with others.
+
+    The optimizer would turn (a+b)+(c+d) into one AddN, which adds in a different order, and merge
+    operations that stand side by side, which would give each engine its own bits. Within an opaque
+    function it may reorder sums too, but always in the same way.
+    """
+    compiled: Callable[..., Any] = tf.function(
+        function, autograph=False, experimental_attributes={"_noinline": True}
+    )
+    return compiled
+
+
+@opaque
+def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Return the sum of two vectors, as one step of the sum over replicas (`maths.sums`)."""
+    return left + right
 
 
 class Step(NamedTuple):
@@ -45,13 +61,15 @@ class Step(NamedTuple):
     loss_scale: tf.Tensor | None = None
 
 
-class Examined(NamedTuple):
-    """What an evaluation batch gives; examples include padding."""
+class Round(NamedTuple):
+    """The steps [first, last) from the state `vectors`."""
 
-    row: tf.Tensor
-    """As `maths.evaluation` describes it."""
-    outputs: tf.Tensor
-    labels: tf.Tensor
+    vectors: Vectors
+    first: tf.Tensor
+    last: tf.Tensor
+    table: tf.Tensor
+    """The rates of the steps (`rates_table`)."""
+    signals: tf.Tensor
 
 
 @dataclass(frozen=True)
@@ -85,7 +103,7 @@ class Core:
     apply: Update
     """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
     eval_batch_size: int
-    examine: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Examined]]
+    examine: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], losses.Examined]]
     """By split: (params, stats, batch number) -> what the model does on the batch"""
 
     @property
@@ -97,7 +115,7 @@ class Core:
         """Return the state of step 0: the model as it was built, and empty slots."""
         vectors = self.template.initial()
         known = vectors | {"ema": vectors["params"], AVERAGED_STATS: vectors["stats"]}
-        known[losses.LOSS_SCALE] = losses.INITIAL_SCALE
+        known[LOSS_SCALE] = np.array([2.0**15, 0.0], np.float32)
         empty = np.zeros_like(vectors["params"])
         return State(0, {name: known.get(name, empty) for name in self.layout.parts})
 
@@ -116,12 +134,47 @@ class Core:
         number = tf.reduce_sum(tf.cast(now.step >= later, tf.int32))
         return tf.switch_case(number, [partial(compute, phase) for phase in self.phases])
 
+    def round_vector(self, now: Round, replica: tf.Tensor) -> tf.Tensor:
+        """Return what one replica contributes to the mean of a round, here of one step."""
+        loss_scale = now.vectors[LOSS_SCALE][0] if LOSS_SCALE in now.vectors else None
+        step = Step(now.first, replica, now.signals, loss_scale)
+        return self.replica_vector(now.vectors["params"], now.vectors["stats"], step)
+
+    def finish_round(
+        self, vectors: Vectors, mean: tf.Tensor, table: tf.Tensor
+    ) -> tuple[Vectors, tf.Tensor]:
+        """Return the vectors after a round, from the mean over replicas, and a tail per step."""
+        tail = mean[-len(Tail) :] * tail_scale(self.experiment.replicas)
+        return self.apply(vectors, mean, Rates.of_row(table[0])), tail[None]
+
+    def round_vectors(
+        self, now: Round, first_replica: tf.Tensor, count: int, side_by_side: int
+    ) -> list[tf.Tensor]:
+        """Return what `count` replicas contribute, computed `side_by_side` at a time."""
+        numbers = [first_replica + k for k in range(count)]
+        return run_side_by_side([partial(self.round_vector, now, n) for n in numbers], side_by_side)
+
     def evaluate_batches(
         self, split: str, params: tf.Tensor, stats: tf.Tensor, first: tf.Tensor, count: int
     ) -> tf.Tensor:
         """Return the rows of `count` evaluation batches from number `first` on, side by side."""
         examine = self.examine[split]
         return tf.stack([examine(params, stats, first + k).row for k in range(count)])
+
+
+def run_side_by_side(
+    replicas: Sequence[Callable[[], tf.Tensor]], side_by_side: int
+) -> list[tf.Tensor]:
+    """Put the computations of several replicas into a graph, `side_by_side` of them at a time.
+
+    Without the control dependencies TensorFlow would start all of them at once, and more replicas
+    than cores take more memory and more time.
+    """
+    results: list[tf.Tensor] = []
+    for k, replica in enumerate(replicas):
+        with tf.control_dependencies([results[k - side_by_side]] if k >= side_by_side else []):
+            results.append(replica())
+    return results
 
 
 def build_core(
@@ -141,8 +194,11 @@ def build_core(
     examine = {}
     for name, split in held_out.items():
         batch_of = build_eval_batches(experiment, split, num_classes, eval_batch_size)
-        examine[name] = _build_examine(experiment, template, batch_of, views)
-    return Core(
+        examine[name] = opaque(losses.build_examine(experiment, template, batch_of, views))
+    kind = Core
+    if experiment.sync.method == "weights":
+        from paceline.maths.weight_rounds import WeightCore as kind
+    return kind(
         experiment=experiment,
         plan=plan,
         source=source,
@@ -161,8 +217,8 @@ def _build_phases(
     experiment: Experiment, plan: Plan, train: Split, template: Template, num_classes: int
 ) -> tuple[CorePhase, ...]:
     """Return the functions of each phase; phases with the same images share their batches."""
-    check_patterns(experiment.optimizer, [name for name, _ in template.params])
-    groups = groups_of(experiment.optimizer)
+    names, groups = [name for name, _ in template.params], groups_of(experiment.optimizer)
+    check_patterns(experiment.optimizer, names)
     targets_of = losses.build_targets(experiment, num_classes)
     phases = build_phases(experiment, plan)
     batches = {
@@ -170,17 +226,12 @@ def _build_phases(
         for size in {phase.image_size for phase in phases}
     }
 
-    def frozen(phase: Phase) -> list[str]:
-        return [name for name, _ in template.params if find_group(groups, name) in phase.frozen]
+    def build(phase: Phase) -> CorePhase:
+        frozen = [name for name in names if find_group(groups, name) in phase.frozen]
+        replica_step = _build_replica_step(experiment, template, frozen)
+        return CorePhase(phase.first, batches[phase.image_size], replica_step)
 
-    return tuple(
-        CorePhase(
-            phase.first,
-            batches[phase.image_size],
-            _build_replica_step(experiment, template, frozen(phase)),
-        )
-        for phase in phases
-    )
+    return tuple(map(build, phases))
 
 
 def build_layout(experiment: Experiment, template: Template) -> StateLayout:
@@ -189,8 +240,8 @@ def build_layout(experiment: Experiment, template: Template) -> StateLayout:
     parts = {"params": template.params, **slots}
     if experiment.average.decay:
         parts["ema"] = template.params
-    if losses.has_loss_scale(experiment):
-        parts[losses.LOSS_SCALE] = losses.SCALE_PART
+    if experiment.precision == "float16":
+        parts[LOSS_SCALE] = SCALE_PART
     parts["stats"] = template.stats
     if experiment.average.decay:
         parts[AVERAGED_STATS] = template.stats
@@ -226,63 +277,21 @@ def _build_replica_step(
 
 
 def _build_apply(experiment: Experiment, layout: StateLayout, template: Template) -> Update:
+    optimizer, params = experiment.optimizer, layout.parts["params"]
     sizes = [layout.sizes()["params"], template.moving_size(), len(Tail)]
-    update = _build_update(experiment, layout)
+    build: Callable[..., Update] = build_update
+    if optimizer.groups:
+        from paceline.maths.grouped_update import build_grouped_update as build
+    update = build(optimizer, params)
 
     def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         gradient, moving, _ = tf.split(mean, sizes)
         stats = template.merge(vectors["stats"], moving)
         new = {**update(vectors, gradient, rates), "stats": stats}
-        new |= moving_averages(experiment, vectors, new, rates)
-        if AVERAGED_STATS in new:
-            new[AVERAGED_STATS] = template.keep_fixed(vectors[AVERAGED_STATS], new[AVERAGED_STATS])
-        if losses.LOSS_SCALE in vectors:
-            return losses.keep_if_finite(vectors, new, gradient)
+        if experiment.average.decay or LOSS_SCALE in vectors:
+            from paceline.maths.after_update import complete
+
+            return complete(experiment, template, vectors, new, gradient, rates)
         return new
 
     return opaque(apply)
-
-
-def _build_update(experiment: Experiment, layout: StateLayout) -> Update:
-    optimizer, params = experiment.optimizer, layout.parts["params"]
-    if not optimizer.groups:
-        return build_update(optimizer, params)
-    from paceline.maths.grouped_update import build_grouped_update
-
-    return build_grouped_update(optimizer, params)
-
-
-def _build_examine(
-    experiment: Experiment, template: Template, batch_of: Callable[[tf.Tensor], Batch], views: Views
-) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Examined]:
-    def examine(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> Examined:
-        batch = batch_of(number)
-
-        def call(images: tf.Tensor) -> tf.Tensor:
-            return template.call(params, stats, images, training=False)[0]
-
-        outputs = _mean_outputs(call, batch.images, views)
-        loss = losses.cross_entropy(experiment, outputs, batch.targets)
-        among_five = tf.cast(
-            tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1])), tf.float32
-        )
-        sums = [
-            tf.reduce_sum(v * batch.weights)
-            for v in (loss, losses.correct(outputs, batch.labels), among_five, tf.ones_like(loss))
-        ]
-        probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
-        single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
-        row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
-        return Examined(row, outputs, batch.labels)
-
-    return opaque(examine)
-
-
-def _mean_outputs(
-    call: Callable[[tf.Tensor], tf.Tensor], images: tf.Tensor, views: Views
-) -> tf.Tensor:
-    if views == "none":
-        return call(images)
-    from paceline.maths.view_average import mean_over_views
-
-    return mean_over_views(call, images, views)

@@ -1,8 +1,4 @@
-"""The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow.
-
-How the variables of a model become flat vectors belongs to `maths.template`, files to
-`run_folder.checkpoints`.
-"""
+"""The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,14 +16,13 @@ Part = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Everything that training changes: flat float32 vectors in a fixed order, after `step`
-    steps."""
+    """Everything that training changes: flat float32 vectors in a fixed order, after some steps."""
 
     step: int
     vectors: dict[str, npt.NDArray[np.float32]]
     tails: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros([0, 0], np.float32))
     """Of a state that survived the loss of a worker: what the last steps before `step` reported, a
-    row each, because nobody may have written it down (`maths.metrics.TAIL`)."""
+    row each, because nobody may have written it down (`maths.metrics.Tail`)."""
 
     @property
     def reported_step(self) -> int:
@@ -68,6 +63,9 @@ class StateLayout:
 AVERAGED_STATS = "ema_stats"
 """Name of the vector with the moving average of the statistics."""
 STATISTICS = ("stats", AVERAGED_STATS)
+LOSS_SCALE = "loss_scale"
+"""Name of the vector of float16: the scale, and the finite steps since it changed."""
+SCALE_PART: Part = (("scale", ()), ("finite_steps", ()))
 
 
 def evaluated_vectors(names: Container[str]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 Span = tuple[int, int]
 """A range of replicas: the first one, and the one after the last."""
 Add = Callable[[Any, Any], Any]
-"""`maths.opaque.add` for tensors, `np.add` for arrays."""
+"""`maths.replica.add` for tensors, `np.add` for arrays."""
 
 
 def halves(span: Span) -> tuple[Span, Span]:
@@ -56,14 +56,6 @@ def mean_factor(replicas: int) -> np.float32:
     return np.float32(1) / np.float32(replicas)
 
 
-def level_of(tree: Span, count: int) -> list[Span]:
-    """Return the subtrees of the level of the tree that has `count` or more of them."""
-    level = [tree]
-    while len(level) < count:
-        level = [half for span in level for half in halves(span)]
-    return level
-
-
 def subtrees(share: Span, tree: Span) -> list[Span]:
     """Return the largest subtrees of `tree` that are in the share, from left to right."""
     if share[0] >= tree[1] or share[1] <= tree[0]:
@@ -75,8 +67,8 @@ def subtrees(share: Span, tree: Span) -> list[Span]:
 
 
 @cache
-def shares(replicas: int, workers: int) -> tuple[Span, ...]:
-    """Return the share of each worker; sizes differ by at most one.
+def divided_tree(replicas: int, workers: int) -> tuple[tuple[Span, ...], ...]:
+    """Return the subtrees of each worker's share; sizes of shares differ by at most one.
 
     Of all such divisions, this is one with the fewest subtrees in a share, because each subtree is
     one more vector to send. A division by rounding would send more for every second number of
@@ -84,25 +76,18 @@ def shares(replicas: int, workers: int) -> tuple[Span, ...]:
     """
     smallest, larger = divmod(replicas, workers)
     # (replicas divided, larger shares used) -> (most subtrees in a share, all subtrees, shares)
-    best: dict[tuple[int, int], tuple[int, int, tuple[Span, ...]]] = {(0, 0): (0, 0, ())}
+    best: dict[Span, tuple[int, int, tuple[tuple[Span, ...], ...]]] = {(0, 0): (0, 0, ())}
     for _ in range(workers):
-        following: dict[tuple[int, int], tuple[int, int, tuple[Span, ...]]] = {}
+        found: dict[Span, tuple[int, int, tuple[tuple[Span, ...], ...]]] = {}
         for (first, used), (most, total, before) in best.items():
             for more in (0, 1) if used < larger else (0,):
-                span = first, first + smallest + more
-                count = len(subtrees(span, (0, replicas)))
-                found = max(most, count), total + count, (*before, span)
-                key = span[1], used + more
-                if key not in following or found[:2] < following[key][:2]:
-                    following[key] = found
-        best = following
+                last = first + smallest + more
+                spans = tuple(subtrees((first, last), (0, replicas)))
+                cost, key = (max(most, len(spans)), total + len(spans)), (last, used + more)
+                if key not in found or cost < found[key][:2]:
+                    found[key] = *cost, (*before, spans)
+        best = found
     return best[replicas, larger][2]
-
-
-@cache
-def divided_tree(replicas: int, workers: int) -> tuple[tuple[Span, ...], ...]:
-    """Return the subtrees of each worker's share."""
-    return tuple(tuple(subtrees(share, (0, replicas))) for share in shares(replicas, workers))
 
 
 def relative(spans: tuple[Span, ...]) -> tuple[Span, ...]:

@@ -19,10 +19,7 @@ from paceline.models.variable_names import relative_names
 
 @dataclass(frozen=True)
 class Template:
-    """A Keras model as a pure function of two flat vectors.
-
-    `params` has the trainable variables, `stats` every other float variable.
-    """
+    """`params` has the trainable variables of the model, `stats` every other float variable."""
 
     model: keras.Model
     params: Part
@@ -66,14 +63,16 @@ class Template:
             model = self.fast or self.model
             outputs = model.call(images, training=training)
             losses = model.losses
-        names = (name for name, _ in self.stats)
         new_stats = [
-            tf.reshape(scope.get_current_value(v), [-1])
-            for v in self.model.non_trainable_variables
-            if is_float(v) and next(names) not in self.fixed
+            tf.reshape(scope.get_current_value(variable), [-1])
+            for variable, (name, _) in zip(self._statistics(), self.stats, strict=True)
+            if name not in self.fixed
         ]
         moving = tf.concat(new_stats, 0) if new_stats else stats[:0]
         return tf.cast(outputs, tf.float32), moving, losses
+
+    def _statistics(self) -> list[keras.Variable]:
+        return [v for v in self.model.non_trainable_variables if is_float(v)]
 
     def moving_size(self) -> int:
         """Return how many numbers of `stats` are not fixed."""
@@ -102,23 +101,16 @@ class Template:
         if key is None:
             return [tf.zeros([2], tf.uint32)] * self.num_seeds
         shape = [self.num_seeds, 2]
-        numbers = tf.random.stateless_uniform(shape, key, None, None, tf.uint32)
-        return list(tf.unstack(numbers))
+        return list(tf.unstack(tf.random.stateless_uniform(shape, key, None, None, tf.uint32)))
 
     def initial(self) -> dict[str, np.ndarray]:
         """Return the vectors of the model as it was built."""
-        variables = self.model.non_trainable_variables
-        return {
-            "params": flatten(self.model.trainable_variables),
-            "stats": flatten([v for v in variables if is_float(v)]),
-        }
+        params = flatten(self.model.trainable_variables)
+        return {"params": params, "stats": flatten(self._statistics())}
 
     def assign(self, params: np.ndarray, stats: np.ndarray) -> None:
         """Put the vectors into the Keras model, for export and prediction."""
-        variables = [
-            *self.model.trainable_variables,
-            *(v for v in self.model.non_trainable_variables if is_float(v)),
-        ]
+        variables = [*self.model.trainable_variables, *self._statistics()]
         arrays = [*split(params, self.params), *split(stats, self.stats)]
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
@@ -153,7 +145,7 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
 
 
 def _fixed_variables(model: keras.Model) -> set[int]:
-    """Return the ids of the variables that no step changes, though they are not trainable."""
+    """Return the ids of the variables outside `params` that no step changes."""
     fixed: list[Any] = []
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.Normalization):
@@ -174,27 +166,18 @@ def is_float(variable: Any) -> bool:
     return "float" in str(variable.dtype)
 
 
-def _sizes(part: Part) -> list[int]:
-    return [math.prod(shape) for _, shape in part]
-
-
 def _unflatten(vector: tf.Tensor, part: Part) -> list[tf.Tensor]:
-    if not part:
-        return []
-    return [
-        tf.reshape(piece, shape)
-        for piece, (_, shape) in zip(tf.split(vector, _sizes(part)), part, strict=True)
-    ]
+    pieces = tf.split(vector, [math.prod(shape) for _, shape in part]) if part else []
+    return [tf.reshape(piece, shape) for piece, (_, shape) in zip(pieces, part, strict=True)]
 
 
 def split(vector: np.ndarray, part: Part) -> list[np.ndarray]:
     """Return the arrays of a vector."""
-    pieces = np.split(vector, np.cumsum(_sizes(part))[:-1])
+    pieces = np.split(vector, np.cumsum([math.prod(shape) for _, shape in part])[:-1])
     return [piece.reshape(shape) for piece, (_, shape) in zip(pieces, part, strict=False)]
 
 
 def flatten(variables: list[Any]) -> np.ndarray:
     """Return the vector of some variables."""
-    return np.concatenate(
-        [np.asarray(v, np.float32).ravel() for v in variables] or [np.zeros(0, np.float32)]
-    )
+    arrays = [np.asarray(variable, np.float32).ravel() for variable in variables]
+    return np.concatenate([np.zeros(0, np.float32), *arrays])

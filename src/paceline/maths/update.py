@@ -8,15 +8,16 @@ slices, as parameter servers do. Groups of weights with their own rules and rate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from paceline.experiment.experiment import Experiment, Optimizer
+from paceline.experiment.optimizer import Optimizer
 from paceline.experiment.schedule import Rates
-from paceline.maths.state import AVERAGED_STATS, Part
+from paceline.maths.state import Part
 
 Vectors = dict[str, tf.Tensor]
 Update = Callable[[Vectors, tf.Tensor, Rates[tf.Tensor]], Vectors]
@@ -37,12 +38,8 @@ def decays(optimizer: Optimizer, name: str, shape: tuple[int, ...]) -> bool:
 
 def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
     """Return the decay coefficient of each parameter."""
-    return np.concatenate(
-        [
-            np.full(int(np.prod(s)), optimizer.weight_decay * decays(optimizer, n, s), np.float32)
-            for n, s in params
-        ]
-    )
+    numbers = [optimizer.weight_decay * decays(optimizer, name, shape) for name, shape in params]
+    return np.repeat(np.array(numbers, np.float32), [math.prod(shape) for _, shape in params])
 
 
 def build_update(optimizer: Optimizer, params: Part) -> Update:
@@ -80,22 +77,6 @@ def update_slice(
     if decay is not None and rule.decays_apart:
         new["params"] -= rates.learning_rate * (decay * vectors["params"])
     return new
-
-
-def moving_averages(
-    experiment: Experiment, vectors: Vectors, new: Vectors, rates: Rates[tf.Tensor]
-) -> Vectors:
-    """Return the moving averages after a step that led to `new`; averaged weights need averaged
-    BatchNorm statistics."""
-    average, decay = experiment.average, rates.ema_decay
-    if not average.decay:
-        return {}
-    if not experiment.optimizer.groups and average.every == 1 and not average.power:
-        decay = average.decay  # a constant, which gives other bits of 1 - decay than a tensor
-    sources = {"ema": "params", AVERAGED_STATS: "stats"}
-    return {
-        name: decay * vectors[name] + (1 - decay) * new[source] for name, source in sources.items()
-    }
 
 
 def _sgd(

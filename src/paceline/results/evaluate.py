@@ -19,7 +19,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
-from paceline.maths.evaluation import num_batches, summarize
+from paceline.maths.metrics import num_batches, summarize
 from paceline.maths.state import State, evaluated_vectors
 from paceline.messages import Progress, Send, Warn
 from paceline.requests import EvaluateRequest

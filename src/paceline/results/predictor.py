@@ -155,7 +155,7 @@ def _build_classify(trained: TrainedModel, views: Views) -> Callable[..., Any]:
     """Build: (params, stats, prepared images) -> the model's outputs."""
     import tensorflow as tf
 
-    from paceline.maths.opaque import opaque
+    from paceline.maths.replica import opaque
     from paceline.maths.view_average import mean_over_views
 
     def classify(params: tf.Tensor, stats: tf.Tensor, images: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.errors import UserError
-from paceline.maths.evaluation import Examples
+from paceline.maths.metrics import Examples
 
 Array = npt.NDArray[Any]
 

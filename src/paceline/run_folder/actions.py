@@ -14,8 +14,7 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.loop import StopRequested
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult, scalars
+from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
 from paceline.run_folder.checkpoints import Checkpoints

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import flatten
 from paceline.job import Job
-from paceline.maths.evaluation import EvalResult, Examples
-from paceline.maths.metrics import BlockResult
+from paceline.maths.metrics import BlockResult, EvalResult, Examples
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.drawing import Image, draw_confusion, draw_grid, png
 from paceline.storage.files import explained

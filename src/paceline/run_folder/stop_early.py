@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from paceline.errors import UserError
 from paceline.experiment.experiment import EarlyStopping
 from paceline.experiment.plan import Plan
-from paceline.maths.evaluation import EvalResult
+from paceline.maths.metrics import EvalResult
 from paceline.run_folder.folder import RunFolder
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.experiment.user_code import load_function
 from paceline.job import Job
 from paceline.loop import StopRequested
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult, scalars
+from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.run_folder.actions import TrainingFailed
 from paceline.run_folder.code_copies import locate
 

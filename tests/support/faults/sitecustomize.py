@@ -122,7 +122,7 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
 
     from paceline.engines import memory, shared_memory
     from paceline.engines.collective import CollectiveEngine
-    from paceline.engines.tf_pairs import Collectives
+    from paceline.engines.pairs import Collectives
 
     now = {}
 

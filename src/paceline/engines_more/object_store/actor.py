@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
@@ -19,12 +19,16 @@ import ray
 from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
 from paceline.job import Job
-from paceline.maths.metrics import Tail
-from paceline.maths.sums import add_subtrees, divided_tree, mean_factor
+from paceline.maths.sums import Span, add_subtrees, divided_tree, mean_factor
+
+if TYPE_CHECKING:
+    from paceline.maths.update import Vectors
+
+Arrays = dict[str, np.ndarray]
 
 
 class Status(NamedTuple):
-    """What an actor answers at any time, also while it computes."""
+    """What an actor answers at any time, even while it computes."""
 
     host: str
     step: int
@@ -43,7 +47,7 @@ class Actor:
         self._job = job
         self._attempt = 0
         # one tuple, because it is read while the next one is made
-        self._state: tuple[int, dict[str, Any]] = (-1, {})
+        self._state: tuple[int, Vectors] = (-1, {})
         # relative paths mean the same as for the driver, if this node has its folder
         with contextlib.suppress(OSError):
             os.chdir(folder)
@@ -55,14 +59,10 @@ class Actor:
         from paceline.engines_more.object_store.compute import Computer
         from paceline.fingerprint import fingerprint
 
-        try:
+        with _explained():
             devices.configure(self._job, check_threads=False)
             core = build_core(self._job)
-        except UserError as error:
-            kind = PassingFault if isinstance(error, PassingFault) else UserError
-            raise kind(f"on {socket.gethostname()}: {error}") from None
         self._computer = Computer(core, devices.side_by_side(self._job))
-        self._num_tails = len(Tail) * core.plan.round_steps
         return fingerprint(self._job, core)
 
     @ray.method(concurrency_group="control")
@@ -70,29 +70,22 @@ class Actor:
         return Status(socket.gethostname(), self._state[0], time.process_time())
 
     @ray.method(concurrency_group="control", num_returns=2)
-    def state(self) -> tuple[int, tuple[int, dict[str, np.ndarray]]]:
+    def state(self) -> tuple[int, tuple[int, Arrays]]:
         """Return the step, and the step with the vectors. The driver may need the first alone."""
         step, vectors = self._state
         return step, (step, {name: np.asarray(vector) for name, vector in vectors.items()})
 
-    def load(
-        self, attempt: int, state: tuple[int, dict[str, np.ndarray]], index: int, workers: int
-    ) -> None:
+    def load(self, attempt: int, state: tuple[int, Arrays], index: int, workers: int) -> None:
         """Continue from this state as worker `index` of `workers`."""
         self._attempt = attempt
         self._shards = num_shards(workers)
         self._spans = divided_tree(self._job.experiment.replicas, workers)[index]
-        step, vectors = state
-        self._take(step, self._computer.load(vectors))
+        self._state = state[0], self._computer.load(state[1])
 
     def advance(
-        self,
-        attempt: int,
-        before: tuple[int, int] | None,
-        now: tuple[int, int],
-        *pieces: np.ndarray,
+        self, attempt: int, before: Span | None, now: Span, *pieces: np.ndarray
     ) -> list[np.ndarray]:
-        """Finish the round `before`, then compute the round of steps `now` = (first, last).
+        """Finish the round `before`, then compute the round of steps `now` = [first, last).
 
         Returns the shards of this worker's sums, and their tails. Both have a row for each
         subtree of its share.
@@ -101,14 +94,16 @@ class Actor:
         step, vectors = self._state
         if step != now[0]:
             raise RuntimeError(f"the state is of step {step}, the round begins at {now[0]}")
-        return self._cut(self._compute(vectors, now))
+        with _explained():
+            sums, tails = self._computer.compute(vectors, now, self._spans)
+        return [*np.array_split(sums, self._shards, axis=1), tails]
 
     def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
         """Return the mean of a shard over all replicas."""
         self._check(attempt)
         return mean(pieces, self._job.experiment.replicas)
 
-    def finish(self, attempt: int, before: tuple[int, int] | None, *pieces: np.ndarray) -> None:
+    def finish(self, attempt: int, before: Span | None, *pieces: np.ndarray) -> None:
         """Take the state after the round `before`.
 
         The pieces are the sums of all workers, or the shards of their mean.
@@ -117,24 +112,13 @@ class Actor:
         if before is None:
             return
         whole = self.reduce(attempt, *pieces) if self._shards == 1 else np.concatenate(pieces)
-        self._take(before[1], self._computer.finish(self._state[1], whole, before))
+        self._state = before[1], self._computer.finish(self._state[1], whole, before)
 
     def evaluate(self, attempt: int, split: str, start: int, stop: int) -> np.ndarray:
         """Return the rows of the evaluation batches [start, stop)."""
         self._check(attempt)
         with _explained():
             return self._computer.evaluate(self._state[1], split, start, stop)
-
-    def _compute(self, vectors: dict[str, Any], now: tuple[int, int]) -> np.ndarray:
-        with _explained():
-            return self._computer.compute(vectors, now, self._spans)
-
-    def _cut(self, sums: np.ndarray) -> list[np.ndarray]:
-        shards = np.array_split(sums, self._shards, axis=1)
-        return [*shards, sums[:, -self._num_tails :].copy()]
-
-    def _take(self, step: int, vectors: dict[str, Any]) -> None:
-        self._state = step, vectors
 
     def _check(self, attempt: int) -> None:
         if attempt != self._attempt:
@@ -143,14 +127,15 @@ class Actor:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turn an error of TensorFlow into one that can be pickled, with advice where there is any."""
+    """Turn an error into one that can be pickled and names the host, with any advice."""
     try:
         yield
     except Exception as error:
         from paceline.formats.reading import explain
 
         reason = (str(error).strip().splitlines() or [""])[0]
-        known = explain(error) or RuntimeError(f"{type(error).__name__}: {reason}")
+        advice = error if isinstance(error, UserError) else explain(error)
+        known = advice or RuntimeError(f"{type(error).__name__}: {reason}")
         kinds = (PassingFault, UserError, RuntimeError)
         kind = next(kind for kind in kinds if isinstance(known, kind))
         raise kind(f"on {socket.gethostname()}: {known}") from None

@@ -9,10 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.experiment.schedule import rates_table
-from paceline.maths.metrics import SIGNALS
-from paceline.maths.opaque import add
-from paceline.maths.replica import Core
-from paceline.maths.rounds import Round, build_rounds, replica_vectors
+from paceline.maths.metrics import SIGNALS, Tail
+from paceline.maths.replica import Core, Round, add
 from paceline.maths.state import evaluated_vectors
 from paceline.maths.sums import Span, relative, subtree_sums
 from paceline.maths.update import Vectors
@@ -24,9 +22,8 @@ class Computer:
     def __init__(self, core: Core, side_by_side: int) -> None:
         self._core = core
         self._side_by_side = side_by_side
-        self._rounds = build_rounds(core)
         self._sums = tf.function(self._sum_subtrees, autograph=False)
-        self._finish = tf.function(self._rounds.finish, autograph=False)
+        self._finish = tf.function(core.finish_round, autograph=False)
         self._evaluate = tf.function(core.evaluate_batches, autograph=False)
 
     def load(self, vectors: dict[str, np.ndarray]) -> Vectors:
@@ -34,29 +31,24 @@ class Computer:
         return {name: tf.constant(np.array(vector)) for name, vector in vectors.items()}
 
     def compute(
-        self, vectors: Vectors, now: tuple[int, int], spans: tuple[Span, ...]
-    ) -> np.ndarray:
-        """Return the sums of subtrees of replicas for the round of steps `now`, a row for each."""
+        self, vectors: Vectors, now: Span, spans: tuple[Span, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sums of subtrees of replicas for the round of steps `now`, a row for each,
+        and a copy of their tails."""
         first, last, start = (tf.constant(n, tf.int64) for n in (*now, spans[0][0]))
-        table = self._table(now)
-        sums = self._sums(vectors, first, last, table, start, relative(spans))
-        return np.asarray(sums)
+        signals = tf.zeros([len(SIGNALS)])
+        this_round = Round(vectors, first, last, self._table(now), signals)
+        sums = np.asarray(self._sums(this_round, start, relative(spans)))
+        return sums, sums[:, -len(Tail) * self._core.plan.round_steps :].copy()
 
     def _sum_subtrees(
-        self,
-        vectors: Vectors,
-        first: tf.Tensor,
-        last: tf.Tensor,
-        table: tf.Tensor,
-        first_replica: tf.Tensor,
-        shape: tuple[Span, ...],
+        self, now: Round, first_replica: tf.Tensor, shape: tuple[Span, ...]
     ) -> tf.Tensor:
-        signals, count = tf.zeros([len(SIGNALS)]), shape[-1][1]
-        now = Round(vectors, first, last, table, signals)
-        results = replica_vectors(self._rounds, now, first_replica, count, self._side_by_side)
+        count = shape[-1][1]
+        results = self._core.round_vectors(now, first_replica, count, self._side_by_side)
         return tf.stack(subtree_sums(results, shape, add))
 
-    def finish(self, vectors: Vectors, mean: np.ndarray, now: tuple[int, int]) -> Vectors:
+    def finish(self, vectors: Vectors, mean: np.ndarray, now: Span) -> Vectors:
         """Return the vectors after the round of steps `now`, from the mean over all replicas."""
         new: Vectors = self._finish(vectors, tf.constant(mean), self._table(now))[0]
         return new
@@ -70,7 +62,7 @@ class Computer:
         ]
         return np.concatenate(rows)[: stop - start]
 
-    def _table(self, now: tuple[int, int]) -> tf.Tensor:
+    def _table(self, now: Span) -> tf.Tensor:
         """Return the rates of a round; a short one is padded, so that nothing is compiled again."""
         table = rates_table(self._core.experiment, self._core.plan, *now)
         return tf.constant(np.pad(table, ((0, self._core.plan.round_steps - len(table)), (0, 0))))

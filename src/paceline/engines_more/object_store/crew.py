@@ -10,13 +10,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from paceline.engines.compare import check_facts
-from paceline.engines_more.object_store.actor import Actor
+from paceline.engines.base import check_facts
+from paceline.engines_more.object_store.actor import Actor, Status
 from paceline.engines_more.object_store.ray_cluster import PLACED_S, needs, resources_of
 from paceline.errors import UserError
 from paceline.job import Job
 
-ANSWER_S = 30.0  # within which a living actor reports its step, also while it computes
+ANSWER_S = 30.0  # within which a living actor reports its step, even while it computes
 
 
 class Crew:
@@ -56,10 +56,8 @@ class Crew:
             placed, _ = wait([status for _, status in self._waiting.values()], 0.0)
             if self.ready and not placed and time.monotonic() - began > PLACED_S:
                 return
-        if self._died and not self.ready:
-            raise self._died
         if not self.ready:
-            raise UserError(
+            raise self._died or UserError(
                 f"no worker got {needs(self._resources)} from the Ray cluster within "
                 f"{time.monotonic() - began:.0f} s; free some, ask for less, or give a longer "
                 "--start-timeout"
@@ -74,9 +72,11 @@ class Crew:
         for reference in wait(list(self._waiting), timeout_s)[0]:
             actor, placed = self._waiting.pop(reference)
             try:
-                fingerprint, status = ray.get([reference, placed])
+                facts, status = ray.get([reference, placed])
+                self._expected.setdefault("cpu", facts["cpu"])
+                what = f"the worker on {status.host} differs from the others"
+                check_facts(what, self._expected, facts)
                 self.hosts[actor] = status.host
-                self._compare(self.hosts[actor], fingerprint)
                 self.ready.append(actor)
             except UserError as error:
                 refused.append(str(getattr(error, "cause", error)))
@@ -86,31 +86,18 @@ class Crew:
                 self._died = error
         return refused
 
-    def _compare(self, host: str, fingerprint: dict[str, Any]) -> None:
-        self._expected.setdefault("cpu", fingerprint["cpu"])
-        check_facts(f"the worker on {host} differs from the others", self._expected, fingerprint)
-
-    def survivors(self) -> dict[Any, int]:
-        """Return the actors that answer, with the step of each. The others are killed."""
+    def survivors(self) -> dict[Any, Status]:
+        """Return the actors that answer, with the status of each. The others are killed."""
         asked = {actor.status.remote(): actor for actor in self.ready}
         done, silent = wait(list(asked), ANSWER_S)
         for reference in silent:
             ray.kill(asked[reference])
-        steps = dict[Any, int]()
+        found = dict[Any, Status]()
         for reference in done:
             with contextlib.suppress(RayError):
-                steps[asked[reference]] = ray.get(reference).step
-        self.ready = [actor for actor in self.ready if actor in steps]
-        return steps
-
-    def work(self) -> float:
-        """Return the processor time that all actors have used, as far as they answer."""
-        answers, _ = wait([actor.status.remote() for actor in self.ready], 1.0)
-        total = 0.0
-        for answer in answers:
-            with contextlib.suppress(RayError):
-                total += ray.get(answer).work_s
-        return total
+                found[asked[reference]] = ray.get(reference)
+        self.ready = list(found)
+        return found
 
     def team(self) -> list[Any]:
         """Return the ready actors that share the replicas, at most as many as are wanted."""

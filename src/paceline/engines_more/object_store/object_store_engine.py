@@ -15,8 +15,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import ray
@@ -28,37 +28,31 @@ from paceline.engines_more.object_store.crew import Crew, wait
 from paceline.engines_more.object_store.ray_cluster import connect_to_ray
 from paceline.errors import UserError
 from paceline.job import Job
-from paceline.maths.evaluation import EvalResult, evaluate_splits
-from paceline.maths.metrics import BlockResult, block_result, tail_scale
+from paceline.maths.metrics import (
+    BlockResult,
+    EvalResult,
+    block_result,
+    evaluate_splits,
+    tail_scale,
+)
 from paceline.maths.state import State
 
 if TYPE_CHECKING:
     from paceline.maths.replica import Core
+    from paceline.maths.sums import Span
 
+Answer = TypeVar("Answer")
 ROUNDS_AHEAD = 2  # rounds that are under way, so that no actor waits for the driver
 LOOK_EVERY_S = 10.0
-WORKING_SHARE = 0.05  # of a core; an actor that uses more computes
-WORKING_LIMITS = 20  # times the limit for which computing alone counts as progress
+WORKING_SHARE = 0.05  # of a core; actors that use more compute
 
 
-def connect(job: Job, wants_stop: WantsStop) -> RayConnection:
+def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ObjectStoreEngine]:
     """Connect to Ray and ask for the actors. They build their cores while the driver builds its."""
     connect_to_ray(job)
     crew = Crew(job)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the driver computes nothing
-    return RayConnection(job, wants_stop, crew)
-
-
-@dataclass(frozen=True)
-class RayConnection:
-    """Actors of a Ray cluster, some of which may not have been placed yet."""
-
-    job: Job
-    wants_stop: WantsStop
-    crew: Crew
-
-    def open(self, core: Core) -> ObjectStoreEngine:
-        return ObjectStoreEngine(self.job, core, self.crew, self.wants_stop)
+    return lambda core: ObjectStoreEngine(job, core, crew, wants_stop)
 
 
 class Pending(NamedTuple):
@@ -88,7 +82,6 @@ class ObjectStoreEngine:
         self._failures = 0  # since the last round that was completed
         self._pending = deque[Pending]()
         self._tails = dict[int, np.ndarray]()  # of the block, by the first step of the round
-        self._compiled = set[tuple[Any, int]]()  # actors that computed in a team of this size
         self._events = list[str]()
 
     def check(self, facts: dict[str, Any]) -> None:
@@ -125,7 +118,19 @@ class ObjectStoreEngine:
         return replace(block, events=tuple(events))
 
     def evaluate(self, final: bool) -> EvalResult:
-        return evaluate_splits(self._core, final, self._compute_rows)
+        def rows_of(split: str, count: int) -> np.ndarray:
+            """Divide the batches among the actors; the rows come back in the batches' order."""
+            bounds = np.linspace(0, count, len(self._team) + 1).astype(int).tolist()
+            calls = [
+                actor.evaluate.remote(self._attempt, split, first, last)
+                for actor, first, last in zip(self._team, bounds, bounds[1:], strict=False)
+                if first < last
+            ]
+            return np.concatenate(self._get(calls))
+
+        return evaluate_splits(
+            self._core, final, lambda *split: self._retry(lambda: rows_of(*split))
+        )
 
     def agree(self, own: bool) -> bool:
         return own  # the chief alone runs the loop
@@ -141,21 +146,6 @@ class ObjectStoreEngine:
         if count > len(self._team):
             self._events.append(f"continuing with {count} workers from step {self._step}")
             self._retry(lambda: self._form(self._team[0].state.remote()[1]))
-
-    def _compute_rows(self, split: str, count: int) -> np.ndarray:
-        def rows() -> list[np.ndarray]:
-            """Divide the batches among the actors; the rows come back in the batches' order."""
-            bounds = np.linspace(0, count, len(self._team) + 1).astype(int).tolist()
-            shares = zip(self._team, bounds, bounds[1:], strict=False)
-            return self._get(
-                [
-                    actor.evaluate.remote(self._attempt, split, first, last)
-                    for actor, first, last in shares
-                    if first < last
-                ]
-            )
-
-        return np.concatenate(self._retry(rows))
 
     def _train(self, first: int, stop: int) -> int:
         """Train rounds from `first` on; return the step reached, whose state every actor has."""
@@ -175,9 +165,7 @@ class ObjectStoreEngine:
         self._get([actor.finish.remote(self._attempt, before, *pieces) for actor in self._team])
         return first
 
-    def _start_round(
-        self, before: tuple[int, int] | None, now: tuple[int, int], pieces: list[Any]
-    ) -> list[Any]:
+    def _start_round(self, before: Span | None, now: Span, pieces: list[Any]) -> list[Any]:
         """Call every actor for the round `now`; return references to the pieces of its mean."""
         shards = num_shards(len(self._team))
         calls = [actor.advance.options(num_returns=shards + 1) for actor in self._team]
@@ -198,18 +186,14 @@ class ObjectStoreEngine:
         self._tails[oldest.first] = rows[: oldest.last - oldest.first] * tail_scale(replicas)
         self._pending.popleft()
         self._failures = 0
-        self._compiled.update((actor, len(self._team)) for actor in self._team)
 
     def _form(self, state: Any) -> None:
         """Form the team; give every actor its part and the same state. Earlier calls are void."""
         self._attempt += 1
         self._team = self._crew.team()
-        self._get(
-            [
-                actor.load.remote(self._attempt, state, index, len(self._team))
-                for index, actor in enumerate(self._team)
-            ]
-        )
+        count = len(self._team)
+        parts = enumerate(self._team)
+        self._get([actor.load.remote(self._attempt, state, n, count) for n, actor in parts])
 
     def _recover(self, error: RayError) -> int:
         """Form a team of the survivors; return the step from which it continues."""
@@ -218,19 +202,20 @@ class ObjectStoreEngine:
             raise cause
         self._failures += 1
         before = set(self._team)
-        steps = self._crew.survivors()
-        no_state = max(steps.values(), default=-1) < self._step
+        found = self._crew.survivors()
+        newest = max(found, key=lambda actor: found[actor].step, default=None)
+        no_state = newest is None or found[newest].step < self._step
         if no_state or self._failures > self._job.place.max_restarts:
             raise error  # the run starts again from the last checkpoint
         self._crew.recruit()
         try:
-            step = self._continue_from(max(steps, key=lambda actor: steps[actor]))
+            step = self._continue_from(newest)
         except RayError as another:
             return self._recover(another)
         finally:
             self._pending.clear()
         reason = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
-        hosts = sorted(self._crew.hosts[actor] for actor in before - set(steps))
+        hosts = sorted(self._crew.hosts[actor] for actor in before - set(found))
         self._events.append(
             f"lost a worker ({reason}; lost on: {', '.join(hosts) or 'no host'}); "
             f"continuing with {len(self._team)} workers from step {step}"
@@ -248,7 +233,7 @@ class ObjectStoreEngine:
             self._take_tails()
         return step
 
-    def _retry(self, call: Callable[[], Any]) -> Any:
+    def _retry(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of a call that changes nothing; repeat it after a loss."""
         while True:
             try:
@@ -257,25 +242,18 @@ class ObjectStoreEngine:
                 self._recover(error)
 
     def _get(self, references: list[Any]) -> list[Any]:
-        """Return the answers of the team.
+        """Return the answers of the team. Actors that do not report are killed meanwhile.
 
-        Actors that do not report are killed, and the wait ends if no answer comes at all, unless
-        someone computes.
+        While actors compute, the parent is told that there is progress. If nobody computes and no
+        answer comes, the parent's watchdog ends this process, as it does in every other place.
         """
-        place = self._job.place
-        compiled = {(actor, len(self._team)) for actor in self._team} <= self._compiled
-        limit_s = place.stall_timeout if compiled else place.start_timeout
-        began = progress = time.monotonic()
-        work = 0.0
+        work_s, every_s = 0.0, min(LOOK_EVERY_S, self._job.place.stall_timeout / 4)
         while True:
             try:
-                return list(ray.get(references, timeout=min(LOOK_EVERY_S, limit_s / 4)))
+                return list(ray.get(references, timeout=every_s))
             except GetTimeoutError:
-                now, before, work = time.monotonic(), work, self._crew.work()
-                if before and work - before > WORKING_SHARE * min(LOOK_EVERY_S, limit_s / 4):
-                    progress = now
-                    self._wants_stop()  # this tells the parent that there is progress
-                if now - progress > 0.9 * limit_s or now - began > WORKING_LIMITS * limit_s:
-                    raise
-            ray.get(wait(references, 0.0)[0])  # raises an error that is there already
-            self._crew.survivors()
+                ray.get(wait(references, 0.0)[0])  # raises an error that is there already
+                found = self._crew.survivors().values()
+                before_s, work_s = work_s, sum(status.work_s for status in found)
+                if work_s - before_s > WORKING_SHARE * every_s:
+                    self._wants_stop()

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
-from paceline.engines_more.parameter_server.server import STAMP, stamps
+from paceline.engines_more.parameter_server.ps_base import STAMP, ParameterServerEngine, stamps
 from paceline.experiment.schedule import Rates, bias_correction, rates_at
 from paceline.maths.metrics import BlockResult, block_result, tail_scale
-from paceline.maths.opaque import opaque
+from paceline.maths.replica import opaque
 from paceline.maths.state import State
 
 
@@ -192,7 +191,7 @@ class AsynchronousEngine(ParameterServerEngine):
             with tf.device(server.device):
                 gradient, new, old = server.split(row[:-STAMP])
                 stats = self._move(tf.identity(server.vectors["stats"]), old, new)
-                server.update(gradient, stats, Rates.of_row(rates), ready)
+            server.update(gradient, stats, Rates.of_row(rates), ready)
         return ready
 
     def _move_stats(self, current: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:

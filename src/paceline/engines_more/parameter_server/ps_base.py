@@ -9,7 +9,8 @@ servers or on none. If a late vector is in a slot, the expected one is computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -18,16 +19,117 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.engines.base import WantsStop
-from paceline.engines.probe import answers
-from paceline.engines_more.parameter_server.server import Server
+from paceline.engines.probe import find_silent
+from paceline.engines_more.parameter_server.serve import check_tasks
+from paceline.experiment.schedule import Rates
 from paceline.job import Cluster
-from paceline.maths.evaluation import EvalResult, evaluate_splits
-from paceline.maths.metrics import SIGNALS, Tail
-from paceline.maths.opaque import opaque
-from paceline.maths.replica import Core, Step
-from paceline.maths.rounds import run_side_by_side
-from paceline.maths.state import State, evaluated_vectors
-from paceline.maths.update import clip_scale
+from paceline.maths.after_update import moving_averages
+from paceline.maths.grouped_update import build_segments, build_segments_update, cut, has_muon
+from paceline.maths.metrics import SIGNALS, EvalResult, Tail, evaluate_splits
+from paceline.maths.replica import Core, Step, opaque, run_side_by_side
+from paceline.maths.state import STATISTICS, Part, State, evaluated_vectors
+from paceline.maths.update import clip_scale, decay_mask, update_slice
+
+STAMP = 2  # float32 places of an int64
+
+
+def layer_bounds(part: Part, count: int) -> list[tuple[int, int]]:
+    """Return start and stop of `count` slices that are cut between variables only, each cut at the
+    free place that is nearest to an equal share."""
+    places = np.cumsum([math.prod(shape) for _, shape in part]).tolist()
+    cuts, first = [0], 0
+    for index in range(1, count):
+        wanted = places[-1] * index // count
+        free = range(first, len(places) - (count - index))
+        chosen = min(free, key=lambda k: abs(places[k] - wanted))
+        cuts.append(places[chosen])
+        first = chosen + 1
+    return list(zip(cuts, [*cuts[1:], places[-1]], strict=True))
+
+
+def stamps(rows: tf.Tensor) -> tf.Tensor:
+    """Return the stamps of rows of slots."""
+    return tf.bitcast(rows[..., -STAMP:], tf.int64)
+
+
+class Server:
+    """One parameter server: its slice of every vector, their number of updates, and its slots.
+
+    A row of the slots is [gradient | statistics | more | stamp].
+    """
+
+    def __init__(self, core: Core, index: int, count: int) -> None:
+        self.device = f"/job:ps/task:{index}/cpu:0"
+        self._experiment = core.experiment
+        optimizer, params = core.experiment.optimizer, core.layout.parts["params"]
+        self.slices = {
+            name: slice(size * index // count, size * (index + 1) // count)
+            for name, size in core.layout.sizes().items()
+        }
+        if has_muon(optimizer):  # it needs whole variables
+            whole = slice(*layer_bounds(params, count)[index])
+            self.slices |= dict.fromkeys(self.slices.keys() - set(STATISTICS), whole)
+        self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
+        own = self.slices["params"]
+        self._fixed = core.template.fixed_mask()[self.slices["stats"]]
+        self._averages = opaque(partial(moving_averages, core.experiment))
+        self._decay = None
+        with tf.device(self.device):
+            self.vectors = {
+                name: tf.Variable(tf.zeros([size]), trainable=False)
+                for name, size in self.sizes.items()
+            }
+            self.version = tf.Variable(0, trainable=False, dtype=tf.int64)
+            if optimizer.weight_decay and not optimizer.groups:
+                self._decay = tf.Variable(decay_mask(optimizer, params)[own], trainable=False)
+        self._update = opaque(partial(update_slice, optimizer))
+        if optimizer.groups:
+            segments = cut(build_segments(optimizer, params), own.start, own.stop)
+            update = opaque(build_segments_update(optimizer, segments))
+            self._update = lambda vectors, gradient, rates, decay, scale: update(
+                vectors, gradient, rates, scale
+            )
+
+    def open_slots(self, count: int, more: int) -> None:
+        """Create `count` empty slots, with `more` further numbers in each."""
+        width = self.sizes["params"] + self.sizes["stats"] + more + STAMP
+        with tf.device(self.device):
+            self.slots = tf.Variable(tf.fill([count, width], -1.0), trainable=False)
+
+    def put(self, slot: tf.Tensor, stamp: tf.Tensor, *vectors: tf.Tensor) -> None:
+        """In the graph of a worker: write this server's part of a vector into a slot.
+
+        `vectors` are the whole gradient, the whole statistics, and what the slot has more.
+        """
+        gradient, stats, more = vectors
+        own = [gradient[self.slices["params"]], stats[self.slices["stats"]], more]
+        row = tf.concat([*own, tf.bitcast(stamp, tf.float32)], 0)
+        with tf.device(self.device):
+            self.slots.scatter_update(tf.IndexedSlices(row, slot))
+
+    def split(self, row: tf.Tensor) -> list[tf.Tensor]:
+        """Return gradient, statistics and the rest of a row that has no stamp."""
+        return list(tf.split(row, [self.sizes["params"], self.sizes["stats"], -1]))
+
+    def update(
+        self,
+        gradient: tf.Tensor,
+        stats: tf.Tensor,
+        rates: Rates[tf.Tensor],
+        ready: tf.Tensor,
+        scale: tf.Tensor | None = None,
+    ) -> None:
+        """Update the vectors by a gradient and new statistics, if everything was `ready`."""
+        with tf.device(self.device):
+            vectors = {name: tf.identity(variable) for name, variable in self.vectors.items()}
+            decay = None if self._decay is None else tf.identity(self._decay)
+            new = {**self._update(vectors, gradient, rates, decay, scale), "stats": stats}
+            if self._experiment.average.decay:
+                new |= self._averages(vectors, new, rates)
+            for name, variable in self.vectors.items():
+                changes = ready & ~self._fixed if name in STATISTICS else ready
+                variable.assign(tf.where(changes, new[name], variable))
+            self.version.assign_add(tf.cast(ready, tf.int64))
 
 
 class ParameterServerEngine:
@@ -55,12 +157,12 @@ class ParameterServerEngine:
         self._servers = [Server(core, index, len(cluster.ps)) for index in range(len(cluster.ps))]
         self._clip = opaque(clip_scale)
         self._evaluate = {
-            split: tf.function(self._build_evaluate(split), autograph=False)
+            split: tf.function(partial(self._evaluate_turn, split), autograph=False)
             for split in core.splits
         }
 
     def check(self, facts: dict[str, Any]) -> None:
-        """`ServerConnection.open` has checked the tasks, which build no core."""
+        check_tasks(self._cluster, facts)
 
     def load(self, state: State) -> State:
         self._step = state.step
@@ -78,27 +180,23 @@ class ParameterServerEngine:
         return State(self._step, {name: np.concatenate(parts) for name, parts in pieces.items()})
 
     def evaluate(self, final: bool) -> EvalResult:
-        return evaluate_splits(self._core, final, self._compute_rows)
+        def rows_of(split: str, count: int) -> np.ndarray:
+            numbers = [tf.constant(n, tf.int64) for n in range(0, count, self._side_by_side)]
+            turn = self._evaluate[split]
+            turns = [self._coordinator.schedule(turn, (each,)) for each in numbers]
+            self._coordinator.join()
+            return np.concatenate([self._coordinator.fetch(turn) for turn in turns])
+
+        with self._named_losses():
+            return evaluate_splits(self._core, final, rows_of)
 
     def agree(self, own: bool) -> bool:
         return own  # the chief alone runs the loop
 
-    def _compute_rows(self, split: str, count: int) -> np.ndarray:
-        firsts = [tf.constant(first, tf.int64) for first in range(0, count, self._side_by_side)]
-        with self._named_losses():
-            turns = [self._coordinator.schedule(self._evaluate[split], (each,)) for each in firsts]
-            self._coordinator.join()
-            return np.concatenate([self._coordinator.fetch(turn) for turn in turns])
-
-    def _build_evaluate(self, split: str) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Return the function first -> rows of one turn, for the graph of a worker."""
-        evaluated = evaluated_vectors(self._core.layout.parts)
-
-        def turn(first: tf.Tensor) -> tf.Tensor:
-            _, (params, stats) = self._read(*evaluated)
-            return self._core.evaluate_batches(split, params, stats, first, self._side_by_side)
-
-        return turn
+    def _evaluate_turn(self, split: str, first: tf.Tensor) -> tf.Tensor:
+        """On a worker: return the rows of `side_by_side` evaluation batches."""
+        _, (params, stats) = self._read(*evaluated_vectors(self._core.layout.parts))
+        return self._core.evaluate_batches(split, params, stats, first, self._side_by_side)
 
     def close(self) -> None:
         """Wait for what still runs, then end the processes of workers and parameter servers."""
@@ -114,12 +212,11 @@ class ParameterServerEngine:
         try:
             yield
         except tf.errors.OpError as error:
-            gone = [address for address in self._cluster.ps if not answers(address)]
-            if not gone:
-                raise
-            raise ConnectionError(
-                f"the state is lost with the parameter server {', '.join(gone)}, which is gone"
-            ) from error
+            if gone := find_silent(self._cluster.ps):
+                raise ConnectionError(
+                    f"the state is lost with the parameter server {', '.join(gone)}, which is gone"
+                ) from error
+            raise
 
     def _read(self, *names: str) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """In the graph of a worker: read vectors, and the fewest updates of any of their slices."""

@@ -1,7 +1,7 @@
 """The TensorFlow server that a worker, or a parameter server, of such a cluster is.
 
 It does what the chief sends it, and builds neither data nor model. It ends when the chief says so
-(`ParameterServerEngine.close`) or is gone.
+(`ParameterServerEngine.close`) or is gone. The chief compares the facts that it publishes.
 """
 
 from __future__ import annotations
@@ -9,67 +9,88 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from paceline.engines.base import check_facts
 from paceline.engines.devices import side_by_side
-from paceline.engines.probe import answers
-from paceline.job import Job
+from paceline.engines.probe import answers, find_silent
+from paceline.fingerprint import cpu_features
+from paceline.job import Cluster, Job
 from paceline.kernels import ops
+from paceline.kernels.choice import exact_name
 from paceline.kernels.library import why_unavailable
 from paceline.versions import library_versions
 
 ASK_EVERY_S = 1.0
 GONE_AFTER = 5
 """Times that the chief did not answer."""
-LIBRARIES_HANDLE = 400
-LIBRARIES_FILE = f"/proc/self/fd/{LIBRARIES_HANDLE}"
+FACTS_HANDLE = 400
+FACTS_FILE = f"/proc/self/fd/{FACTS_HANDLE}"
 
 
 def serve(job: Job) -> None:
     """Serve until the process ends. Raises ConnectionError if the chief never came or is gone."""
     cluster = job.cluster
-    _publish_libraries()
+    publish_facts()
     config = tf.compat.v1.ConfigProto(
         # as in every worker: it decides the order of sums
         intra_op_parallelism_threads=job.experiment.threads_per_replica,
         inter_op_parallelism_threads=max(2, side_by_side(job)),
     )
     config.gpu_options.allow_growth = True
-    index = cluster.index if cluster.role == "ps" else cluster.index - 1
     if not why_unavailable():  # the chief's graphs may have them
         ops.load()
     server = tf.distribute.Server(
         tf.train.ClusterSpec(cluster.tasks),
         job_name=cluster.role,
-        task_index=index,
+        task_index=cluster.index if cluster.role == "ps" else cluster.index - 1,
         protocol="grpc",
         config=config,
     )
     if job.place.kind.one_machine:
         server.join()  # the parent ends it
-    _wait_for_chief(cluster.addresses[0], job.place.start_timeout)
-    silences = 0
+    chief, silences = cluster.addresses[0], 0
+    wait_for([chief], job.place.start_timeout)
     while silences < GONE_AFTER:
         time.sleep(ASK_EVERY_S)
-        silences = 0 if answers(cluster.addresses[0]) else silences + 1
-    raise ConnectionError(f"the chief at {cluster.addresses[0]} is gone")
+        silences = 0 if answers(chief) else silences + 1
+    raise ConnectionError(f"the chief at {chief} is gone")
 
 
-def _wait_for_chief(address: str, timeout_s: float) -> None:
+def wait_for(addresses: Sequence[str], timeout_s: float) -> None:
+    """Return when all have answered. Raise ConnectionError if that takes too long."""
     deadline = time.monotonic() + timeout_s
-    while not answers(address):
+    while missing := find_silent(addresses):
         if time.monotonic() > deadline:
-            raise ConnectionError(f"no chief answered at {address} within {timeout_s:.0f} s")
-        time.sleep(ASK_EVERY_S)
+            raise ConnectionError(f"no answer from {', '.join(missing)} within {timeout_s:.0f} s")
+        time.sleep(0.1)
 
 
-def _publish_libraries() -> None:
-    """Let the chief of parameter servers read this process's libraries, as a file of /proc.
+def publish_facts() -> None:
+    """Let the chief read what decides the bits of this process, as a file of /proc.
 
     The chief sends operations, and one of them reads files. Nothing is left behind.
     """
-    handle = os.memfd_create("paceline-libraries")
-    os.write(handle, json.dumps(library_versions()).encode())
-    os.dup2(handle, LIBRARIES_HANDLE, inheritable=False)
+    kernels = exact_name("tensorflow" if why_unavailable() else "own")
+    facts = {"libraries": library_versions(), "cpu": cpu_features(), "kernels": kernels}
+    handle = os.memfd_create("paceline-facts")
+    os.write(handle, json.dumps(facts).encode())
+    os.dup2(handle, FACTS_HANDLE, inheritable=False)
     os.close(handle)
+
+
+def check_tasks(cluster: Cluster, facts: dict[str, Any]) -> None:
+    """Raise UserError if a task differs from the chief, whose `fingerprint` are the facts.
+
+    Parameter servers only add and multiply: any CPU will do for them.
+    """
+    own_kernels = ("kernels",) if facts["kernels"].startswith("own") else ()
+    for role, names in (("worker", ("libraries", "cpu", *own_kernels)), ("ps", ("libraries",))):
+        for index, address in enumerate(cluster.tasks[role]):
+            with tf.device(f"/job:{role}/task:{index}/cpu:0"):
+                theirs = json.loads(tf.io.read_file(FACTS_FILE).numpy())
+            what = f"{role} {index} ({address}) differs from the chief"
+            check_facts(what, *({name: each[name] for name in names} for each in (facts, theirs)))

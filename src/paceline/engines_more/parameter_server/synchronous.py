@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
-from paceline.engines_more.parameter_server.server import STAMP, stamps
+from paceline.engines_more.parameter_server.ps_base import STAMP, ParameterServerEngine, stamps
 from paceline.experiment.schedule import Rates, rates_table
 from paceline.maths.metrics import BlockResult, Tail, block_result, tail_scale
-from paceline.maths.opaque import add
+from paceline.maths.replica import add
 from paceline.maths.sums import (
     Span,
     add_subtrees,
@@ -102,7 +101,6 @@ class SynchronousEngine(ParameterServerEngine):
         if limit:  # the bits of a norm depend on how its sum is cut, so it is taken of the whole
             scale = self._clip(tf.concat([gradient for gradient, _, _ in parts], 0), limit)
         for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
-            with tf.device(server.device):
-                server.update(gradient, stats, Rates.of_row(rates), ready, scale)
+            server.update(gradient, stats, Rates.of_row(rates), ready, scale)
         tail = parts[0][2] * tail_scale(self._replicas)
         return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)

@@ -16,7 +16,7 @@ from paceline.experiment.experiment import KERAS
 from paceline.experiment.fields import flatten
 from paceline.experiment.model import NETWORKS
 from paceline.experiment.plan import build_plan
-from paceline.maths.evaluation import Examples
+from paceline.maths.metrics import Examples
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import resume_command, with_data
 

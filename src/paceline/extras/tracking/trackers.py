@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.errors import UserError
 from paceline.experiment.fields import flatten
 from paceline.job import Job
-from paceline.maths.evaluation import EvalResult
-from paceline.maths.metrics import BlockResult, scalars
+from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.messages import Send, Warn
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import write_json

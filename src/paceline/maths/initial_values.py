@@ -1,8 +1,4 @@
-"""Initial values from the data: filters of the first convolution that whiten patches of images.
-
-The chief computes them once, before the first step. The sums over pixels are exact, so they do not
-depend on the number of threads.
-"""
+"""Initial values that are not the model's own: stored weights, or filters from the data."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import tensorflow as tf
 from paceline.data.source import Split
 from paceline.errors import UserError
 from paceline.experiment.experiment import Scaling
-from paceline.maths.state import State
+from paceline.maths.state import Part, State, evaluated_vectors
 from paceline.maths.template import Template
 
 CHUNK = 500
@@ -23,10 +19,55 @@ EPSILON = 5e-4
 """Added to variances, so that directions with almost no variance are not enlarged without limit."""
 
 
+def start_from(
+    spec: str, stored: dict[str, np.ndarray], template: Template, state: State
+) -> tuple[State, list[str]]:
+    """Return the state with every stored array whose name and shape fit, and the names of the rest.
+
+    `stored` has the arrays of a model by the names of its variables. `spec` says where they are
+    from, for the error if most do not fit; what does not fit (the head) stays new.
+    """
+    params, new_params = _fill(template.params, state.vectors["params"], stored)
+    stats, new_stats = _fill(template.stats, state.vectors["stats"], stored)
+    new = new_params + new_stats
+    count = len(template.params + template.stats)
+    if len(new) > count // 2:
+        raise UserError(
+            f"model.init-from {spec} fits only {count - len(new)} of {count} variables; {new[0]}, "
+            "for example, does not fit. It must be of the same kind of model"
+        )
+    evaluated = dict(zip(evaluated_vectors(state.vectors), (params, stats), strict=True))
+    vectors = {**state.vectors, **evaluated, "params": params, "stats": stats}
+    return State(state.step, vectors), new
+
+
+def _fill(
+    part: Part, vector: np.ndarray, stored: dict[str, np.ndarray]
+) -> tuple[np.ndarray, list[str]]:
+    filled, new, start = vector.astype(np.float32), list[str](), 0
+    for name, shape in part:
+        stop = start + math.prod(shape)
+        # a Sequential model that was built as one puts its own name first; loaded from a file, it
+        # does not
+        array = stored.get(name, stored.get(name.partition("/")[2]))
+        if array is not None and array.shape == tuple(shape):
+            filled[start:stop] = array.ravel()
+        else:
+            new.append(name)
+        start = stop
+    return filled, new
+
+
 def whiten(state: State, template: Template, train: Split, scaling: Scaling, count: int) -> State:
-    """Return the state with filters of the first convolution computed from `count` images."""
-    name, shape, start = _first_convolution(template)
-    side, _, channels, filters = shape
+    """Return the state with filters of the first convolution that whiten patches of `count` images.
+
+    The chief computes them once, before the first step.
+    """
+    before = [math.prod(shape) for _, shape in template.params]
+    found = [k for k, (_, shape) in enumerate(template.params) if len(shape) == 4]
+    if not found:
+        raise UserError("model.whitening needs a model with a convolution")
+    name, (side, _, channels, filters) = template.params[found[0]]
     if filters != 2 * side * side * channels:
         raise UserError(
             f"model.whitening: {name} has {filters} filters; for patches of {side}x{side} pixels "
@@ -36,7 +77,7 @@ def whiten(state: State, template: Template, train: Split, scaling: Scaling, cou
     if images.dtype != tf.uint8:
         raise UserError("model.whitening needs images of one size; these are files of any size")
     kernel = whitening_filters(images.numpy(), side, _factors(scaling, channels)).ravel()
-    vectors = dict(state.vectors)
+    vectors, start = dict(state.vectors), sum(before[: found[0]])
     for vector in {"params", "ema"} & vectors.keys():
         vectors[vector] = vectors[vector].copy()
         vectors[vector][start : start + len(kernel)] = kernel
@@ -48,7 +89,7 @@ def whitening_filters(images: np.ndarray, side: int, factors: np.ndarray) -> np.
     over the roots of their eigenvalues, then the same, negative.
 
     `images` are uint8; the filters are for images whose channels are multiplied by `factors`. Sums
-    of whole numbers below 2**53 are exact in any order.
+    of whole numbers below 2**53 are exact in any order, so threads do not change them.
     """
     channels = images.shape[3]
     size, count = side * side * channels, 0
@@ -71,24 +112,11 @@ def whitening_filters(images: np.ndarray, side: int, factors: np.ndarray) -> np.
     return both.reshape(side, side, channels, -1).astype(np.float32)
 
 
-def _first_convolution(template: Template) -> tuple[str, tuple[int, ...], int]:
-    """Return name, shape and offset in the vector of the first filter tensor."""
-    start = 0
-    for name, shape in template.params:
-        if len(shape) == 4:
-            return name, tuple(shape), start
-        start += math.prod(shape)
-    raise UserError("model.whitening needs a model with a convolution")
-
-
 def _factors(scaling: Scaling, channels: int) -> np.ndarray:
     """Return by what scaling multiplies each channel; what it adds does not change a covariance."""
-    if scaling.method not in ("unit", "mean", "mean_std"):
+    known = {"unit": np.full(3, 1 / 128), "mean": np.ones(3), "mean_std": 1 / np.array(scaling.std)}
+    if scaling.method not in known:
         raise UserError(
             f"model.whitening needs scaling.method unit, mean or mean_std, not {scaling.method}"
         )
-    if scaling.method == "unit":
-        return np.full(channels, 1 / 128)
-    if scaling.method == "mean":
-        return np.ones(channels)
-    return 1 / np.asarray(scaling.std[:channels])
+    return known[scaling.method][:channels]

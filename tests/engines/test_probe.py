@@ -10,7 +10,6 @@ import pytest
 
 from helpers import free_addresses
 from paceline.engines import probe
-from paceline.engines.wait_for_tasks import wait_for_tasks
 from paceline.errors import AddressTaken
 from paceline.job import Cluster
 
@@ -21,7 +20,7 @@ def test_tasks_that_come_one_after_another_meet_in_any_order(order: tuple[int, .
     addresses, met = tuple(free_addresses(3)), dict[int, float]()
 
     def arrive(index: int) -> None:
-        wait_for_tasks(Cluster(addresses, index))
+        probe.wait_for_tasks(Cluster(addresses, index))
         with socket.create_server(("127.0.0.1", port_of(addresses[index]))) as server:
             met[index] = time.monotonic()  # now TensorFlow's server answers at the address
             server.settimeout(3.0)
@@ -52,7 +51,7 @@ def test_a_task_whose_port_another_program_has_says_so() -> None:
     with socket.create_server(("0.0.0.0", 0)) as other:
         own = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(AddressTaken, match=f"cannot listen at {own}"):
-            wait_for_tasks(Cluster((own, *free_addresses(1)), 0))
+            probe.wait_for_tasks(Cluster((own, *free_addresses(1)), 0))
 
 
 def test_the_silent_of_several_addresses_are_found() -> None:
