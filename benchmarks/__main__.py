@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,19 @@ from rich.markup import escape
 from benchmarks import machine, report
 from benchmarks.harness import ContenderFailed
 from benchmarks.suites import SUITES, Settings, load
-from benchmarks.summary import SuiteResult
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "suites",
-        nargs="*",
-        metavar="suite",
-        help=f"any of {', '.join(SUITES)}; all if none is given",
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=9, help="turns of each contender (default: 9)"
-    )
-    parser.add_argument(
-        "--turn-seconds", type=float, default=3.0, help="length of a turn (default: 3)"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("bench.json"),
-        help="where the results go (default: bench.json)",
-    )
+    known = ", ".join(SUITES)
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"any of {known}; or all")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each contender")
+    parser.add_argument("--turn-seconds", type=float, default=3.0, help="length of a turn")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="for the results")
     parsed = parser.parse_args(arguments)
     unknown = [name for name in parsed.suites if name not in SUITES]
     if unknown:
-        parser.error(f"there is no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+        parser.error(f"there is no suite {', '.join(unknown)}; there are {known}")
     if parsed.rounds < 1 or parsed.turn_seconds <= 0:
         parser.error("--rounds must be 1 or more and --turn-seconds above 0")
     return parsed
@@ -51,7 +38,6 @@ def main() -> int:
     # As an exception, so that the contenders are ended too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     described, results, failed = machine.describe(), {}, False
-    measured: dict[str, SuiteResult] = {}
     for name in options.suites or SUITES:
         settings = Settings(
             options.rounds,
@@ -62,16 +48,13 @@ def main() -> int:
         try:
             result = load(name)(settings)
             report.show(result, console)
-            measured[name] = result
-            entry = report.to_json(result)
+            entry = asdict(result)
         except ContenderFailed as failure:
             console.print(f"[red]{name}: {escape(str(failure))}[/red]", highlight=False)
             entry, failed = {"error": str(failure)}, True
         results[name] = entry
         # After every suite, so that a later failure loses nothing.
         report.save(options.out, described, results)
-    if len(measured) > 1:
-        console.print(report.target_table(measured))
     console.print(f"[dim]saved as {options.out}[/dim]", highlight=False)
     return 1 if failed else 0
 

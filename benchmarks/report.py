@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.summary import Figure, Quartiles, SuiteResult
+from benchmarks.summary import Quartiles, SuiteResult
 
 # Above this a contender took CPU time from the others while it should have slept.
 IDLE_LIMIT = 0.02
@@ -51,29 +49,10 @@ def contender_table(result: SuiteResult) -> Table:
 
 
 def figure_table(result: SuiteResult) -> Table:
-    table = Table(
-        "figure", "measured", "target", "reached", title=None if result.rows else result.title
-    )
+    table = Table("figure", "measured", title=None if result.rows else result.title)
     for figure in result.figures:
-        table.add_row(*_cells(figure))
+        table.add_row(figure.name, f"{spread(figure.measured)} {figure.unit}")
     return table
-
-
-def target_table(results: Mapping[str, SuiteResult]) -> Table:
-    """Return the figures of all suites that have a target."""
-    table = Table("suite", "figure", "measured", "target", "reached", title="Targets")
-    for name, result in results.items():
-        for figure in result.figures:
-            if figure.target:
-                table.add_row(name, *_cells(figure))
-    return table
-
-
-def _cells(figure: Figure) -> tuple[str, str, str, str]:
-    target = figure.target
-    wanted = f"{target.comparison} {target.value:g} {figure.unit}" if target else ""
-    reached = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure.reached]
-    return figure.name, f"{spread(figure.measured)} {figure.unit}", wanted, reached
 
 
 def show(result: SuiteResult, console: Console) -> None:
@@ -82,16 +61,6 @@ def show(result: SuiteResult, console: Console) -> None:
     console.print(figure_table(result))
     for note in result.notes:
         console.print(f"[dim]{note}[/dim]", highlight=False)
-
-
-def _figure_to_json(figure: Figure) -> dict[str, Any]:
-    return dataclasses.asdict(figure) | {"reached": figure.reached}
-
-
-def to_json(result: SuiteResult) -> dict[str, Any]:
-    return dataclasses.asdict(result) | {
-        "figures": [_figure_to_json(figure) for figure in result.figures]
-    }
 
 
 def save(path: Path, machine: dict[str, Any], suites: dict[str, Any]) -> None:

@@ -8,9 +8,8 @@ from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python
 from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
 from benchmarks.suites import Settings
-from benchmarks.summary import Figure, SuiteResult, Target, best, ratio, rows
+from benchmarks.summary import Figure, SuiteResult, best, ratio, rows
 
-PYTORCH_TARGET = Target(">=", 2.0)
 VARIANTS = ("threads", "processes", "compile", "processes-compile")
 
 
@@ -33,7 +32,7 @@ def measure(settings: Settings) -> SuiteResult:
     speed = ratio(measured[OWN], measured[pytorch])
     cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
     figures = [
-        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x", PYTORCH_TARGET),
+        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x"),
         Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
         *pair_figures(measured),
     ]

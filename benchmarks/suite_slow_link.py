@@ -11,9 +11,8 @@ from benchmarks.harness import Contender, ContenderFailed, alternate
 from benchmarks.images import cifar10_folder
 from benchmarks.link import ADDRESSES, Link, two_hosts, why_not
 from benchmarks.suites import Settings
-from benchmarks.summary import Figure, SuiteResult, Target, quartiles, ratio, rows
+from benchmarks.summary import Figure, SuiteResult, quartiles, ratio, rows
 
-TARGET = Target(">=", 3.0)  # at 5 Mbit/s
 ROUND_STEPS = 10
 PORTS = {1: 5101, ROUND_STEPS: 5102}
 
@@ -31,7 +30,7 @@ def contender(hosts: tuple[str, str], folder: str, round_steps: int) -> Contende
     )
 
 
-def measure(link: Link, settings: Settings, target: Target | None = None) -> SuiteResult:
+def measure(link: Link, settings: Settings) -> SuiteResult:
     if reason := why_not():
         raise ContenderFailed(f"two hosts cannot be simulated here: {reason}")
     with cifar10_folder() as (folder, note), two_hosts(link) as hosts:
@@ -39,9 +38,7 @@ def measure(link: Link, settings: Settings, target: Target | None = None) -> Sui
         measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
     gradients, weights = (measured[each.name] for each in contenders)
     figures = [
-        Figure(
-            f"images/s, {weights.name} to {gradients.name}", ratio(weights, gradients), "x", target
-        ),
+        Figure(f"images/s, {weights.name} to {gradients.name}", ratio(weights, gradients), "x"),
         *(
             Figure(f"images/s, {m.name}", quartiles(turn.images_per_s for turn in m.turns), "")
             for m in (gradients, weights)
@@ -63,7 +60,7 @@ def measure(link: Link, settings: Settings, target: Target | None = None) -> Sui
 
 
 def measure_5_mbit(settings: Settings) -> SuiteResult:
-    return measure(Link(5, 0.01), settings, TARGET)
+    return measure(Link(5, 0.01), settings)
 
 
 def measure_50_mbit(settings: Settings) -> SuiteResult:

@@ -1,12 +1,10 @@
-"""Pure functions from turns to figures: quartiles, ratios of contenders by round, targets."""
+"""Pure functions from turns to figures: quartiles, ratios of contenders by round."""
 
 from __future__ import annotations
 
-import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from benchmarks.harness import Measured, Turn
 
@@ -22,30 +20,12 @@ class Quartiles:
 
 
 @dataclass(frozen=True)
-class Target:
-    """The value that a figure has to reach, given before it was measured."""
-
-    comparison: Literal[">=", "<", "<="]
-    value: float
-
-    def reached_by(self, value: float) -> bool:
-        return {">=": operator.ge, "<": operator.lt, "<=": operator.le}[self.comparison](
-            value, self.value
-        )
-
-
-@dataclass(frozen=True)
 class Figure:
-    """One measured number with its spread, and its target if it has one."""
+    """One measured number with its spread."""
 
     name: str
     measured: Quartiles
     unit: str
-    target: Target | None = None
-
-    @property
-    def reached(self) -> bool | None:
-        return self.target.reached_by(self.measured.median) if self.target else None
 
 
 @dataclass(frozen=True)
