@@ -18,7 +18,7 @@ MAKEFLAGS += --jobs=3
 train: setup
 	$(BIN)/paceline train
 
-# In the order of tests/conftest.py: slow tests first, long ones after the quick ones.
+# In the order of tests/conftest.py: what takes longest first.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 # README's promises, and a test of every module.

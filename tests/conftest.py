@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gcs_server import google  # noqa: F401
-from helpers import averaged_run, stopped_run, uninterrupted_run
+from helpers import WEIGHTS, smoke_run
 from s3_server import folder, s3  # noqa: F401
 
 if TYPE_CHECKING:
@@ -31,45 +31,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_DEVICES = 8
-
-
-# Files whose tests start programs, and those that take longest as a whole.
-PROGRAMS = (
-    *("test_spark", "test_parameter_servers", "test_several_workers", "test_faults"),
-    *("test_resume", "test_evaluator", "test_memory_recovery", "test_probe", "test_slurm"),
-    *("test_speedrun", "test_passing_faults", "test_coming_from", "test_early_stopping"),
-)
-LONGEST = ("test_chaos", "test_ray", "test_remote_training", "test_engine")
+FIRST = ("places/test_spark", "places", "engines_more", "faults", "claims", "run_folder", "engines")
+"""What takes longest, by the start of its path."""
+ONE_BY_ONE = ("places", "engines_more", "faults", "claims")
+"""Folders whose tests start programs, so that any process may run any of them."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order tests for `--dist loadgroup`, and say which of them stay in one process.
+    """Start with what takes longest; keep most tests with those of their file, for its fixtures."""
 
-    Quick tests come before long ones, and slow ones first, so that no process waits for another at
-    the end. Tests that start programs are dealt one by one. Others stay with those of their file,
-    which share what they build.
-    """
-
-    def place(item: pytest.Item) -> tuple[bool, int]:
-        first = [*LONGEST, *PROGRAMS]
-        name = item.path.stem
+    def rank(item: pytest.Item) -> tuple[bool, int]:
+        path = str(item.path.relative_to(Path(__file__).parent))
         is_long = item.get_closest_marker("long") is not None
-        return is_long, first.index(name) if name in first else len(first)
+        return is_long, next((n for n, each in enumerate(FIRST) if path.startswith(each)), 99)
 
+    items.sort(key=rank)
     for item in items:
-        is_long, _ = place(item)
-        if item.path.stem not in PROGRAMS and (not is_long or item.path.stem == "test_ray"):
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}{'-long' * is_long}"))
-    items.sort(key=place)
+        name = item.path.stem
+        if item.path.parent.name not in ONE_BY_ONE or name in ("test_ray", "test_slurm_cluster"):
+            is_long, _ = rank(item)
+            item.add_marker(pytest.mark.xdist_group(f"{name}{'-long' * is_long}"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Divide the CPU into logical devices, with one thread inside an operation.
 
-    TensorFlow allows it once per process, before its first operation. Test modules have been
-    imported by now, but no test has run. If none of them imported TensorFlow, none needs devices,
-    and the pure tests stay quick. With pytest-xdist this runs in each of its processes.
+    TensorFlow allows it once per process, before its first operation. If no test module has
+    imported TensorFlow, none needs devices, and the pure tests stay quick.
     """
     if "tensorflow" in sys.modules:
         import tensorflow as tf
@@ -103,25 +92,19 @@ def mirrored() -> Callable[[int], tf.distribute.Strategy]:
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a `train smoke` that nobody stopped."""
-    return uninterrupted_run(tmp_path_factory)
+    return smoke_run(tmp_path_factory, "uninterrupted")
 
 
 @pytest.fixture(scope="session")
 def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke` with helpers.WEIGHTS, in one process."""
-    return averaged_run(tmp_path_factory)
+    """The folder of a `train smoke` that averages weights, in one process."""
+    return smoke_run(tmp_path_factory, "averaged", *WEIGHTS)
 
 
 @pytest.fixture(scope="session")
 def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke` that was stopped after step 5."""
-    return stopped_run(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def two_workers_stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke --workers 2` that was stopped after step 5."""
-    return stopped_run(tmp_path_factory, workers=2)
+    """One that was stopped after step 5, in its first epoch, with checkpoints 4 and 5."""
+    return smoke_run(tmp_path_factory, "stopped-at-5", "--stop-at", "5")
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.scale_model import Cost, exact_traffic, fit
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import SUPPORT
 from paceline.engines import pairs as exchange
 from paceline.engines.pairs import ExactSum, cut_into_chunks
-from paceline.maths.sums import Span, add_subtrees, divided_tree, halves, relative, subtrees
+from paceline.maths.sums import Span, add_subtrees, divided_tree, halves, subtrees
 
 FORKED_WORKERS = SUPPORT / "forked_workers.py"
 UP_TO_32 = [(replicas, workers) for replicas in range(1, 33) for workers in range(1, replicas + 1)]
@@ -74,18 +73,6 @@ def test_the_subtrees_of_a_range_cover_it_are_disjoint_and_as_large_as_possible(
         assert not is_subtree((left[0], right[1]), (0, replicas)), "two could have been one"
 
 
-@given(st.integers(1, 40), st.data())
-def test_sums_of_subtrees_add_up_to_the_tree_however_it_is_cut(
-    replicas: int, data: st.DataObject
-) -> None:
-    cuts = sorted(data.draw(st.sets(st.integers(1, replicas), max_size=replicas)) | {0, replicas})
-    values, sums = leaves(replicas), {}
-    for share in pairwise(cuts):
-        for start, stop in subtrees(share, (0, replicas)):
-            sums[start, stop] = tree_by_numpy(values[start:stop])
-    assert_same_bits(add_subtrees((0, replicas), sums, np.add), tree_by_numpy(values))
-
-
 def test_for_every_number_of_workers_shares_are_even_and_add_up_to_numpys_tree() -> None:
     for replicas, workers in UP_TO_32:
         found, values = divided_tree(replicas, workers), leaves(replicas)
@@ -101,17 +88,6 @@ def test_a_share_of_2_4_8_workers_is_one_subtree() -> None:
     for replicas, workers in UP_TO_32:
         if workers & (workers - 1) == 0:
             assert {len(spans) for spans in divided_tree(replicas, workers)} == {1}
-
-
-def test_another_cut_than_at_subtrees_would_give_other_bits() -> None:
-    """So that the tests above can fail."""
-    values = leaves(6)
-    halved = tree_by_numpy(values[:2]), tree_by_numpy(values[2:4]), tree_by_numpy(values[4:])
-    assert tree_by_numpy(list(halved)).tobytes() != tree_by_numpy(values).tobytes()
-
-
-def test_equal_shapes_of_shares_are_recognised() -> None:
-    assert relative(((4, 6), (6, 7))) == relative(((0, 2), (2, 3))) == ((0, 2), (2, 3))
 
 
 # --- the exchange, between threads of this process
@@ -201,22 +177,6 @@ def test_a_worker_sends_about_as_much_as_in_a_ring() -> None:
         assert sent <= 2.8, (replicas, workers)
 
 
-def test_the_model_of_the_benchmark_counts_what_workers_send() -> None:
-    for replicas, workers in [(2, 2), (6, 3), (12, 3), (8, 5), (8, 8)]:
-        sent = check_exchange(replicas, workers, 16 * workers)
-        assert exact_traffic(workers, replicas).vectors == pytest.approx(sent)
-
-
-def test_the_model_finds_the_costs_that_explain_measurements() -> None:
-    cost = Cost(message_s=2e-4, byte_s=3e-9)
-    cases = [(exact_traffic(workers, workers), size) for workers in (2, 4) for size in (10, 10**6)]
-    found = fit([(traffic, size, cost.cpu_s(traffic, size)) for traffic, size in cases])
-    assert found.message_s == pytest.approx(cost.message_s)
-    assert found.byte_s == pytest.approx(cost.byte_s)
-    one_link = found.seconds(exact_traffic(2, 2), 250_000, mbit_per_s=8, latency_s=0)
-    assert one_link == pytest.approx(1 + found.cpu_s(exact_traffic(2, 2), 250_000))
-
-
 def test_large_vectors_are_exchanged_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "CHUNK", 64)
     for workers in (2, 3):
@@ -270,11 +230,6 @@ def test_the_sum_between_processes_is_that_of_one_process() -> None:
 @pytest.mark.long
 def test_the_sum_in_chunks_between_processes_is_that_of_one_process() -> None:
     assert_all_equal_one_process("add_vectors", 5, 2, 3, 4, size=3_200_001)
-
-
-@pytest.mark.long
-def test_three_workers_train_three_replicas_with_the_bits_of_one_process() -> None:
-    assert_all_equal_one_process("train", 3, 3)
 
 
 @pytest.mark.long

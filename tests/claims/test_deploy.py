@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from benchmarks.link import why_not
+from kubeflow_trainer_api import models
 
 from helpers import result_of, wait_until, write_own_code
 from pods import DEPLOY, SHARED, network, objects, pods_of, read, start
@@ -34,19 +36,12 @@ def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
             yield from pod_specs(each)
 
 
-@pytest.mark.parametrize("name", ["indexed-job"])
-def test_plain_objects_fit_the_schema_of_kubernetes(name: str) -> None:
-    validate = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate is not installed"
-    )
-    for each in objects(name).values():
-        validate.validate(each, "1.31", strict=True)
+def test_plain_objects_fit_the_schema_of_kubernetes() -> None:
+    for each in objects("indexed-job").values():
+        kubernetes_validate.validate(each, "1.31", strict=True)
 
 
 def test_objects_of_the_trainer_fit_its_models() -> None:
-    models = pytest.importorskip(
-        "kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed"
-    )
     found = objects("trainjob")
     runtime = models.TrainerV1alpha1TrainingRuntime.from_dict(found["TrainingRuntime"])
     job = models.TrainerV1alpha1TrainJob.from_dict(found["TrainJob"])

@@ -17,7 +17,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "deploy" / "README.
 FLAGS = {flag for name in COMMANDS for flag in flags_of(load_command(name))}
 FOREIGN = {
     *("archives", "cpus-per-task", "deploy-mode", "master", "py-files", "signal", "volume", "wait"),
-    *("count", "round", "seeds", "sync", "version", "help", "zip"),
+    *("round", "seeds", "sync", "version", "help", "zip"),
 }
 """Flags of other programs and of our scripts."""
 PLACEHOLDERS = {"RECIPE": "shapes", "N": "1", "M": "1", "H": "2", "C": "1"}

@@ -1,4 +1,4 @@
-"""docs/first-steps.md and docs/same-bits.md: every command and program is run as it stands."""
+"""Every command and program of README.md and the first guides is run as it stands."""
 
 from __future__ import annotations
 
@@ -6,38 +6,53 @@ import contextlib
 import io
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from helpers import Ended, paceline, result_of
-from newcomer import commands_of, why_not
+from helpers import result_of
+from newcomer import PREPARE, ROOT, UV, build_wheel, commands_of, install, run_page, uv
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
+HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def run_page(page: str, folder: Path) -> dict[str, Ended]:
-    """Save the programs of a page and run its commands in this environment, one by one; return how
-    they ended. `newcomer.py` does the same in an empty environment."""
-    own = Path(sys.executable).parent
-    path = {"PATH": f"{own}{os.pathsep}{os.environ['PATH']}"}
-    ended = {}
-    for command in commands_of(DOCS / page):
-        text = command.text
-        if named := re.match(r"# (\w+\.py)\n", text):
-            (folder / named[1]).write_text(text)
-        elif command.language == "bash" and not why_not(command):
-            bash = ("bash", "-c", text)
-            ended[text] = paceline(cwd=folder, command=bash, environment=path, timeout_s=400)
-            assert ended[text].code == 0, (text, ended[text])
-    return ended
+def test_the_commands_of_the_readme_are_found() -> None:
+    found = commands_of(ROOT / "README.md")
+    assert len(found) >= 15
+    assert ("sh", "paceline train") in found
+    assert ("sh", "paceline predict RUN photos/ --top 3") in found
+    assert all(text.startswith("paceline ") for language, text in found if language == "sh")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not UV, reason="uv is not installed")
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "first-steps.md"])
+def test_the_commands_of_a_page_run_in_an_empty_environment(page: Path, tmp_path: Path) -> None:
+    wheel, _ = build_wheel(tmp_path)
+    uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
+    install(tmp_path, f"{wheel}[cpu,onnx,search]", "--constraint", str(ROOT / "constraints.txt"))
+    for name in ("home", "work"):
+        (tmp_path / name).mkdir()
+    environment = {
+        "PATH": f"{tmp_path / 'venv' / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path / "home"),
+        "PACELINE_CACHE": str(tmp_path / "cache"),
+        "PYTHONPATH": "",
+    }
+    if page.name == "README.md":
+        command = [tmp_path / "venv" / "bin" / "python", "-c", PREPARE]
+        subprocess.run(command, cwd=tmp_path / "work", check=True)
+    assert len(run_page(page, tmp_path / "work", environment)) >= 14
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_command_of_the_first_steps_does_what_the_page_says(tmp_path: Path) -> None:
-    ended = run_page("first-steps.md", tmp_path)
+    ended = run_page(DOCS / "first-steps.md", tmp_path, HERE)
     assert len(ended) == 15
     assert result_of(tmp_path / "runs/first")["test_accuracy"] > 0.96
     names = ("stopped", "whole", "two-workers")
@@ -56,7 +71,7 @@ def test_every_command_of_the_first_steps_does_what_the_page_says(tmp_path: Path
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_command_that_checks_the_same_bits_finds_them(tmp_path: Path) -> None:
-    ended = run_page("same-bits.md", tmp_path)
+    ended = run_page(DOCS / "same-bits.md", tmp_path, HERE)
     (compared,) = (each.out for line, each in ended.items() if line.startswith("grep"))
     assert len(compared.splitlines()) == 4
     assert len({line.rpartition(" ")[2] for line in compared.splitlines()}) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +25,8 @@ needs_notebook = pytest.mark.skipif(
 
 @pytest.fixture
 def result(uninterrupted: Path) -> Result:
-    fields = {
-        name: value
-        for name, value in result_of(uninterrupted).items()
-        if name in Result.__dataclass_fields__
-    }
-    return Result(**fields, run_dir=str(uninterrupted))
+    values = result_of(uninterrupted) | {"run_dir": str(uninterrupted)}
+    return Result(**{name: values[name] for name in Result.__dataclass_fields__ if name in values})
 
 
 def test_the_history_is_a_data_frame(result: Result, uninterrupted: Path) -> None:
@@ -44,9 +42,7 @@ def test_the_history_is_a_data_frame(result: Result, uninterrupted: Path) -> Non
 def test_without_pandas_the_history_is_a_list(
     result: Result, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        sys.modules, "pandas", None
-    )  # as where it is not installed: importing it fails
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
     assert result.history == metrics_of(uninterrupted)
 
 
@@ -60,12 +56,8 @@ import sys, paceline
 paceline.Result(24, True, 0.5, 1.0, 10.0, "", {result.run_dir!r})._repr_html_()
 print("tensorflow" in sys.modules)
 """
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout
-        == "False\n"
-    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert shown.stdout == b"False\n"
 
 
 @needs_browser
@@ -77,26 +69,38 @@ def test_the_drawing_fits_a_notebooks_cell(result: Result, tmp_path: Path) -> No
     )
     with Browser(tmp_path / "chromium") as browser:
         cell = browser.open(page, 800)
-        assert (
-            cell.evaluate(
-                "Math.max(...[...document.querySelectorAll('div *')]"
-                ".map(e => e.getBoundingClientRect().right))"
-            )
-            <= 610
-        )
+        every = "[...document.querySelectorAll('div *')].map(e => e.getBoundingClientRect().right)"
+        assert cell.evaluate(f"Math.max(...{every})") <= 610
         assert (cell.requests, cell.errors) == ([], [])
-        assert (
-            cell.evaluate("getComputedStyle(document.querySelector('h1')).letterSpacing")
-            == "normal"
-        ), "style leaked"
+        style = "getComputedStyle(document.querySelector('h1')).letterSpacing"
+        assert cell.evaluate(style) == "normal", "style leaked"
+
+
+NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
+
+
+def run_cells(cells: list[str], folder: Path) -> list[list[Any]]:
+    """Run the cells of a notebook in a folder; return the outputs of each."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    where = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where)
+    return [cell.outputs for cell in client.execute().cells]
+
+
+def printed_by(name: str, folder: Path) -> str:
+    """Run a notebook of the examples as it is; return everything that its cells print."""
+    cells = json.loads((NOTEBOOKS / name).read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    outputs = [each for outputs in run_cells(code, folder) for each in outputs]
+    return "".join(each.text for each in outputs if each.output_type == "stream")
 
 
 @pytest.mark.slow
 @needs_notebook
 def test_a_real_notebook_trains_and_shows_the_result(tmp_path: Path, uninterrupted: Path) -> None:
-    import nbformat
-    from nbclient import NotebookClient
-
     cells = [
         "import sys, paceline\n"
         'result = paceline.train("smoke", run=paceline.Run(run_dir="run"), progress=False)\n'
@@ -104,15 +108,7 @@ def test_a_real_notebook_trains_and_shows_the_result(tmp_path: Path, uninterrupt
         'result.history[["step", "loss"]].tail(1)',
         'print(result.state_sha256, "tensorflow" in sys.modules)',
     ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client = NotebookClient(
-        notebook,
-        timeout=120,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(tmp_path)}},
-    )
-    done = client.execute()
-    drawn, table, printed = (cell.outputs[-1] for cell in done.cells)
+    drawn, table, printed = (outputs[-1] for outputs in run_cells(cells, tmp_path))
     assert "<svg" in drawn.data["text/html"]
     assert "<table" in table.data["text/html"]
     assert printed.text == f"{result_of(uninterrupted)['state_sha256']} False\n"
@@ -121,9 +117,6 @@ def test_a_real_notebook_trains_and_shows_the_result(tmp_path: Path, uninterrupt
 @needs_notebook
 @pytest.mark.long
 def test_a_model_of_a_notebook_cell_is_trained_with_what_it_uses(tmp_path: Path) -> None:
-    import nbformat
-    from nbclient import NotebookClient
-
     cells = [
         "import keras, paceline\nfrom keras import layers as kl\nWIDTH = 4",
         "def pooled(x):\n    return kl.GlobalAveragePooling2D()(x)",
@@ -131,39 +124,22 @@ def test_a_model_of_a_notebook_cell_is_trained_with_what_it_uses(tmp_path: Path)
         "    image = keras.Input(image_shape)\n"
         "    x = pooled(kl.Conv2D(WIDTH, 3)(image))\n"
         "    return keras.Model(image, kl.Dense(num_classes)(x))",
-        'result = paceline.train("smoke", model=build, steps=2, progress=False)\n'
-        "print(result.step, paceline.load(result).count_params())",
-        "model = build((32, 32, 3), 10)\n"
-        'kept = paceline.train("smoke", model=model, steps=2, progress=False)\n'
-        "print(kept.step, paceline.load(kept).count_params())",
+        *(
+            f'result = paceline.train("smoke", model={model}, steps=2, progress=False)\n'
+            "print(result.step, paceline.load(result).count_params())"
+            for model in ("build", "build((32, 32, 3), 10)")
+        ),
     ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    where = {"metadata": {"path": str(tmp_path)}}
-    done = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
     parameters = 4 * 28 + 5 * 10
-    assert [cell.outputs[-1].text for cell in done.cells[-2:]] == [f"2 {parameters}\n"] * 2
-
-
-NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
-
-
-def run_notebook(name: str, folder: Path) -> str:
-    """Run a notebook of the examples as it is; return everything that its cells print."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    notebook = nbformat.read(NOTEBOOKS / name, nbformat.NO_CONVERT)
-    where = {"metadata": {"path": str(folder)}}
-    done = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
-    outputs = [each for cell in done.cells for each in cell.get("outputs", [])]
-    return "".join(each.text for each in outputs if each.output_type == "stream")
+    shown = [outputs[-1].text for outputs in run_cells(cells, tmp_path)[-2:]]
+    assert shown == [f"2 {parameters}\n"] * 2
 
 
 @needs_notebook
 @pytest.mark.long
 def test_the_notebook_train_look_predict(tmp_path: Path) -> None:
-    """The first training confuses two classes, the second does not."""
-    printed = run_notebook("train-look-predict.ipynb", tmp_path)
+    """The first run confuses two classes, the second does not."""
+    printed = printed_by("train-look-predict.ipynb", tmp_path)
     first, second = (float(number) for number in re.findall(r"accuracy ([0-9.]+),", printed))
     assert first < 0.9 < second
     pairs = re.findall(r"is (\w+) - predicted: (\w+)", printed)
@@ -175,7 +151,7 @@ def test_the_notebook_train_look_predict(tmp_path: Path) -> None:
 @needs_notebook
 @pytest.mark.long
 def test_the_notebook_two_places_one_digest(tmp_path: Path, uninterrupted: Path) -> None:
-    printed = run_notebook("two-places-one-digest.ipynb", tmp_path)
+    printed = printed_by("two-places-one-digest.ipynb", tmp_path)
     digests = re.findall(r"^[0-9a-f]{64}$", printed, re.MULTILINE)
     same = result_of(uninterrupted)["state_sha256"]
     assert [digest == same for digest in digests] == [True, True, True, True, False]

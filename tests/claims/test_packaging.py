@@ -7,7 +7,7 @@ import tomllib
 
 import yaml
 
-from wheels import ROOT
+from newcomer import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -18,6 +18,7 @@ from paceline.api import notebook_code as shipping
 from paceline.api import training
 
 WIDTH = 4
+VERBS = "train search evaluate predict export report runs load"
 SMALL = {"data": {"train_size": 32, "test_size": 16}, "steps": 2, "global_batch_size": 8}
 
 
@@ -182,23 +183,12 @@ def test_data_can_be_a_function(library_here: Path) -> None:
 def test_a_verb_stays_a_function_when_a_folder_has_its_name() -> None:
     import paceline.run_folder.folder
 
-    verbs = {
-        "train",
-        "search",
-        "evaluate",
-        "predict",
-        "export",
-        "report",
-        "runs",
-        "recipes",
-        "load",
-    }
-    assert all(inspect.isfunction(getattr(paceline, name)) for name in verbs)
+    assert all(inspect.isfunction(getattr(paceline, name)) for name in VERBS.split())
     assert "smoke" in paceline.recipes()
 
 
 def test_help_is_complete() -> None:
-    for name in ("train", "search", "evaluate", "predict", "export", "report", "runs", "load"):
+    for name in VERBS.split():
         verb = getattr(paceline, name)
         for argument in inspect.signature(verb).parameters:
             assert f"        {argument}:" in verb.__doc__.replace("**", ""), (name, argument)

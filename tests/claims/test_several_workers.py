@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,33 +39,11 @@ def test_several_workers_give_the_same_bits_as_one(
     assert (tmp_path / "run" / "worker-1.log").exists()
 
 
-@pytest.mark.slow
-def test_a_run_of_two_workers_resumes_with_one(
-    two_workers_stopped_at_5: Path, uninterrupted: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(two_workers_stopped_at_5, tmp_path / "run")
+def test_a_run_of_two_workers_resumes_with_one(uninterrupted: Path, tmp_path: Path) -> None:
+    digest_of(tmp_path, "run", "--workers", "2", "--stop-at", "5")
     ended = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
     assert "resuming at step 5" in ended.out
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("first", "then"), [("4", "3"), ("1", "4")])
-def test_a_run_resumes_with_another_number_of_workers(
-    first: str, then: str, uninterrupted: Path, tmp_path: Path
-) -> None:
-    digest_of(tmp_path, "run", "--workers", first, "--stop-at", "5")
-    assert digest_of(tmp_path, "run", "--workers", then) == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-def test_a_run_resumes_with_1_3_2_and_5_workers(tmp_path: Path) -> None:
-    replicas = ("--replicas", "8")
-    for workers, stop in [("1", "5"), ("3", "9"), ("2", "14")]:
-        digest_of(tmp_path, "run", *replicas, "--workers", workers, "--stop-at", stop)
-    assert digest_of(tmp_path, "run", *replicas, "--workers", "5") == digest_of(
-        tmp_path, "one", *replicas
-    )
 
 
 @pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.long)])
@@ -109,45 +85,18 @@ def test_two_workers_of_two_devices_each_give_the_same_bits(
     [
         ("1 keras 3.0.0", "libraries.keras"),
         pytest.param("1 environment PACELINE_NO_KERNELS", "kernels", marks=needs_kernels),
-        pytest.param("1 cpu sse4_2", "cpu", marks=pytest.mark.long),
-        pytest.param("0 numpy 1.0.0", "libraries.numpy", marks=pytest.mark.long),
     ],
 )
 def test_workers_that_would_compute_other_bits_are_told_at_the_start(
     pretended: str, told: str, tmp_path: Path
 ) -> None:
     environment = with_faults(PRETENDED=pretended)
-    ended = paceline(
-        "train",
-        "smoke",
-        "--run-dir",
-        "run",
-        "--workers",
-        "2",
-        cwd=tmp_path,
-        environment=environment,
-    )
+    words = ("train", "smoke", "--run-dir", "run", "--workers", "2")
+    ended = paceline(*words, cwd=tmp_path, environment=environment)
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
     assert "worker 1 (127.0.0.1:" in ended.err
     assert f"differs from the chief: {told}" in ended.err
     assert not (tmp_path / "run").exists(), "nothing began"
-
-
-@pytest.mark.long
-def test_three_tasks_of_a_tf_config_started_in_any_order_give_the_same_bits(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    cluster = {"worker": free_addresses(3)}
-
-    def task(index: int) -> Any:
-        environment = tf_config(cluster, "worker", index)
-        return program("train", "smoke", cwd=tmp_path, environment=environment)
-
-    with task(2) as last, task(0) as chief, task(1) as middle:
-        ended = [each.wait() for each in (last, chief, middle)]
-    assert [each.code for each in ended] == [0, 0, 0], ended
-    digests = {each.last_line["state_sha256"] for each in ended}
-    assert digests == {result_of(uninterrupted)["state_sha256"]}
 
 
 def test_more_tasks_than_replicas_is_one_line(tmp_path: Path) -> None:
@@ -157,21 +106,14 @@ def test_more_tasks_than_replicas_is_one_line(tmp_path: Path) -> None:
     assert "workers is 5, but there are only 4 replicas to share" in ended.err
 
 
-def cluster_of(roles: tuple[str, ...]) -> dict[str, list[str]]:
-    return {
-        role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)
-    }
-
-
 def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writes(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    cluster, elsewhere = cluster_of(("master", "worker")), tmp_path / "elsewhere"
+    addresses, elsewhere = free_addresses(2), tmp_path / "elsewhere"
+    cluster = {"master": addresses[:1], "worker": addresses[1:]}
     elsewhere.mkdir()
-    # tasks may start in any order
-    with program(
-        "train", "smoke", cwd=elsewhere, environment=tf_config(cluster, "worker")
-    ) as follower:
+    own = tf_config(cluster, "worker")  # tasks may start in any order
+    with program("train", "smoke", cwd=elsewhere, environment=own) as follower:
         chief = paceline("train", "smoke", cwd=tmp_path, environment=tf_config(cluster, "master"))
         followed: Ended = follower.wait()
     assert (chief.code, followed.code) == (0, 0), (chief, followed)
@@ -180,16 +122,6 @@ def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writ
     assert followed.last_line["state_sha256"] == digest, "every worker ends with the same state"
     assert "2 workers" in chief.out
     assert not list(elsewhere.iterdir()), "only the chief writes"
-
-
-@pytest.mark.long
-def test_only_the_chief_of_one_machine_writes(tmp_path: Path) -> None:
-    """Only the chief and the command write files of the run, except the other worker's log."""
-    environment = with_faults(WRITES_FOLDER=str(tmp_path))
-    digest_of(tmp_path, "run", "--workers", "2", "--stop-at", "4", **environment)
-    written = {worker: (tmp_path / f"writes-{worker}").read_text().split() for worker in (0, 1)}
-    assert any("step-00000004" in name for name in written[0]), "the chief's writing is seen"
-    assert not [name for name in written[1] if "/run/" in name]
 
 
 @pytest.mark.slow
@@ -211,12 +143,8 @@ def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> No
         other.bind(("0.0.0.0", 0))
         other.listen()
         own = f"127.0.0.1:{other.getsockname()[1]}"
-        ended = paceline(
-            "train",
-            "smoke",
-            cwd=tmp_path,
-            environment=tf_config({"worker": [own, absent]}, "worker"),
-        )
+        environment = tf_config({"worker": [own, absent]}, "worker")
+        ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
     assert ended.code == 2
     assert f"cannot listen at {own}" in ended.err.splitlines()[-1]
 

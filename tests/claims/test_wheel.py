@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from helpers import Ended, once_per_session, paceline, result_of
+from newcomer import ROOT, UV, build_wheel, install, uv
 from paceline.kernels import build, library
-from wheels import ROOT, UV, build_wheel, install, uv
 
 pytestmark = [
     pytest.mark.long,

@@ -117,7 +117,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Disk:
 
 @pytest.mark.parametrize("disk", [errno.EIO, errno.ESTALE], indirect=True)
 @pytest.mark.parametrize("name", SOURCES)
-def test_whatever_fails_once_while_data_are_opened_they_are_opened(
+def test_whatever_fails_once_while_data_are_opened_is_tried_again_and_for_long_may_pass(
     tmp_path: Path, disk: Disk, name: str
 ) -> None:
     SOURCES[name](tmp_path / "data")
@@ -129,19 +129,6 @@ def test_whatever_fails_once_while_data_are_opened_they_are_opened(
         disk.calls, disk.fails = 0, lambda call, number=number: call == number
         found = build_source(data)
         assert (found.digest, found.classes) == (whole.digest, whole.classes)
-
-
-@pytest.mark.parametrize("disk", [errno.EIO, errno.ESTALE], indirect=True)
-@pytest.mark.parametrize("name", SOURCES)
-def test_whatever_fails_for_long_while_data_are_opened_it_may_pass(
-    tmp_path: Path, disk: Disk, name: str
-) -> None:
-    SOURCES[name](tmp_path / "data")
-    data = Data(source="auto", dir=str(tmp_path / "data"), image_size=8)
-    build_source(data)
-    disk.calls = 0
-    build_source(data)
-    for number in range(1, disk.calls + 1):
         disk.calls, disk.fails = 0, lambda call, number=number: call >= number
         with pytest.raises(PassingFault, match=r"cannot .*data"):
             build_source(data)

@@ -20,20 +20,18 @@ import pytest
 
 from helpers import SUPPORT
 from paceline.cli.commands import main
-from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment
 from paceline.experiment.user_code import code_digest
 from paceline.formats.check import check
 from paceline.formats.image_folder import files_digest
 from paceline.formats.tfrecord import example, index
 from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.shards import read_labels, train_and_test
-from paceline.job import Job, Place
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.array_files import read_npy, read_npz
 from paceline.storage.files import sealed
 from report_runs import make_run, report
+from small_images import encode
 
 
 @pytest.mark.parametrize("shape", [(9_999_999_999, 3), (2, 2), (-1, -6), (2**70,)])
@@ -69,19 +67,10 @@ def test_a_class_name_is_one_line_whatever_it_contains(tmp_path: Path) -> None:
 
 
 def test_a_label_of_a_trillion_is_a_problem_and_not_that_many_classes(tmp_path: Path) -> None:
+    features = {"image/encoded": encode(np.zeros((2, 2, 3), np.uint8)), "image/class/label": 2**40}
     for split in ("train", "validation"):
-        records = (
-            framed(example.encode({"image/encoded": b"\xff\xd8\xff", "image/class/label": label}))
-            for label in (0, 2**40)
-        )
-        (tmp_path / f"{split}-00000-of-00001").write_bytes(b"".join(records))
-    from PIL import Image
-
-    image = tmp_path / "a.png"
-    Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(image)
-    features = {"image/encoded": image.read_bytes(), "image/class/label": 2**40}
-    image.unlink()
-    (tmp_path / "train-00000-of-00001").write_bytes(framed(example.encode(features)))
+        content = framed(example.encode(features))
+        (tmp_path / f"{split}-00000-of-00001").write_bytes(content)
     found = check(tmp_path, processes=1)
     assert any("the highest label is 1099511627776" in line for line in found.problems)
     assert len(found.table()) < 20
@@ -104,12 +93,9 @@ def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -
     ("words", "message"),
     [
         (("--seed", "-1"), "seed is -1; it must be 0 to 4,294,967,295"),
-        (("--seed", str(2**32)), "seed is 4294967296; it must be 0 to 4,294,967,295"),
         (("--stall-timeout", "nan"), "stall-timeout is nan"),
-        (("--start-timeout", "inf"), "start-timeout is inf"),
         (("--model.depth", "6000002"), "model.depth is 6000002; it must be 1 to 4,096"),
         (("--schedule.rate", "nan"), "schedule.rate is nan; it must be a finite number"),
-        (("--replicas", "-2"), "replicas is -2"),
         (("--scaling.std", "1", "nan", "1"), "scaling.std is nan; it must be a finite number"),
     ],
 )
@@ -180,21 +166,6 @@ def test_the_digest_of_code_changes_with_the_code_and_not_with_comments(tmp_path
     assert code_digest("os:getcwd") == ""
 
 
-def test_a_job_accepts_what_it_wrote_and_refuses_other_types() -> None:
-    values = json.loads(json.dumps(Job(Experiment(), Place(workers=2)).to_json()))
-    assert Job.from_json(values) == Job(Experiment(), Place(workers=2))
-    for name, wrong, text in (
-        ("seed", "1", "^seed is '1'; it must be a whole number$"),
-        ("epochs", None, "^epochs is None; it must be a number$"),
-        ("data", [], r"^experiment\.data is \[\]; it must be an object$"),
-        ("seed", 1.5, r"^seed is 1\.5; it must be a whole number$"),
-    ):
-        with pytest.raises(UserError, match=text):
-            Job.from_json(values | {"experiment": values["experiment"] | {name: wrong}})
-    with pytest.raises(UserError, match=r"^on is {}; it must be one of"):
-        Job.from_json(values | {"place": values["place"] | {"on": {}}})
-
-
 def test_names_of_files_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/caf\xe9"
     command = [sys.executable, "-m", "paceline", "data", "check", folder]
@@ -204,11 +175,9 @@ def test_names_of_files_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None
     assert b"caf\\udce9" in done.stderr
 
 
-def run_inputs(seed: int, count: int, *targets: str, timeout_s: float) -> int:
-    command = [sys.executable, str(SUPPORT / "hostile_inputs.py"), str(seed), str(count), *targets]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, cwd=SUPPORT, check=False
-    )
+def run_inputs(seed: int, count: int, timeout_s: float) -> int:
+    command = [sys.executable, str(SUPPORT / "hostile_inputs.py"), str(seed), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     found = re.search(r"^(\d+) inputs, 0 failures", done.stdout, re.MULTILINE)
     assert found, done.stdout

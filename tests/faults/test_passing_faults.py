@@ -5,20 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers import paceline, program, result_of, wait_until
+from helpers import paceline, result_of
+from paceline.cli.commands import main
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
-from paceline.run_folder.checkpoints import Checkpoints, newest_variables
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.listing import list_runs
 from paceline.storage import retry
-from small_images import write_images
+from report_runs import make_run
 
 LAYOUT = StateLayout({"params": (("a", (3,)),)})
 
@@ -117,65 +117,6 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_replaced_by_newer_one
     assert checkpoints.latest().step == 2
 
 
-def test_weights_to_start_from_are_verified(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, LAYOUT)
-    checkpoints.save(some_state(1))
-    path = checkpoints.save(some_state(2))
-    np.testing.assert_array_equal(newest_variables(tmp_path, ("params",))["a"], [2, 3, 4])
-    content = bytearray(path.read_bytes())
-    content[-2] ^= 1  # a bit of the last weight
-    path.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"step-00000002\.safetensors is damaged"):
-        variables = newest_variables(tmp_path, ("params",))
-    np.testing.assert_array_equal(variables["a"], [1, 2, 3])
-
-
-def test_a_flipped_metric_never_makes_another_checkpoint_the_best(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, LAYOUT, warn=lambda text: None)
-    path = checkpoints.save(some_state(1), metric=0.125)
-    checkpoints.save(some_state(2), metric=0.5)
-    path.write_bytes(path.read_bytes().replace(b'"0.125"', b'"0.925"'))
-    assert checkpoints.best().step == 2
-
-
-class FullDisk:
-    """A log on a disk that is full."""
-
-    def write(self, text: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    flush = write
-
-
-def test_signs_of_life_go_on_though_the_log_is_on_a_full_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from paceline.run_folder import remote_run
-    from paceline.storage.remote import StorageFault
-
-    enough, beats, warnings = threading.Event(), list[int](), list[str]()
-
-    class Run:
-        _ended = threading.Event()
-        _warn = warnings.append
-
-        def beat(self) -> None:
-            beats.append(1)
-            if len(beats) > 2:
-                enough.set()
-            raise StorageFault("it is away") if len(beats) == 1 else OSError(errno.EIO, "no")
-
-    monkeypatch.setattr(remote_run, "BEAT_EVERY_S", 0.01)
-    monkeypatch.setattr("sys.stderr", FullDisk())
-    beating = remote_run.RemoteRun._beat_until_the_end
-    thread = threading.Thread(target=beating, args=(Run(),), daemon=True)
-    thread.start()
-    assert enough.wait(10)
-    Run._ended.set()
-    thread.join(10)
-    assert warnings == ["it is away"], "one warning, not one for each beat"
-
-
 def test_a_full_disk_says_how_much_is_needed_and_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,9 +131,6 @@ def test_a_full_disk_says_how_much_is_needed_and_free(
 def test_predictions_that_cannot_be_read_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from paceline.cli.commands import main
-    from report_runs import make_run
-
     run = make_run(tmp_path / "one", records=8, examples=20, side=4)
     fail(monkeypatch, run / "evaluation.npz", errno.EIO)
     assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 2
@@ -203,9 +141,6 @@ def test_predictions_that_cannot_be_read_are_one_line(
 def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.run_folder.listing import list_runs
-    from report_runs import make_run
-
     runs = [make_run(tmp_path / name, records=8, examples=20, side=4) for name in ("one", "two")]
     listed, times = Path.iterdir, [each.stat().st_mtime for each in runs[0].iterdir()]
     vanished = (runs[0] / ".config.json.1.tmp", runs[1] / ".result.json.1.tmp")
@@ -244,28 +179,3 @@ def test_a_finished_run_with_a_damaged_result_computes_it_anew(
     whole.pop("images_per_second")
     assert found.pop("images_per_second") is None, "nothing was trained"
     assert found == whole
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("seconds", [2.0, 25.0])
-def test_a_training_survives_data_that_are_gone_for_a_while(tmp_path: Path, seconds: float) -> None:
-    write_images(tmp_path / "data", "tfrecord")
-    flags = (
-        *("--data.source", "tfrecord", "--data.dir", "data", "--data.image-size", "8"),
-        *("--global-batch-size", "4", "--replicas", "2", "--steps", "400", "--model.width", "8"),
-        *("--augment.padding", "0", "--save-every", "40", "--evaluate-every", "0"),
-    )
-    calm = paceline("train", "smoke", *flags, "--run-dir", "calm", cwd=tmp_path)
-    assert calm.code == 0, calm
-    with program("train", "smoke", *flags, "--run-dir", "run", cwd=tmp_path) as running:
-        wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")))
-        (tmp_path / "data").rename(tmp_path / "gone")
-        time.sleep(seconds)
-        (tmp_path / "gone").rename(tmp_path / "data")
-        ended = running.wait(200)
-    assert ended.code == 0, ended
-    assert (
-        result_of(tmp_path / "run")["state_sha256"] == result_of(tmp_path / "calm")["state_sha256"]
-    )
-    assert "trying again in" in ended.out + ended.err, ended

@@ -1,48 +1,42 @@
-"""Headless Chromium, driven by its DevTools protocol over a pipe. Not a test itself.
+"""Headless Chromium, driven by its DevTools protocol over a pipe.
 
 with Browser(folder) as browser:
     page = browser.open(file, width=390, dark=True)
-    page.evaluate("document.title"); page.screenshot(); page.errors; page.requests
+    page.evaluate("document.title"); page.errors; page.requests
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
 import shutil
 import subprocess
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
 needs_browser = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason="no Chromium here: `apt-get install chromium`, or make setup-all as root",
+    not CHROMIUM, reason="no Chromium here: `apt-get install chromium`, or make setup-all as root"
+)
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-sync "
+    "--disable-dev-shm-usage --disable-background-networking --disable-component-update "
+    "--remote-debugging-pipe about:blank"
 )
 TIMEOUT_S = 60.0
+Event = dict[str, Any]
 
 
 class Browser:
     """Ends with the `with` block, with all its processes."""
 
     def __init__(self, profile: Path) -> None:
-        assert CHROMIUM
-        flags = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--no-first-run",
-            "--disable-dev-shm-usage",
-        ]
-        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
 
@@ -52,13 +46,7 @@ class Browser:
             os.dup2(second, 4)
 
         self._process = subprocess.Popen(
-            [
-                CHROMIUM,
-                *flags,
-                f"--user-data-dir={profile}",
-                "--remote-debugging-pipe",
-                "about:blank",
-            ],
+            [CHROMIUM, f"--user-data-dir={profile}", *FLAGS.split()],
             preexec_fn=connect,
             close_fds=False,
             stdin=subprocess.DEVNULL,
@@ -67,7 +55,7 @@ class Browser:
         )
         os.close(read_commands)
         os.close(write_answers)
-        self._buffer, self._number, self.events = b"", 0, list[dict[str, Any]]()
+        self._buffer, self._number, self.events = b"", 0, list[Event]()
 
     def __enter__(self) -> Browser:
         return self
@@ -82,55 +70,40 @@ class Browser:
         os.close(self._commands)
         os.close(self._answers)
 
-    def open(
-        self, place: Path | str, width: int, height: int = 844, dark: bool = False, scale: float = 1
-    ) -> Page:
+    def open(self, place: Path | str, width: int, dark: bool = False) -> Page:
         """Open a file or a URL on a screen of this width; a narrow one is a phone."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.call(f"{domain}.enable")
-        page.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=scale,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+        page.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
-        url = place if isinstance(place, str) else place.resolve().as_uri()
-        page.call("Page.navigate", url=url)
-        self._wait_for(
-            lambda event: (
-                event.get("method") == "Page.loadEventFired" and event.get("sessionId") == session
-            )
+        page.call(
+            "Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri()
         )
+        loaded = {"method": "Page.loadEventFired", "sessionId": session}
+        self._wait_for(lambda event: loaded.items() <= event.items())
         return page
 
-    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+    def call(self, method: str, session: Event | None = None, **parameters: Any) -> Event:
         self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters} | (
-            {"sessionId": session} if session else {}
-        )
+        message = {"id": self._number, "method": method, "params": parameters} | (session or {})
         os.write(self._commands, json.dumps(message).encode() + b"\0")
-        answer = self._wait_for(lambda event, number=self._number: event.get("id") == number)
+        answer = self._wait_for(lambda event: event.get("id") == self._number)
         assert "error" not in answer, (method, answer)
         return answer["result"]
 
-    def _wait_for(self, wanted: Any) -> dict[str, Any]:
-        deadline = time.monotonic() + TIMEOUT_S
+    def _wait_for(self, wanted: Callable[[Event], bool]) -> Event:
         while True:
             while b"\0" in self._buffer:
                 text, self._buffer = self._buffer.split(b"\0", 1)
-                event = json.loads(text)
-                self.events.append(event)
-                if wanted(event):
-                    return event
-            ready, _, _ = select.select(
-                [self._answers], [], [], max(0.0, deadline - time.monotonic())
-            )
+                self.events.append(json.loads(text))
+                if wanted(self.events[-1]):
+                    return self.events[-1]
+            ready, _, _ = select.select([self._answers], [], [], TIMEOUT_S)
             assert ready, "the browser does not answer"
             chunk = os.read(self._answers, 1 << 20)
             assert chunk, "the browser has ended"
@@ -139,9 +112,9 @@ class Browser:
 
 class Page:
     def __init__(self, browser: Browser, session: str) -> None:
-        self._browser, self._session = browser, session
+        self._browser, self._session = browser, {"sessionId": session}
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, method: str, **parameters: Any) -> Event:
         return self._browser.call(method, self._session, **parameters)
 
     def evaluate(self, script: str) -> Any:
@@ -149,34 +122,19 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def screenshot(self, whole: bool = False) -> bytes:
-        return base64.b64decode(
-            self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        )
-
-    @property
-    def _own(self) -> list[dict[str, Any]]:
-        return [event for event in self._browser.events if event.get("sessionId") == self._session]
+    def _events(self, *methods: str) -> list[Event]:
+        events = [each for each in self._browser.events if self._session.items() <= each.items()]
+        return [each["params"] for each in events if each.get("method") in methods]
 
     @property
     def requests(self) -> list[str]:
         """Return the URLs that the page requested, without itself and its data URLs."""
-        urls = [
-            e["params"]["request"]["url"]
-            for e in self._own
-            if e.get("method") == "Network.requestWillBeSent"
-        ]
+        urls = [each["request"]["url"] for each in self._events("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith("data:")][1:]
 
     @property
     def errors(self) -> list[str]:
         """Return the errors and messages of the console."""
-        logged = [
-            e["params"]["entry"]["text"] for e in self._own if e.get("method") == "Log.entryAdded"
-        ]
-        thrown = [
-            str(e["params"])
-            for e in self._own
-            if e.get("method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled")
-        ]
-        return logged + thrown
+        logged = [each["entry"]["text"] for each in self._events("Log.entryAdded")]
+        thrown = self._events("Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+        return logged + [str(each) for each in thrown]

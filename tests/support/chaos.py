@@ -1,23 +1,21 @@
-"""Small trainings in random places with random faults that overlap: `make chaos`.
+"""Small runs in random places with random faults that overlap: `make chaos`.
 
     python tests/support/chaos.py --minutes 10 --seed 1        # rounds with the seeds 1, 2, 3 ...
     python tests/support/chaos.py --round 7                    # one round again
-    python tests/support/chaos.py --count FILE...              # add up the rounds of several plays
 
 A round repeats its command as a platform would, until it ends well. Each end must have a message
 that names a fault that was there, within its time. Then the digest must be that of an undisturbed
-training, the metrics must have no gap and no repeat, and nothing may be left behind. A round that
-fails prints its seed. `--log FILE` appends a line of JSON for each round. Not a test itself:
-`tests/faults/test_chaos.py` runs it.
+run, the metrics must have no gap and no repeat, and nothing may be left behind. A round that fails
+prints its seed. `--log FILE` appends a line of JSON for each round.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -25,110 +23,92 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import boto3
 
-sys.path.append(str(Path(__file__).parents[2]))  # for `benchmarks`
-
-from benchmarks.slurm_cluster import WHY_NOT as NO_SLURM
-from benchmarks.slurm_cluster import slurm_cluster
-
-from chaos_checks import (
-    KILLED_CODES,
-    check_attempt,
-    check_objects,
-    check_round,
-    check_temporary_files,
-    ports_of,
-)
-from chaos_clock import CLOCK
-from chaos_faults import FAULTS, possible, states, wait
-from chaos_reference import Reference
-from chaos_scene import (
-    LIMITS,
-    Plan,
-    Scene,
-    World,
-    build_scene,
-    plan_of,
-    possible_places,
-    start_spark,
-)
-from helpers import Ended
-from s3_server import server
+from chaos_faults import FAULTS, names, possible, wait
+from chaos_scene import LIMITS, Plan, Scene, World, build_scene, experiment_flags, start_spark
+from helpers import Ended, losses_of, paceline, wait_until
+from paceline.run_folder.finding import existing_run
+from s3_server import KEYS, server
 
 ATTEMPTS = 12
 """How often a command is repeated; faults happen in the first half."""
 LIMIT_S = 480.0
 """An attempt may take so long after its last fault is over."""
-GONE_S = 30.0
-"""No process may be left so long after the commands have ended."""
-LENGTHS = {"one process": 1.0, "ray": 1.8, "spark": 2.0, "slurm": 1.5}
-"""How long a training in a place takes, in units of the undisturbed one. Others: 1.3."""
+LENGTHS = {"one process": 1.0, "ray": 1.8, "spark": 2.0}
+"""How long a run in a place takes, in units of the undisturbed one. Others: 1.3."""
+SIGNALS = (0, -9, 137, -15, 143)
+"""Codes of a good end and of signals."""
 
 
-@dataclass
-class Round:
-    """What is noted of a round: a line of JSON."""
+class Reference:
+    """Undisturbed runs, each computed once."""
 
-    seed: int
-    plan: Plan
-    faults: list[dict[str, Any]] = field(default_factory=list)
-    attempts: list[dict[str, Any]] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    result: str = "ok"
-    seconds: float = 0.0
-    paused: float = 0.0
-    """Seconds in which the machine paused everything; limits of the program went on."""
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.get = cache(self._get)
+        self._make_records()
+        began = time.monotonic()
+        self.get("gradients", False)
+        self.seconds = time.monotonic() - began
 
-    @property
-    def killed(self) -> bool:
-        """Whether a command itself was killed: it could not remove anything."""
-        codes = {code for attempt in self.attempts for code in attempt["codes"]}
-        return not codes.isdisjoint(KILLED_CODES)
+    def _get(self, method: str, records: bool) -> dict[str, Any]:
+        """Return what is shown of the run."""
+        name = f"{method}-{records}"
+        flags = experiment_flags(method, self._folder / "records" if records else None)
+        self._paceline("train", "smoke", "--run-dir", name, *flags)
+        return show(str(self._folder / name), self._folder / "reader")
+
+    def _make_records(self) -> None:
+        """Write random images as TFRecords."""
+        import numpy as np
+        from PIL import Image
+
+        chance = np.random.default_rng(0)
+        for split, count in (("train", 272), ("val", 131)):
+            for i in range(count):
+                file = self._folder / "images" / split / f"class-{i % 3}" / f"{i}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(chance.integers(0, 255, (16, 16, 3), np.uint8)).save(file)
+        self._paceline("data", "convert", "images", "records")
+
+    def _paceline(self, *words: str) -> None:
+        ended = paceline(*words, cwd=self._folder, timeout_s=1e6)
+        assert ended.code == 0, ended
 
 
-def play(seed: int, plan: Plan, chance: random.Random, world: World, reference: Reference) -> Round:
-    """Play one round to its end, good or bad."""
-    expected = reference.get(plan.method, plan.records)
-    played, began, paused = Round(seed, plan), CLOCK.now(), CLOCK.paused
+def play(
+    seed: int, plan: Plan, chance: random.Random, world: World, expected: dict[str, Any]
+) -> dict[str, Any]:
+    """Play one round to its end, good or bad; return what is noted of it."""
+    began, attempts = time.monotonic(), list[dict[str, Any]]()
+    noted = {"seed": seed, "plan": asdict(plan), "attempts": attempts, "result": "ok"}
     with ExitStack() as stack:
         try:
             scene = build_scene(plan, chance, world, stack)
-            played.faults = scene.happened
-            repeat_until_done(scene, played)
+            noted["faults"] = scene.happened
+            repeat_until_done(scene, attempts)
             check_round(scene, expected)
-            played.left = check_temporary_files(scene, played.killed)
         except AssertionError as error:
-            played.result = str(error)[:3000] or repr(error)
-    played.seconds = round(CLOCK.now() - began)
-    played.paused = round(CLOCK.paused - paused)
-    return played
+            noted["result"] = str(error)[:3000] or repr(error)
+    return noted | {"seconds": round(time.monotonic() - began)}
 
 
-def repeat_until_done(scene: Scene, played: Round) -> None:
+def repeat_until_done(scene: Scene, attempts: list[dict[str, Any]]) -> None:
     """Repeat the command as a platform would."""
     for attempt in range(ATTEMPTS):
         faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene, 0 if attempt else 2)
-        began, before, paused = CLOCK.now(), len(scene.happened), CLOCK.paused
+        before = len(scene.happened)
         ended = run_attempt(scene, faults)
         lines = [(each.err.strip().splitlines() or [""])[-1][:300] for each in ended]
-        note = {"codes": [each.code for each in ended], "lines": [x for x in lines if x]}
-        played.attempts.append(note | {"seconds": round(CLOCK.now() - began)})
-        if pause := round(CLOCK.paused - paused):  # everything was stopped, and went on
-            what = {"at": 0.0, "seconds": pause, "what": "the machine paused everything"}
-            scene.happened.append({"fault": "pause"} | what)
-        logs = scene.plan.place not in ("tf_config", "hosts", "slurm")
-        check_attempt(ended, scene.happened[before:], logs)
+        attempts.append({"codes": [each.code for each in ended], "lines": lines})
+        check_attempt(ended, scene, {each["fault"] for each in scene.happened[before:]})
         if not any(each.code for each in ended):
-            if len(scene.happened) == before:
-                check_objects(scene)
-                # the machine may be busier than before, or less
-                scene.world.unit_s = (CLOCK.now() - began) / LENGTHS.get(scene.plan.place, 1.3)
             return
     raise AssertionError(f"it never ended well: {ended[0].err[-600:]}")
 
@@ -137,12 +117,9 @@ def choose_faults(scene: Scene, first: int) -> list[tuple[str, float, float]]:
     """Return `first` to `first` + 3 names, when they begin, and how long they last."""
     names, chance = possible(scene), scene.chance
     length = 1.2 * scene.world.unit_s * LENGTHS.get(scene.plan.place, 1.3)
+    lasting = ((1, 12), (1, 12), (12, 30))
     return [
-        (
-            chance.choice(names),
-            chance.uniform(0, length),
-            chance.uniform(1, 12) if chance.random() < 0.7 else chance.uniform(12, 30),
-        )
+        (chance.choice(names), chance.uniform(0, length), chance.uniform(*chance.choice(lasting)))
         for _ in range(chance.randint(first, first + 3))
     ]
 
@@ -150,17 +127,14 @@ def choose_faults(scene: Scene, first: int) -> list[tuple[str, float, float]]:
 def run_attempt(scene: Scene, faults: list[tuple[str, float, float]]) -> list[Ended]:
     failures: list[BaseException] = []
     with commands(scene):
-        began = CLOCK.now()
-        scene.quiet_since = began
+        scene.quiet_since = time.monotonic()
         threads = [
             threading.Thread(target=later, args=(scene, failures, *fault), daemon=True)
             for fault in faults
         ]
         for thread in threads:
             thread.start()
-        ended = [
-            wait(each, lambda: scene.quiet_since + LIMIT_S, "the command") for each in scene.running
-        ]
+        ended = [wait(each, lambda: scene.quiet_since + LIMIT_S) for each in scene.running]
         for thread in threads:
             thread.join()
         if failures:
@@ -174,11 +148,9 @@ def commands(scene: Scene) -> Iterable[None]:
     scene.start()
     try:
         yield
-        CLOCK.wait_until(
-            lambda: not scene.processes(),
-            GONE_S,
-            lambda: f"processes are left: {states(scene.processes())}",
-        )
+        with suppress(AssertionError):
+            wait_until(lambda: not scene.processes(), 30)
+        assert not scene.processes(), f"processes are left: {names(scene.processes())}"
     finally:
         for each in (*scene.running, *scene.others):
             for pid in each.processes():
@@ -190,60 +162,81 @@ def commands(scene: Scene) -> Iterable[None]:
 def later(
     scene: Scene, failures: list[BaseException], name: str, begin: float, seconds: float
 ) -> None:
-    began = CLOCK.now()
-    while CLOCK.now() - began < begin:
+    began = time.monotonic()
+    while time.monotonic() - began < begin:
         time.sleep(0.2)
         if not any(each.is_running() for each in scene.running):
             return
-    scene.ports |= ports_of(scene.processes())
-    scene.quiet_since = max(scene.quiet_since, CLOCK.now() + seconds)
+    scene.quiet_since = max(scene.quiet_since, time.monotonic() + seconds)
     try:
-        what = FAULTS[name](scene, seconds)
+        what = FAULTS[name][0](scene, seconds)
     except BaseException as error:
         failures.append(error)
         return
-    scene.quiet_since = max(scene.quiet_since, CLOCK.now())
+    scene.quiet_since = max(scene.quiet_since, time.monotonic())
     if what:
-        scene.happened.append(
-            {"fault": name, "at": round(begin, 1), "seconds": round(seconds, 1), "what": what}
-        )
+        times = {"at": round(begin, 1), "seconds": round(seconds, 1)}
+        scene.happened.append({"fault": name, "what": what} | times)
+
+
+def check_attempt(ended: list[Ended], scene: Scene, faults: set[str]) -> None:
+    """Check how the commands of an attempt ended: in one line that names a fault that was there."""
+    causes, named, unnamed = "|".join(FAULTS[name][1] for name in faults), False, list[str]()
+    for each in ended:
+        text = each.err.strip()
+        line = (text.splitlines() or [""])[-1]
+        if each.code in SIGNALS:
+            continue
+        assert each.code in (1, 2), f"exit code {each.code}: {text[-800:]}"
+        shown = line if scene.plan.place == "tf_config" else text  # its workers have no logs
+        assert "Traceback" not in shown, f"a traceback: {text[-1500:]}"
+        assert faults, f"it failed though nothing had happened: {line}"
+        if re.search(causes, line):
+            named = True
+        else:
+            unnamed.append(text[-800:])
+    for text in unnamed:  # a task that lost another one leaves the cause to it
+        explained = named and "another worker is gone" in text.splitlines()[-1]
+        assert explained, f"no cause that was there is named: {text}"
+
+
+def check_round(scene: Scene, expected: dict[str, Any]) -> None:
+    """Check what is shown of the run, and that nothing else is left of it."""
+    shown = show(scene.run_dir, scene.folder / "reader")
+    assert shown["result"]["finished"], shown["result"]
+    for name in ("losses", "evaluations", "digest"):
+        assert shown[name] == expected[name], f"{name}: {shown[name]} instead of {expected[name]}"
+    steps = shown["steps"]
+    assert steps == sorted(set(steps)), f"steps repeat: {steps}"
+    assert steps[-1] == shown["result"]["step"], steps
+    files = [] if scene.proxy else [str(path) for path in Path(scene.run_dir).rglob("*")]
+    left = [name for name in files if re.search(r"\.tmp|/\.[^/]*$", name)]
+    assert not left, f"files are left: {left}"
+
+
+def show(run_dir: str, cache: Path) -> dict[str, Any]:
+    """Return what is shown of a run."""
+    os.environ["PACELINE_CACHE"] = str(cache)
+    run = existing_run(run_dir, checkpoints=False)
+    result, metrics = run.read_result(), run.metrics.read()
+    return {
+        "result": result,
+        "digest": (result or {}).get("state_sha256"),
+        "losses": losses_of(run.path),
+        "steps": [each["step"] for each in metrics],
+        "evaluations": [(e["step"], e["test_loss"]) for e in metrics if "test_loss" in e],
+    }
 
 
 @contextmanager
-def world_of(folder: Path, reference: Reference, places: Iterable[str]) -> Iterable[World]:
-    """Start what all rounds share: S3, Spark, Slurm."""
+def world_of(folder: Path, reference: Reference) -> Iterable[World]:
+    """Start what all rounds share: S3 and Spark."""
     with ExitStack() as stack:
         s3 = stack.enter_context(server())
-        os.environ |= {
-            "AWS_ENDPOINT_URL": s3,
-            "AWS_ACCESS_KEY_ID": "us",
-            "AWS_SECRET_ACCESS_KEY": "er",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
+        os.environ |= KEYS | {"AWS_ENDPOINT_URL": s3}
         boto3.client("s3").create_bucket(Bucket="bucket")
-        master, slurm = cache(lambda: start_spark(folder / "spark", stack)), {}
-        if "slurm" in places and not NO_SLURM:
-            slurm = stack.enter_context(slurm_cluster(folder / "slurm")).environment
-        yield World(s3, master, slurm, reference.records, reference.unit_s)
-
-
-def count(files: list[str]) -> str:
-    """Return the sums over the rounds in some files."""
-    rounds = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
-    bad = [each for each in rounds if each["result"] != "ok"]
-    lines = [f"{len(rounds)} rounds in {sum(each['seconds'] for each in rounds) / 60:.0f} minutes"]
-    tables = {
-        "rounds by place": (each["plan"]["place"] for each in rounds),
-        "rounds by run folder": (each["plan"]["storage"] for each in rounds),
-        "rounds by workers": (each["plan"]["workers"] for each in rounds),
-        "faults": (fault["fault"] for each in rounds for fault in each["faults"]),
-        "commands": (len(each["attempts"]) for each in rounds for _ in each["attempts"][:1]),
-    }
-    for title, values in tables.items():
-        counts = collections.Counter(values)
-        lines.append(f"{title}: " + ", ".join(f"{k} {n}" for k, n in sorted(counts.items())))
-    lines.append(f"failed: {[each['seed'] for each in bad] or 'none'}")
-    return "\n".join(lines)
+        master = cache(lambda: start_spark(folder / "spark", stack))
+        yield World(s3, master, folder / "records", reference.seconds)
 
 
 def main() -> int:
@@ -251,43 +244,34 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--round", type=int, help="play this round alone")
-    parser.add_argument(
-        "--place", help="play in this place alone; the seeds then mean other rounds"
-    )
-    parser.add_argument("--log", type=Path, help="append a line of JSON for each round")
-    parser.add_argument("--count", nargs="+", help="add up such files")
+    parser.add_argument("--log", type=Path, default=os.devnull)
     options = parser.parse_args()
-    if options.count:
-        print(count(options.count))
-        return 0
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # commands would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up
     os.environ |= LIMITS
-    deadline = CLOCK.now() + 60 * options.minutes
-    places = (options.place,) if options.place else possible_places()
+    deadline = time.monotonic() + 60 * options.minutes
+    failed = list[int]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-")))
-        log = options.log or folder / "log"
         reference = Reference(folder)
-        world = stack.enter_context(world_of(folder, reference, places))
+        world = stack.enter_context(world_of(folder, reference))
         seed = options.seed if options.round is None else options.round
-        failed = False
         while True:
             chance = random.Random(seed)
-            plan = plan_of(chance, places)
+            plan = Plan.draw(chance)
             print(f"round {seed}: {plan}", flush=True)
-            played = play(seed, plan, chance, world, reference)
-            with open(log, "a") as file:
-                file.write(json.dumps(asdict(played)) + "\n")
-            if played.result != "ok":
-                failed = True
-                print(f"round {seed} FAILED: {json.dumps(asdict(played), indent=1)}", flush=True)
+            played = play(seed, plan, chance, world, reference.get(plan.method, plan.records))
+            with open(options.log, "a") as file:
+                file.write(json.dumps(played) + "\n")
+            if played["result"] != "ok":
+                failed.append(seed)
+                print(f"round {seed} FAILED: {json.dumps(played, indent=1)}", flush=True)
             seed += 1
-            if options.round is not None or CLOCK.now() > deadline:
+            if options.round is not None or time.monotonic() > deadline:
                 break
-        print(count([str(log)]))
-        return failed
+    print(f"failed rounds: {failed or 'none'}")
+    return bool(failed)
 
 
 if __name__ == "__main__":

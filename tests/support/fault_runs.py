@@ -10,7 +10,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from helpers import SUPPORT, Ended, free_addresses, metrics_of, program, tf_config
+from helpers import (
+    SUPPORT,
+    Ended,
+    free_addresses,
+    losses_of,
+    metrics_of,
+    program,
+    result_of,
+    tf_config,
+)
 
 FAULTS = SUPPORT / "faults"
 STALL_S = 20.0
@@ -47,6 +56,16 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
         for record in metrics_of(run)
         if "test_loss" in record
     ]
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    """Same bits, and neither a gap nor a repeat in what was measured."""
+    assert result_of(run)["state_sha256"] == result_of(other)["state_sha256"]
+    assert losses_of(run) == losses_of(other)
+    assert [step for step, _ in losses_of(run)] == list(range(1, result_of(run)["step"] + 1))
+    assert evaluations(run) == evaluations(other)
+    steps = [record["step"] for record in metrics_of(run)]
+    assert steps == sorted(set(steps))
 
 
 class Pair:

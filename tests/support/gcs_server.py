@@ -10,29 +10,21 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pytest
 
 PAGE = 3
 """Objects in one page of a listing; few, so that several pages are asked for."""
-CHANGED = "Thu, 01 Jan 2026 00:00:00 GMT"
-GENERATION = "x-goog-generation"
-MATCH = "x-goog-if-generation-match"
 
 
 class Refused(Exception):
-    """An answer other than success."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.body = f"<Error><Code>{status}</Code><Message>{escape(reason)}</Message></Error>"
+    """An answer other than success: (status, reason)."""
 
 
 class Bucket:
@@ -41,8 +33,8 @@ class Bucket:
     def __init__(self) -> None:
         self._objects: dict[str, tuple[bytes, str]] = {}
         self._generations = itertools.count(1_700_000_000_000_000)
-        self._parts: dict[str, dict[int, bytes]] = {}
         self._lock = threading.Lock()
+        self.parts: dict[str, dict[int, bytes]] = defaultdict(dict)
         self.writes: list[tuple[str, str | None]] = []
         """Name and wanted generation of each write that was tried."""
 
@@ -81,99 +73,69 @@ class Bucket:
             entries += f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
         return f"<ListBucketResult>{entries}</ListBucketResult>"
 
-    def begin(self) -> str:
-        """Begin an upload in parts; return its name."""
-        upload = f"upload-{next(self._generations)}"
-        self._parts[upload] = {}
-        return upload
-
-    def add(self, upload: str, number: int, content: bytes) -> None:
-        self._parts[upload][number] = content
-
-    def joined(self, upload: str) -> bytes:
-        return b"".join(content for _, content in sorted(self._parts.pop(upload).items()))
+    def answer(
+        self, method: str, name: str, query: dict[str, str], content: bytes, wanted: str | None
+    ) -> tuple[str | bytes, str]:
+        """Return the content and the generation with which a request is answered."""
+        if method == "GET" and not name:
+            return self.list(query.get("prefix", ""), query.get("continuation-token", "")), ""
+        if method == "GET":
+            return self.get(name)
+        if method == "DELETE":
+            return self.delete(name) or "", ""
+        if "partNumber" in query:
+            self.parts[query["uploadId"]][int(query["partNumber"])] = content
+            return "", f"part-{query['partNumber']}"
+        if method == "PUT":
+            return "", self.put(name, content, wanted)
+        if "uploads" in query:
+            body = f"<UploadId>upload-{next(self._generations)}</UploadId>"
+            return f"<InitiateMultipartUploadResult>{body}</InitiateMultipartUploadResult>", ""
+        parts = self.parts.pop(query["uploadId"])
+        joined = b"".join(part for _, part in sorted(parts.items()))
+        generation = self.put(name, joined, wanted)
+        etag = f"<ETag>e{generation}</ETag>"
+        return f"<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>", generation
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     bucket: Bucket
 
-    def log_message(self, *_: Any) -> None: ...
+    def log_message(self, *_: object) -> None: ...
 
-    def do_GET(self) -> None:
-        self._answer(self._get)
-
-    def do_POST(self) -> None:
-        self._answer(self._post)
-
-    def do_PUT(self) -> None:
-        self._answer(self._put)
-
-    def do_DELETE(self) -> None:
-        self._answer(self._delete)
-
-    def _answer(self, act: Any) -> None:
+    def do(self) -> None:
         url = urlsplit(self.path)
-        query = parse_qs(url.query, keep_blank_values=True)
-        self.query = {name: values[-1] for name, values in query.items()}
-        self.content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         bucket, _, name = unquote(url.path).lstrip("/").partition("/")
+        wanted = self.headers.get("x-goog-if-generation-match")
+        status, generation = 204 if self.command == "DELETE" else 200, ""
         try:
             if bucket != "bucket":
                 raise Refused(404, "The specified bucket does not exist.")
-            act(name)
+            body, generation = self.bucket.answer(self.command, name, query, content, wanted)
         except Refused as error:
-            self._send(error.status, error.body.encode())
-
-    def _get(self, name: str) -> None:
-        if not name:
-            after = self.query.get("continuation-token", "")
-            self._send(200, self.bucket.list(self.query.get("prefix", ""), after).encode())
-            return
-        content, generation = self.bucket.get(name)
-        self._send(200, content, generation)
-
-    def _put(self, name: str) -> None:
-        if "partNumber" in self.query:
-            number = int(self.query["partNumber"])
-            self.bucket.add(self.query["uploadId"], number, self.content)
-            self._send(200, b"", f"part-{number}")
-            return
-        self._send(200, b"", self.bucket.put(name, self.content, self.headers.get(MATCH)))
-
-    def _post(self, name: str) -> None:
-        if "uploads" in self.query:
-            upload = f"<UploadId>{self.bucket.begin()}</UploadId>"
-            body = f"<InitiateMultipartUploadResult>{upload}</InitiateMultipartUploadResult>"
-            self._send(200, body.encode())
-            return
-        content = self.bucket.joined(self.query["uploadId"])
-        generation = self.bucket.put(name, content, self.headers.get(MATCH))
-        etag = f"<ETag>e{generation}</ETag>"
-        body = f"<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>"
-        self._send(200, body.encode(), generation)
-
-    def _delete(self, name: str) -> None:
-        self.bucket.delete(name)
-        self._send(204, b"")
-
-    def _send(self, status: int, content: bytes, generation: str = "") -> None:
+            status, reason = error.args
+            body = f"<Error><Code>{status}</Code><Message>{reason}</Message></Error>"
+        body = body.encode() if isinstance(body, str) else body
         self.send_response(status)
         if generation:
             self.send_header("ETag", f"e{generation}")
-            self.send_header(GENERATION, generation)
-            self.send_header("Last-Modified", CHANGED)
-        self.send_header("Content-Length", str(len(content)))
+            self.send_header("x-goog-generation", generation)
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do
 
 
 @contextmanager
 def google_server() -> Iterator[tuple[str, Bucket]]:
     """Serve an empty `bucket`; yield the URL and what it holds."""
     bucket = Bucket()
-    handler = type("OwnHandler", (Handler,), {"bucket": bucket})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"bucket": bucket}))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

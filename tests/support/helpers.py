@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -31,108 +32,7 @@ FIRST_PORT, NUM_PORTS = 20_000, 12_000
 SUPPORT = Path(__file__).parent  # helpers, and programs that tests start
 MARK = "PACELINE_TEST_MARK"  # environment variable by which all processes of a program are found
 
-OWN_CODE = '''
-"""Actions, a model and a data source of a user's own."""
-import os
-import signal
-import time
-from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
-
-HERE = Path(__file__).parent
-
-
-def wait_for_a_signal(step, metrics):
-    """Wait after the first block for a SIGTERM; what else it does continues."""
-    if (HERE / "reached").exists():
-        return
-    handler, received = signal.getsignal(signal.SIGTERM), []
-    signal.signal(signal.SIGTERM, lambda *signal: (received.append(signal), handler(*signal)))
-    (HERE / "reached").write_text(str(step))
-    while not received:
-        time.sleep(0.02)
-
-
-def kill_before_the_next_rename(step, metrics):
-    """End the process when the next checkpoint is on disk, but not yet under its name."""
-    rename = os.replace
-
-    def die(source, target):
-        if "checkpoints" in str(target):
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(source, target)
-
-    os.replace = die
-
-
-def kill_in_the_middle_of_the_next_write(step, metrics):
-    """Half of the next checkpoint is in its file when the process is gone."""
-    from paceline.run_folder import checkpoints as checkpoint
-
-    replacing = checkpoint.replacing
-
-    @contextmanager
-    def dying(path):
-        with replacing(path) as file:
-            yield SimpleNamespace(write=lambda content: write_half(file, content))
-
-    def write_half(file, content):
-        file.write(content[: len(content) // 2])
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    checkpoint.replacing = dying
-
-
-def kill_at_the_end(step, metrics):
-    if step == 24:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def write_down(step, metrics):
-    with open(HERE / "written-down.txt", "a") as file:
-        print(step, round(metrics["loss"], 4), file=file)
-
-
-def forget(step, metrics):
-    return {}["nothing here"]
-
-
-def build_model(image_shape, num_classes, softmax=False):
-    import keras
-
-    return keras.Sequential(
-        [
-            keras.Input(image_shape),
-            keras.layers.Conv2D(4, 3, strides=4, use_bias=False),
-            keras.layers.BatchNormalization(),
-            keras.layers.ReLU(),
-            keras.layers.Dropout(0.1),
-            keras.layers.Flatten(),
-            keras.layers.Dense(num_classes, activation="softmax" if softmax else None),
-        ]
-    )
-
-
-def build_model_with_probabilities(image_shape, num_classes):
-    return build_model(image_shape, num_classes, softmax=True)
-
-
-def build_model_of_wrong_shape(image_shape, num_classes):
-    return build_model(image_shape, num_classes + 1)
-
-
-def build_data(data):
-    import numpy as np
-    from paceline.data.source import Source
-    from paceline.data.source import in_memory
-
-    labels = np.arange(96, dtype=np.int32) % 3
-    images = np.repeat(labels * 80, 8 * 8 * 3).reshape(96, 8, 8, 3).astype(np.uint8)
-    train, test = in_memory(images, labels), in_memory(images[:7], labels[:7])
-    return Source(train, test, ("dark", "grey", "bright"), (8, 8, 3))
-'''
+OWN_CODE = (SUPPORT / "own_code.py").read_text()
 
 
 def write_own_code(folder: Path) -> Path:
@@ -171,11 +71,7 @@ class Program:
     ) -> None:
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [
-                *inside,
-                *command,
-                *(argument.replace("{mark}", self._mark) for argument in arguments),
-            ],
+            [*inside, *command, *(each.replace("{mark}", self._mark) for each in arguments)],
             cwd=cwd,
             env=_clean_environment() | (environment or {}) | {MARK: self._mark},
             stdin=subprocess.DEVNULL,
@@ -197,7 +93,7 @@ class Program:
         """The program and all that it started; those that ended already are not among them."""
         return [
             pid
-            for pid in _all_pids()
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
             if f"{MARK}={self._mark}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
         ]
 
@@ -207,7 +103,8 @@ class Program:
         A child that a worker has just forked still shows the worker's command: it is left out.
         """
         pids = self.find("paceline.worker")
-        return [pid for pid in pids if _parent(pid) not in pids]
+        stats = {pid: _read(f"/proc/{pid}/stat").rpartition(b")")[2].split() for pid in pids}
+        return [pid for pid in pids if stats[pid] and int(stats[pid][1]) not in pids]
 
     def worker(self) -> int:
         (pid,) = self.workers()
@@ -220,11 +117,10 @@ class Program:
         )
 
     def wait_until_gone(self, timeout_s: float) -> None:
-        try:
-            wait_until(lambda: not self.processes(), timeout_s, "processes are left")
-        except AssertionError as error:
-            commands = [_read(f"/proc/{pid}/cmdline")[:120] for pid in self.processes()]
-            raise AssertionError(f"processes are left: {commands}") from error
+        with suppress(AssertionError):
+            wait_until(lambda: not self.processes(), timeout_s)
+        commands = [_read(f"/proc/{pid}/cmdline")[:120] for pid in self.processes()]
+        assert not commands, "processes are left"
 
 
 @contextmanager
@@ -283,11 +179,8 @@ def tf_config(
     cluster: dict[str, list[str]], role: str, index: int = 0, model_dir: str = "run"
 ) -> dict[str, str]:
     """The environment of one task."""
-    return {
-        "TF_CONFIG": json.dumps(
-            {"cluster": cluster, "task": {"type": role, "index": index}, "model_dir": model_dir}
-        )
-    }
+    task = {"type": role, "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, "model_dir": model_dir})}
 
 
 def once_per_session(
@@ -307,35 +200,16 @@ def once_per_session(
     return folder
 
 
-def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke` that nobody stopped."""
+def smoke_run(tmp_path_factory: pytest.TempPathFactory, name: str, *flags: str) -> Path:
+    """Return the folder of a `train smoke` with these flags, made once for all tests."""
 
     def make(folder: Path) -> None:
-        assert paceline("train", "smoke", "--run-dir", "run", cwd=folder).code == 0
+        assert paceline("train", "smoke", "--run-dir", "run", *flags, cwd=folder).code == 0
 
-    return once_per_session(tmp_path_factory, "uninterrupted", make) / "run"
-
-
-def stopped_run(tmp_path_factory: pytest.TempPathFactory, workers: int = 1) -> Path:
-    """Return the folder of one that was stopped in its first epoch, with checkpoints 4 and 5."""
-
-    def make(folder: Path) -> None:
-        flags = ("--run-dir", "run", "--stop-at", "5", "--workers", str(workers))
-        assert paceline("train", "smoke", *flags, cwd=folder).code == 0
-
-    return once_per_session(tmp_path_factory, f"stopped-at-5-{workers}", make) / "run"
+    return once_per_session(tmp_path_factory, name, make) / "run"
 
 
 WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
-
-
-def averaged_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke` that averages weights, WEIGHTS, in one process."""
-
-    def make(folder: Path) -> None:
-        assert paceline("train", "smoke", "--run-dir", "run", *WEIGHTS, cwd=folder).code == 0
-
-    return once_per_session(tmp_path_factory, "averaged", make) / "run"
 
 
 def result_of(run: Path) -> dict[str, Any]:
@@ -360,21 +234,8 @@ def losses_of(run: Path, tag: str = "loss") -> list[tuple[int, float]]:
 
 def _clean_environment() -> dict[str, str]:
     """Return the environment of a user, without pytest's settings for TensorFlow and workers."""
-    ours = ("TF_", "PYTEST_", "COV_", "COLUMNS")
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name == "TF_CONFIG" or not name.startswith(ours)
-    }
-
-
-def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _parent(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(fields[1]) if fields else 0
+    ours = re.compile("TF_(?!CONFIG)|PYTEST_|COV_|COLUMNS")
+    return {name: value for name, value in os.environ.items() if not ours.match(name)}
 
 
 def _read(path: str) -> bytes:

@@ -1,5 +1,4 @@
 """Everything that comes from outside, mutated: the readers without TensorFlow, in this process.
-Targets through the command line are in `hostile_commands.py`.
 
 `python hostile_inputs.py SEED COUNT [TARGET...]` gives COUNT mutated inputs to each target, within
 limits of memory and time. A target either accepts an input, and then what it read must be right, or
@@ -20,7 +19,6 @@ import signal
 import sys
 import tarfile
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,11 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from hostile_commands import COMMAND_TARGETS
+from hostile_commands import command_lines
 from mutations import json_input, mutate, mutate_json
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Records
-from paceline.experiment.fields import diff, from_json, to_json
+from paceline.experiment.fields import from_json, to_json
+from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar
@@ -50,12 +49,14 @@ from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config import parse_tf_config
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
 from paceline.run_folder.checkpoints import Checkpoints, newest_variables
+from paceline.run_folder.finished import find_finished
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import list_runs
 from paceline.storage.files import CHECKSUM, sealed, unsealed
 from paceline.storage.lease import Lease, parse_lease
 from paceline.storage.lock import Owner
 from report_runs import make_run
+from small_images import encode
 
 SECONDS_PER_INPUT = 10
 EXTRA_BYTES = 1 << 30
@@ -63,380 +64,18 @@ EXTRA_BYTES = 1 << 30
 
 Try = Callable[[random.Random], bytes]
 """Mutates an input, gives it to the readers, checks what they return; returns the input."""
+TARGETS: dict[str, tuple[Callable[[Path], Try], float]] = {}
+"""Name -> the target, and its share: some read faster than others."""
+LAYOUT = StateLayout({"params": (("a", (3, 2)), ("b", ())), "stats": (("m", (4,)),)})
+
+
+def target(share: float) -> Callable[[Callable[[Path], Try]], None]:
+    """Add a function to the targets: of a folder, it makes what tries one input."""
+    return lambda make: TARGETS.update({make.__name__: (make, share)})
 
 
 class TooSlow(BaseException):
     """An input took longer than its limit."""
-
-
-def keeps_checksum(content: bytes, original: dict[str, Any]) -> bool:
-    """Return whether the content has the original's checksum: then nothing may differ."""
-    return f'"{CHECKSUM}": "{sealed(original)[CHECKSUM]}"'.encode() in content
-
-
-def show(root: Path, run: RunFolder, chance: random.Random) -> None:
-    """List all runs and read this one for a report; draw the page, which takes long, sometimes."""
-    with each_refused():
-        list_runs(root)
-    with each_refused():
-        read = read_run(run)
-        if chance.random() < 0.1:
-            render_page([read]).encode(errors="backslashreplace")
-
-
-def fuzz_config(folder: Path) -> Try:
-    path = make_run(folder / "runs" / "one", records=8, examples=20, side=4)
-    original = unsealed(json.loads((path / "config.json").read_text()))
-    truth = RunFolder(path).experiment().to_json()
-
-    def attempt(chance: random.Random) -> bytes:
-        content = json_input(original, chance)
-        (path / "config.json").write_bytes(content)
-        run = RunFolder(path)
-        with each_refused():
-            found = run.experiment().to_json()
-            assert not keeps_checksum(content, original) or not diff(found, truth)
-            run.data_facts()
-        show(folder / "runs", run, chance)
-        return content
-
-    return attempt
-
-
-def fuzz_result(folder: Path) -> Try:
-    path = make_run(folder / "runs" / "one", records=8, examples=20, side=4)
-    original = unsealed(json.loads((path / "result.json").read_text()))
-
-    def attempt(chance: random.Random) -> bytes:
-        content = json_input(original, chance)
-        (path / "result.json").write_bytes(content)
-        with each_refused():
-            found = RunFolder(path).read_result()
-            assert not keeps_checksum(content, original) or found == original
-        show(folder / "runs", RunFolder(path), chance)
-        return content
-
-    return attempt
-
-
-def fuzz_metrics(folder: Path) -> Try:
-    path = make_run(folder / "runs" / "one", records=8, examples=20, side=4)
-    run = RunFolder(path)
-    run.metrics.truncate(10**9)  # seals the lines
-    whole, starts = (path / "metrics.jsonl").read_bytes(), (path / "starts.jsonl").read_bytes()
-    records = run.metrics.read()
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(whole, chance)
-        sealed_lines = chance.random() < 0.5
-        if not sealed_lines:
-            lines = [mutate_json(each, chance) for each in records]
-            text = "".join(json.dumps(each) + "\n" for each in lines)
-            content = text.encode("utf-8", "surrogatepass")
-        (path / chance.choice(("metrics.jsonl", "starts.jsonl"))).write_bytes(content)
-        if sealed_lines and (path / "metrics.jsonl").read_bytes() == content:
-            assert all(each in records for each in run.metrics.read())
-        show(folder / "runs", run, chance)
-        (path / "metrics.jsonl").write_bytes(whole)
-        (path / "starts.jsonl").write_bytes(starts)
-        return content
-
-    return attempt
-
-
-def fuzz_evaluation(folder: Path) -> Try:
-    path = make_run(folder / "one", records=4, examples=30, side=4)
-    run = RunFolder(path)
-    whole, truth = (path / "evaluation.npz").read_bytes(), run.predictions.read()
-    assert truth is not None
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(whole, chance)
-        (path / "evaluation.npz").write_bytes(content)
-        found = run.predictions.read() or {}
-        for name in found.keys() & truth.keys():
-            np.testing.assert_array_equal(found[name], truth[name])
-        show(folder / "runs", run, chance)
-        return content
-
-    return attempt
-
-
-LAYOUT = StateLayout({"params": (("a", (3, 2)), ("b", ())), "stats": (("m", (4,)),)})
-
-
-def fuzz_checkpoint(folder: Path) -> Try:
-    state = State(7, {"params": np.arange(7, dtype=np.float32), "stats": np.ones(4, np.float32)})
-    checkpoints = Checkpoints(folder, LAYOUT, warn=lambda text: None)
-    path = checkpoints.save(state, metric=0.5)
-    whole = path.read_bytes()
-    variables = newest_variables(folder, ("params", "stats"))
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(whole, chance)
-        path.write_bytes(content)
-        with each_refused():
-            found = checkpoints.latest() or state
-            assert found.sha256() == state.sha256()
-        with each_refused():
-            checkpoints.choose("best")
-        with each_refused(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for name, value in newest_variables(folder, ("params", "stats")).items():
-                np.testing.assert_array_equal(value, variables[name])
-        return content
-
-    return attempt
-
-
-def fuzz_records(folder: Path) -> Try:
-    """Shards, their index, labels.txt and dataset.json."""
-    pieces = [
-        framed(example.encode({"image/encoded": bytes([k]) * 9, "image/class/label": k}))
-        for k in range(5)
-    ]
-    notes = {"image_key": "image/encoded", "first_label": 0, "raw_shape": [1, 3, 3]}
-    keys = ("image/encoded", "image/class/label")
-
-    def restore() -> None:
-        for name in ("train-00000-of-00001", "validation-00000-of-00001"):
-            (folder / name).write_bytes(b"".join(pieces))
-        (folder / "labels.txt").write_text("0:cat\n1:dog\n2:cow\n")
-        (folder / "dataset.json").write_text(json.dumps(notes))
-        (folder / ".paceline-index.npz").unlink(missing_ok=True)
-
-    restore()
-    wholes = {path.name: path.read_bytes() for path in folder.iterdir()}
-    shards = [shard for found in train_and_test(str(folder)).values() for shard in found]
-    truth = load_index(str(folder), shards, keys)
-    wholes[".paceline-index.npz"] = (folder / ".paceline-index.npz").read_bytes()
-
-    def attempt(chance: random.Random) -> bytes:
-        name = chance.choice(list(wholes))
-        content = mutate(wholes[name], chance)
-        if name == "dataset.json" and chance.random() < 0.5:
-            content = json.dumps(mutate_json(notes, chance)).encode("utf-8", "surrogatepass")
-        (folder / name).write_bytes(content)
-        with each_refused():
-            complete_keys(Records(), noted_keys(str(folder)))
-        with each_refused():
-            assert len(read_labels(str(folder))) <= content.count(b"\n") + 4
-        with each_refused():
-            found = train_and_test(str(folder))
-            shards = [shard for split in found.values() for shard in split]
-            parts = load_index(str(folder), shards, keys, skip_bad=chance.random() < 0.5)
-            if name == ".paceline-index.npz":
-                for part, right in zip(parts, truth, strict=True):
-                    assert part.offsets.tolist() == right.offsets.tolist()
-                    assert part.labels.tolist() == right.labels.tolist()
-        restore()
-        return content
-
-    return attempt
-
-
-def fuzz_pickles(folder: Path) -> Try:
-    layout = next(each for each in cifar.LAYOUTS if each.folder == "cifar-10-batches-py")
-    pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
-    content = {b"data": pixels, b"labels": [3, 9], b"filenames": [b"a.png", b"b.png"]}
-    seeds = [pickle.dumps(content, protocol) for protocol in range(6)]
-    seeds += [
-        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two billion places
-        b"cbuiltins\nbytes\n(I1000000000000\ntR.",
-        b"cnumpy\ndtype\n(VO8\nI0\nI1\ntR(I3\nV|\nNNNI-1\nI-1\nI63\ntb.",
-        b"\x80\x03\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
-    ]
-    file = folder / "data_batch_1"
-
-    def attempt(chance: random.Random) -> bytes:
-        content = chance.choice(seeds)
-        content = mutate(content, chance) if chance.random() < 0.99 else content
-        file.write_bytes(content)
-        with each_refused():
-            images, labels = cifar.read_file(layout, file)
-            assert (images.shape[1:], images.dtype) == ((32, 32, 3), np.uint8)
-            assert len(labels) == len(images)
-            assert 0 <= labels.min() <= labels.max() < 10
-        return content
-
-    return attempt
-
-
-def fuzz_cifar_binary(folder: Path) -> Try:
-    layout = next(each for each in cifar.LAYOUTS if each.folder == "cifar-10-batches-bin")
-    whole = b"".join(bytes([label]) + bytes(3072) for label in (1, 2))
-    file = folder / "data_batch_1.bin"
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(whole, chance)
-        file.write_bytes(content)
-        with each_refused():
-            assert cifar.read_file(layout, file)[1].max() < 10
-        return content
-
-    return attempt
-
-
-def fuzz_arrays(folder: Path) -> Try:
-    images, labels = np.zeros((3, 4, 4, 3), np.uint8), np.array([0, 1, 2])
-    arrays.save_arrays(folder / "data", (images, labels), classes=["a", "b", "c"])
-    wholes = {path: path.read_bytes() for path in (folder / "data").iterdir()}
-
-    def attempt(chance: random.Random) -> bytes:
-        path = chance.choice(list(wholes))
-        content = mutate(wholes[path], chance)
-        path.write_bytes(content)
-        with each_refused():
-            arrays.load_arrays(folder / "data")
-        path.write_bytes(wholes[path])
-        return content
-
-    return attempt
-
-
-def fuzz_images(folder: Path) -> Try:
-    from PIL import Image
-
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), np.uint8)
-    seeds = [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"]
-    for kind in ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM"):
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, kind)
-        seeds.append(file.getvalue())
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(chance.choice(seeds), chance)
-        with suppress(ValueError):
-            if not content.startswith(b"%!PS"):
-                as_jpeg_or_png(content)
-                to_png(content)
-            else:
-                assert not as_jpeg_or_png(content), "an EPS file was read"
-        with suppress(ValueError):
-            assert inspect_image(content).height > 0
-        return content
-
-    return attempt
-
-
-def fuzz_archives(folder: Path) -> Try:
-    layout = next(each for each in cifar.LAYOUTS if each.folder == "cifar-10-batches-bin")
-    plain, packed = io.BytesIO(), io.BytesIO()
-    for file, mode in ((plain, "w"), (packed, "w:gz")):
-        with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
-            for name in layout.files:
-                entry = tarfile.TarInfo(f"{layout.folder}/{name}")
-                entry.size = 20
-                archive.addfile(entry, io.BytesIO(bytes(20)))
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(chance.choice((plain, packed)).getvalue(), chance)
-        place = Path(tempfile.mkdtemp(dir=folder))
-        (place / "archive").write_bytes(content)
-        with each_refused():
-            assert all(
-                (unpack_archive(place / "archive", layout) / n).is_file() for n in layout.files
-            )
-        assert sorted(os.listdir(folder)) == [place.name], "it wrote outside its folder"
-        shutil.rmtree(place)
-        return content
-
-    return attempt
-
-
-def fuzz_tf_config(folder: Path) -> Try:
-    original = {
-        "cluster": {"chief": ["a:1"], "worker": ["b:2", "[::1]:3"], "ps": ["c:4"]},
-        "task": {"type": "worker", "index": "1"},
-        "model_dir": "x",
-    }
-
-    def attempt(chance: random.Random) -> bytes:
-        text = json.dumps(mutate_json(original, chance))
-        if chance.random() < 0.5:
-            text = mutate(json.dumps(original).encode(), chance).decode(errors="surrogateescape")
-        with each_refused():
-            cluster, _ = parse_tf_config(text)
-            assert cluster.role == "evaluator" or cluster.address.count(":")
-        return text.encode(errors="surrogateescape")
-
-    return attempt
-
-
-def fuzz_lease(folder: Path) -> Try:
-    """lease.json of a remote run folder."""
-    original = Lease(Owner(1, "h", "t", 3), True, 7, {"a.json": "attempts/3/1/a"})
-    whole = original.to_bytes()
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(whole, chance)
-        if chance.random() < 0.5:
-            changed = mutate_json(json.loads(whole), chance)
-            content = json.dumps(changed).encode("utf-8", "surrogatepass")
-        with each_refused():
-            found = parse_lease(content, "s3://bucket/run")
-            assert parse_lease(found.to_bytes(), "s3://bucket/run") == found
-            assert found.epoch + 1 > found.epoch > 0
-            assert not any(".." in key.split("/") for key in found.files.values())
-        return content
-
-    return attempt
-
-
-def fuzz_label_files(folder: Path) -> Try:
-    whole, names = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 1 2 3 4\n", ["a.jpg", "b.jpg"]
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(chance.choice((whole, b"a.jpg n01\nb.jpg n02\n")), chance)
-        (folder / "labels").write_bytes(content)
-        with each_refused():
-            assert list(read_label_file(folder / "labels", names)) == names
-        return content
-
-    return attempt
-
-
-def fuzz_jobs(folder: Path) -> Try:
-    """Experiments, places and runs in JSON."""
-    from paceline.experiment.recipes.table import get_recipe
-
-    kinds: tuple[type, ...] = (Experiment, Experiment, Place, Run)
-    originals = {Experiment: get_recipe("smoke").to_json(), Place: to_json(Place()), Run: {}}
-    originals[Run] = to_json(Run())
-
-    def attempt(chance: random.Random) -> bytes:
-        kind = chance.choice(kinds)
-        value = mutate_json(originals[kind], chance)
-        with each_refused():
-            made = from_json(kind, value)
-            if kind is Experiment:
-                assert from_json(Experiment, made.to_json()) == made
-            else:
-                Job(Experiment(), **{kind.__name__.lower(): made})
-        return json.dumps(value).encode("utf-8", "surrogatepass")
-
-    return attempt
-
-
-TARGETS: dict[str, tuple[Callable[[Path], Try], float]] = {
-    "config": (fuzz_config, 0.15),
-    "result": (fuzz_result, 0.15),
-    "metrics": (fuzz_metrics, 0.15),
-    "evaluation": (fuzz_evaluation, 0.15),
-    "checkpoint": (fuzz_checkpoint, 0.6),
-    "records": (fuzz_records, 0.2),
-    "pickles": (fuzz_pickles, 2.0),
-    "cifar binary": (fuzz_cifar_binary, 0.4),
-    "arrays": (fuzz_arrays, 0.5),
-    "images": (fuzz_images, 3.0),
-    "archives": (fuzz_archives, 0.15),
-    "tf_config": (fuzz_tf_config, 2.0),
-    "label files": (fuzz_label_files, 1.5),
-    "lease": (fuzz_lease, 2.0),
-    "jobs": (fuzz_jobs, 2.0),
-    **COMMAND_TARGETS,
-}
-"""Name -> the target, and its share: some read faster than others."""
 
 
 class each_refused:
@@ -453,6 +92,341 @@ class each_refused:
         return True
 
 
+def reading(content_of: Try, read: Callable[[bytes], object], file: Path | None = None) -> Try:
+    """Return what gives inputs to a reader, through a file or as bytes."""
+
+    def attempt(chance: random.Random) -> bytes:
+        content = content_of(chance)
+        if file:
+            file.write_bytes(content)
+        with each_refused():
+            read(content)
+        return content
+
+    return attempt
+
+
+def damaged(*wholes: bytes) -> Try:
+    return lambda chance: mutate(chance.choice(wholes), chance)
+
+
+def bytes_or_json(original: Any) -> Try:
+    """Return what damages JSON: its bytes or its values."""
+
+    def content_of(chance: random.Random) -> bytes:
+        if chance.random() < 0.5:
+            return mutate(json.dumps(original).encode(), chance)
+        return json.dumps(mutate_json(original, chance)).encode("utf-8", "surrogatepass")
+
+    return content_of
+
+
+def small_run(folder: Path) -> RunFolder:
+    run = RunFolder(make_run(folder / "runs" / "one", records=8, examples=20, side=4))
+    run.metrics.truncate(10**9)  # seals the lines
+    return run
+
+
+def show(run: RunFolder, content: bytes) -> None:
+    """Look at a run as commands do; draw the page of a report, which takes long, sometimes."""
+    with each_refused():
+        find_finished(run, get_recipe("shapes"), lambda message: None)
+    with each_refused():
+        list_runs(run.path.parent)
+    with each_refused():
+        read = read_run(run)
+        if len(content) % 10 == 0:
+            render_page([read]).encode(errors="backslashreplace")
+
+
+def sealed_json(folder: Path, name: str, read: Callable[[RunFolder], object]) -> Try:
+    """A file of a run with a checksum. While the checksum is the original, nothing may differ."""
+    run = small_run(folder)
+    original, truth = unsealed(json.loads((run.path / name).read_text())), read(run)
+    checksum = f'"{CHECKSUM}": "{sealed(original)[CHECKSUM]}"'.encode()
+
+    def use(content: bytes) -> None:
+        show(RunFolder(run.path), content)
+        with each_refused():
+            RunFolder(run.path).data_facts()
+        found = read(RunFolder(run.path))
+        assert checksum not in content or found == truth
+
+    return reading(lambda chance: json_input(original, chance), use, run.path / name)
+
+
+@target(0.15)
+def config(folder: Path) -> Try:
+    return sealed_json(folder, "config.json", lambda run: run.experiment().to_json())
+
+
+@target(0.15)
+def result(folder: Path) -> Try:
+    return sealed_json(folder, "result.json", lambda run: run.read_result())
+
+
+@target(0.15)
+def metrics(folder: Path) -> Try:
+    run = small_run(folder)
+    whole = {name: (run.path / name).read_bytes() for name in ("metrics.jsonl", "starts.jsonl")}
+    records = run.metrics.read()
+
+    def attempt(chance: random.Random) -> bytes:
+        name, is_sealed = chance.choice(list(whole)), chance.random() < 0.5
+        content = mutate(whole["metrics.jsonl"], chance)
+        if not is_sealed:
+            lines = [json.dumps(mutate_json(each, chance)) + "\n" for each in records]
+            content = "".join(lines).encode("utf-8", "surrogatepass")
+        (run.path / name).write_bytes(content)
+        if is_sealed and name == "metrics.jsonl":
+            assert all(each in records for each in run.metrics.read())
+        show(run, content)
+        (run.path / name).write_bytes(whole[name])
+        return content
+
+    return attempt
+
+
+@target(0.15)
+def evaluation(folder: Path) -> Try:
+    run = small_run(folder)
+    whole, truth = (run.path / "evaluation.npz").read_bytes(), run.predictions.read()
+    assert truth is not None
+
+    def read(content: bytes) -> None:
+        show(run, content)
+        found = run.predictions.read() or {}
+        for name in found.keys() & truth.keys():
+            np.testing.assert_array_equal(found[name], truth[name])
+
+    return reading(damaged(whole), read, run.path / "evaluation.npz")
+
+
+@target(0.6)
+def checkpoint(folder: Path) -> Try:
+    state = State(7, {"params": np.arange(7, dtype=np.float32), "stats": np.ones(4, np.float32)})
+    checkpoints = Checkpoints(folder, LAYOUT, warn=lambda text: None)
+    path = checkpoints.save(state, metric=0.5)
+    whole = path.read_bytes()
+    variables = newest_variables(folder, ("params", "stats"))
+
+    def read(content: bytes) -> None:
+        with each_refused():
+            found = checkpoints.latest() or state
+            assert found.sha256() == state.sha256()
+        with each_refused():
+            checkpoints.choose("best")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name, value in newest_variables(folder, ("params", "stats")).items():
+                np.testing.assert_array_equal(value, variables[name])
+
+    return reading(damaged(whole), read, path)
+
+
+@target(0.2)
+def records(folder: Path) -> Try:
+    """Shards, their index, labels.txt and dataset.json."""
+    keys = ("image/encoded", "image/class/label")
+    shard = b"".join(
+        framed(example.encode({keys[0]: bytes([k]) * 9, keys[1]: k})) for k in range(5)
+    )
+    notes = {"image_key": "image/encoded", "first_label": 0, "raw_shape": [1, 3, 3]}
+    damaged_notes, cached = bytes_or_json(notes), ".paceline-index.npz"
+    wholes = {
+        "train-00000-of-00001": shard,
+        "validation-00000-of-00001": shard,
+        "labels.txt": b"0:cat\n1:dog\n2:cow\n",
+        "dataset.json": json.dumps(notes).encode(),
+    }
+
+    def restore() -> None:
+        for name, whole in wholes.items():
+            (folder / name).write_bytes(whole)
+
+    def load(**settings: Any) -> Any:
+        found = train_and_test(str(folder))
+        shards = [shard for split in found.values() for shard in split]
+        return load_index(str(folder), shards, keys, **settings)
+
+    restore()
+    truth = load()
+    wholes[cached] = (folder / cached).read_bytes()
+
+    def attempt(chance: random.Random) -> bytes:
+        name = chance.choice(list(wholes))
+        content = mutate(wholes[name], chance)
+        if name == "dataset.json":
+            content = damaged_notes(chance)
+        if name != cached:
+            (folder / cached).unlink(missing_ok=True)
+        (folder / name).write_bytes(content)
+        with each_refused():
+            complete_keys(Records(), noted_keys(str(folder)))
+        with each_refused():
+            assert len(read_labels(str(folder))) <= content.count(b"\n") + 4
+        with each_refused():
+            parts = load(skip_bad=chance.random() < 0.5)
+            if name == cached:
+                for part, right in zip(parts, truth, strict=True):
+                    np.testing.assert_array_equal(part.offsets, right.offsets)
+                    np.testing.assert_array_equal(part.labels, right.labels)
+        restore()
+        return content
+
+    return attempt
+
+
+@target(2.0)
+def cifar_files(folder: Path) -> Try:
+    """Pickles and binary files."""
+    layouts = {each.folder: each for each in cifar.LAYOUTS}
+    pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
+    content = {b"data": pixels, b"labels": [3, 9], b"filenames": [b"a.png", b"b.png"]}
+    pickles = [pickle.dumps(content, protocol) for protocol in range(6)]
+    pickles += [
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two billion places
+        b"cbuiltins\nbytes\n(I1000000000000\ntR.",
+        b"cnumpy\ndtype\n(VO8\nI0\nI1\ntR(I3\nV|\nNNNI-1\nI-1\nI63\ntb.",
+        b"\x80\x03\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    ]
+    binary = b"".join(bytes([label]) + bytes(3072) for label in (1, 2))
+
+    def attempt(chance: random.Random) -> bytes:
+        is_binary = chance.random() < 0.2
+        content = mutate(binary if is_binary else chance.choice(pickles), chance)
+        (folder / "batch").write_bytes(content)
+        with each_refused():
+            layout = layouts["cifar-10-batches-bin" if is_binary else "cifar-10-batches-py"]
+            images, labels = cifar.read_file(layout, folder / "batch")
+            assert (images.shape[1:], images.dtype) == ((32, 32, 3), np.uint8)
+            assert len(labels) == len(images)
+            assert 0 <= labels.min() <= labels.max() < 10
+        return content
+
+    return attempt
+
+
+@target(0.5)
+def array_files(folder: Path) -> Try:
+    images, labels = np.zeros((3, 4, 4, 3), np.uint8), np.array([0, 1, 2])
+    arrays.save_arrays(folder / "data", (images, labels), classes=["a", "b", "c"])
+    wholes = {path: path.read_bytes() for path in (folder / "data").iterdir()}
+
+    def attempt(chance: random.Random) -> bytes:
+        path = chance.choice(list(wholes))
+        content = mutate(wholes[path], chance)
+        path.write_bytes(content)
+        with each_refused():
+            arrays.load_arrays(folder / "data")
+        path.write_bytes(wholes[path])
+        return content
+
+    return attempt
+
+
+@target(3.0)
+def images(folder: Path) -> Try:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), np.uint8)
+    seeds = [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"]
+    seeds += [encode(pixels, kind) for kind in ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")]
+
+    def read(content: bytes) -> None:
+        with suppress(ValueError):
+            found = as_jpeg_or_png(content)
+            assert not (found and content.startswith(b"%!PS")), "an EPS file was read"
+            to_png(content)
+        with suppress(ValueError):
+            assert inspect_image(content).height > 0
+
+    return reading(damaged(*seeds), read)
+
+
+@target(0.15)
+def archives(folder: Path) -> Try:
+    layout = next(each for each in cifar.LAYOUTS if each.folder == "cifar-10-batches-bin")
+    wholes = (io.BytesIO(), io.BytesIO())
+    for file, mode in zip(wholes, ("w", "w:gz"), strict=True):
+        with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
+            for name in layout.files:
+                entry = tarfile.TarInfo(f"{layout.folder}/{name}")
+                entry.size = 20
+                archive.addfile(entry, io.BytesIO(bytes(20)))
+
+    def attempt(chance: random.Random) -> bytes:
+        content = mutate(chance.choice(wholes).getvalue(), chance)
+        place = Path(tempfile.mkdtemp(dir=folder))
+        (place / "archive").write_bytes(content)
+        with each_refused():
+            found = unpack_archive(place / "archive", layout)
+            assert all((found / name).is_file() for name in layout.files)
+        assert sorted(os.listdir(folder)) == [place.name], "it wrote outside its folder"
+        shutil.rmtree(place)
+        return content
+
+    return attempt
+
+
+@target(2.0)
+def tf_config(folder: Path) -> Try:
+    cluster = {"chief": ["a:1"], "worker": ["b:2", "[::1]:3"], "ps": ["c:4"]}
+    original = {"cluster": cluster, "task": {"type": "worker", "index": "1"}, "model_dir": "x"}
+
+    def read(content: bytes) -> None:
+        cluster, _ = parse_tf_config(content.decode(errors="surrogateescape"))
+        assert cluster.role == "evaluator" or cluster.address.count(":")
+
+    return reading(bytes_or_json(original), read)
+
+
+@target(2.0)
+def lease(folder: Path) -> Try:
+    """lease.json of a remote run folder."""
+    original = Lease(Owner(1, "h", "t", 3), True, 7, {"a.json": "attempts/3/1/a"})
+
+    def read(content: bytes) -> None:
+        found = parse_lease(content, "s3://bucket/run")
+        assert parse_lease(found.to_bytes(), "s3://bucket/run") == found
+        assert found.epoch + 1 > found.epoch > 0
+        assert not any(".." in key.split("/") for key in found.files.values())
+
+    return reading(bytes_or_json(json.loads(original.to_bytes())), read)
+
+
+@target(1.5)
+def label_files(folder: Path) -> Try:
+    csv, names = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 1 2 3 4\n", ["a.jpg", "b.jpg"]
+    wholes, file = (csv, b"a.jpg n01\nb.jpg n02\n"), folder / "labels"
+
+    def read(content: bytes) -> None:
+        assert list(read_label_file(file, names)) == names
+
+    return reading(damaged(*wholes), read, file)
+
+
+@target(2.0)
+def jobs(folder: Path) -> Try:
+    """Experiments, places and runs in JSON."""
+    originals = {Experiment: get_recipe("smoke").to_json(), Place: to_json(Place())}
+    originals[Run] = to_json(Run())
+
+    def attempt(chance: random.Random) -> bytes:
+        kind = chance.choice((Experiment, Experiment, Place, Run))
+        value = mutate_json(originals[kind], chance)
+        with each_refused():
+            made = from_json(kind, value)
+            if kind is Experiment:
+                assert from_json(Experiment, made.to_json()) == made
+            else:
+                Job(Experiment(), **{kind.__name__.lower(): made})
+        return json.dumps(value).encode("utf-8", "surrogatepass")
+
+    return attempt
+
+
+target(1.0)(command_lines)
+
+
 def run_target(name: str, seed: int, count: int) -> Iterator[str]:
     """Yield what is wrong: the input, and the traceback."""
     with tempfile.TemporaryDirectory(prefix="paceline-hostile-") as folder:
@@ -465,10 +439,8 @@ def run_target(name: str, seed: int, count: int) -> Iterator[str]:
                     content = attempt(random.Random(f"{name} {seed} {number}"))
             except (Exception, TooSlow):
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                yield (
-                    f"{name}, seed {seed}, input {number}: {content[:500]!r}\n"
-                    + (traceback.format_exc()[-3000:])
-                )
+                where = f"{name}, seed {seed}, input {number}: {content[:500]!r}"
+                yield f"{where}\n{traceback.format_exc()[-3000:]}"
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -484,14 +456,9 @@ def main(seed: int, count: int, names: list[str]) -> int:
         list(run_target(name, seed, 1))  # imports come before the limit
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + EXTRA_BYTES, -1))
-        began, found = time.monotonic(), 0
-        for failure in run_target(name, seed, own):
-            found += 1
-            if found <= 2:
-                print(failure, flush=True)
-        took_s = time.monotonic() - began
-        print(f"{name}: {own} inputs, {found} failures, {took_s:.1f} s", flush=True)
-        total, failures = total + own, failures + found
+        found = list(run_target(name, seed, own))
+        print(*found[:2], f"{name}: {own} inputs, {len(found)} failures", sep="\n", flush=True)
+        total, failures = total + own, failures + len(found)
     print(f"{total} inputs, {failures} failures")
     return 1 if failures else 0
 

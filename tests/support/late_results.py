@@ -61,13 +61,10 @@ def main(method: str) -> None:
         """Every third time, write an older result into a slot of one server before the update."""
         if len(answers) % 3 == 1:
             stamp = tf.reshape(request, [-1])[0] - 1
-            more = (
-                engine._servers[1].slots.shape[1]
-                - sum(engine._servers[1].sizes[name] for name in ("params", "stats"))
-                - 2
-            )
+            server = engine._servers[1]
+            more = server.slots.shape[1] - server.sizes["params"] - server.sizes["stats"] - 2
             noise = [tf.random.normal([size]) for size in (sizes["params"], sizes["stats"], more)]
-            engine._servers[1].put(tf.constant(0, tf.int64), stamp, *noise)
+            server.put(tf.constant(0, tf.int64), stamp, *noise)
         answer = apply(request, rates)
         answers.append(bool(tf.reshape(answer, [-1])[0]))
         return answer
@@ -78,12 +75,8 @@ def main(method: str) -> None:
         engine.load(core.initial_state())
         engine.advance(0, STEPS)
         digests.append(engine.state().sha256())
-    print(
-        json.dumps(
-            {"digests": digests, "refused": answers.count(False), "applied": answers.count(True)}
-        )
-    )
-    sys.stdout.flush()
+    counts = {"refused": answers.count(False), "applied": answers.count(True)}
+    print(json.dumps({"digests": digests} | counts), flush=True)
     os._exit(0)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,6 +17,7 @@ from paceline.maths.replica import Core
 from paceline.maths.state import State
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
+from small_images import encode as encode
 
 SMALL = Experiment(model=Model(depth=8, width=4), global_batch_size=16, replicas=2, steps=4)
 
@@ -81,10 +80,3 @@ def save(path: Path, pixels: np.ndarray, orientation: int = 1) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(path, exif=exif, quality=95)
-
-
-def encode(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image = Image.fromarray(pixels.squeeze()) if isinstance(pixels, np.ndarray) else pixels
-    image.save(file, kind, **options)
-    return file.getvalue()

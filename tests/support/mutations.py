@@ -4,58 +4,40 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from paceline.storage.files import sealed
 
-Damage = Callable[[bytes, random.Random], bytes]
+KINDS = ("flip", "overwrite", "cut", "drop", "insert")
 
 
-def flip_bit(content: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(len(content))
-    return (
-        content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
-    )
-
-
-def overwrite(content: bytes, chance: random.Random) -> bytes:
-    place, length = chance.randrange(len(content)), chance.choice((1, 2, 4, 8, 12, 40))
-    filling = chance.choice((bytes(length), b"\xff" * length, chance.randbytes(length)))
-    return content[:place] + filling + content[place + length :]
-
-
-def cut(content: bytes, chance: random.Random) -> bytes:
-    return content[: chance.randrange(len(content))]
-
-
-def drop(content: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(len(content))
-    return content[:place] + content[place + chance.randrange(1, 30) :]
-
-
-def insert(content: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(len(content) + 1)
-    return content[:place] + chance.randbytes(chance.randrange(1, 30)) + content[place:]
-
-
-def move(content: bytes, chance: random.Random) -> bytes:
-    """A piece of the content over or between the rest."""
-    start, place = chance.randrange(len(content)), chance.randrange(len(content))
-    piece = content[start : start + chance.randrange(1, 200)]
-    return content[:place] + piece + content[place + chance.choice((0, len(piece))) :]
-
-
-DAMAGES = (flip_bit, overwrite, cut, drop, insert)
-
-
-def mutate(
-    content: bytes, chance: random.Random, damages: Sequence[Damage] = (*DAMAGES, move)
-) -> bytes:
+def mutate(content: bytes, chance: random.Random, kinds: Sequence[str] = (*KINDS, "move")) -> bytes:
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        content = chance.choice(damages)(content, chance) if content else content
+        content = _damage(content, chance, chance.choice(kinds)) if content else content
     return content
+
+
+def _damage(content: bytes, chance: random.Random, kind: str) -> bytes:
+    place, piece, length = chance.randrange(len(content)), b"", 0
+    match kind:
+        case "flip":
+            piece, length = bytes([content[place] ^ 1 << chance.randrange(8)]), 1
+        case "overwrite":
+            length = chance.choice((1, 2, 4, 8, 12, 40))
+            piece = chance.choice((bytes(length), b"\xff" * length, chance.randbytes(length)))
+        case "cut":
+            length = len(content)
+        case "drop":
+            length = chance.randrange(1, 30)
+        case "insert":
+            piece = chance.randbytes(chance.randrange(1, 30))
+        case "move":  # a piece of the content over or between the rest
+            start = chance.randrange(len(content))
+            piece = content[start : start + chance.randrange(1, 200)]
+            length = chance.choice((0, len(piece)))
+    return content[:place] + piece + content[place + length :]
 
 
 HOSTILE_VALUES: tuple[Any, ...] = (

@@ -33,51 +33,25 @@ def make_run(
     steps, lines = [936 * (i + 1) // records for i in range(records)], list[str]()
     run.append_start(0, "local", 1)
     for i, step in enumerate(steps):
-        record = {
-            "step": step,
-            "epoch": step / 156,
-            "loss": 3.0 * 0.5 ** (step / 156) + random.uniform(0, 0.05),
-        }
-        record |= {
-            "accuracy": 1 - 0.9 * 0.5 ** (step / 156),
-            "learning_rate": 0.1,
-            "images_per_second": random.uniform(400, 500),
-        }
+        epoch = step / 156
+        record = {"step": step, "epoch": epoch, "learning_rate": 0.1}
+        record |= {"loss": 3.0 * 0.5**epoch + random.uniform(0, 0.05)}
+        record |= {"accuracy": 1 - 0.9 * 0.5**epoch, "images_per_second": random.uniform(400, 500)}
         if i % max(1, records // 6) == 0 or step == 936:
-            record |= {
-                "test_loss": record["loss"] * 1.1,
-                "test_accuracy": record["accuracy"] * 0.97,
-            }
+            record["test_loss"] = record["loss"] * 1.1
+            record["test_accuracy"] = record["accuracy"] * 0.97
         lines.append(json.dumps(sealed(record)) + "\n")
     (path / "metrics.jsonl").write_text("".join(lines))
     run.append_start(500, "local", 2)
-    labels = random.integers(0, len(classes), examples)
-    predictions = np.where(
-        random.random(examples) < 0.7, labels, random.integers(0, len(classes), examples)
-    )
+    labels, others = (random.integers(0, len(classes), examples) for _ in range(2))
+    predictions = np.where(random.random(examples) < 0.7, labels, others)
     worst = np.flatnonzero(labels != predictions)[:24]
-    pictures = random.integers(0, 256, (len(worst), side, side, 3), dtype=np.uint8)
-    run.predictions.write(
-        {
-            "step": 936,
-            "split": "test",
-            "labels": labels,
-            "predictions": predictions,
-            "worst": worst,
-            "pictures": pictures,
-        }
-        | {"probabilities": random.random(examples).astype(np.float32)}
-    )
-    run.write_result(
-        {
-            "step": 936,
-            "finished": True,
-            "test_accuracy": 0.91,
-            "test_loss": 0.3,
-            "images_per_second": 450.0,
-        }
-        | {"state_sha256": f"{seed:064x}"}
-    )
+    shown = {"labels": labels, "predictions": predictions, "worst": worst}
+    shown["pictures"] = random.integers(0, 256, (len(worst), side, side, 3), dtype=np.uint8)
+    shown["probabilities"] = random.random(examples).astype(np.float32)
+    run.predictions.write({"step": 936, "split": "test"} | shown)
+    result = {"step": 936, "finished": True, "test_accuracy": 0.91, "test_loss": 0.3}
+    run.write_result(result | {"images_per_second": 450.0, "state_sha256": f"{seed:064x}"})
     return path
 
 

@@ -1,15 +1,18 @@
-"""moto's S3 server in a process of its own, and fixtures for folders on it."""
+"""moto's S3 server in its own process, a proxy in front of it, and fixtures for folders on it."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import boto3
@@ -19,6 +22,8 @@ from helpers import free_port, wait_until
 from paceline.run_folder.remote_run import RemoteRun
 from paceline.storage.lease import read_lease
 from paceline.storage.remote import Store
+
+KEYS = {"AWS_ACCESS_KEY_ID": "us", "AWS_SECRET_ACCESS_KEY": "er", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @contextmanager
@@ -39,25 +44,66 @@ def server(host: str = "127.0.0.1", **environment: str) -> Iterator[str]:
         process.wait()
 
 
-def answers(port: int, host: str = "127.0.0.1") -> bool:
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-        return True
-    except OSError:
-        return False
+def answers(port: int, host: str) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0
+
+
+FAILURE = (
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+    b"Content-Length: 39\r\n\r\n<Error><Code>SlowDown</Code></Error>   "
+)
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """Between a run and S3, at all addresses of this host: good, slow, refusing, or failing."""
+
+    daemon_threads, request_queue_size = True, 64
+
+    def __init__(self, target: int) -> None:
+        super().__init__(("", 0), socketserver.BaseRequestHandler)
+        self.mode, self._target = "good", target
+        self.port = self.server_address[1]
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def finish_request(self, client: socket.socket, _: object) -> None:
+        with suppress(OSError):
+            if self.mode == "refusing":
+                return
+            with socket.create_connection(("127.0.0.1", self._target)) as server:
+                copying = threading.Thread(target=self._copy, args=(server, client), daemon=True)
+                copying.start()
+                self._copy(client, server, answer_to=client)
+                copying.join()
+
+    def _copy(
+        self, source: socket.socket, target: socket.socket, answer_to: socket.socket | None = None
+    ) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self.mode == "refusing":
+                    break
+                if self.mode == "failing" and answer_to:
+                    answer_to.sendall(FAILURE)
+                    break
+                if self.mode == "slow":
+                    time.sleep(0.3)
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """Start an S3 server with an empty `bucket`; set the environment that leads to it."""
     with server() as url, pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "ENDPOINT_URL": url,
-            "ACCESS_KEY_ID": "us",
-            "SECRET_ACCESS_KEY": "er",
-            "DEFAULT_REGION": "us-east-1",
-        }.items():
-            patch.setenv(f"AWS_{name}", value)
+        for name, value in (KEYS | {"AWS_ENDPOINT_URL": url}).items():
+            patch.setenv(name, value)
         boto3.client("s3").create_bucket(Bucket="bucket")
         yield url
 

@@ -1,14 +1,23 @@
-"""Eight small images of two classes, as a folder or as TFRecords. Not a test itself."""
+"""Encoded images, and eight small ones of two classes as a folder or as TFRecords."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import framed
+
+
+def encode(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image = Image.fromarray(pixels.squeeze()) if isinstance(pixels, np.ndarray) else pixels
+    image.save(file, kind, **options)
+    return file.getvalue()
 
 
 def write_images(folder: Path, kind: str) -> None:

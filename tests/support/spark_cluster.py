@@ -43,14 +43,9 @@ def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Pop
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_LOCAL_IP": host,
     }
+    command, null = [CLASS, *arguments, "--host", host], subprocess.DEVNULL
     with open(folder / f"{name}.log", "wb") as log:
-        return subprocess.Popen(
-            [CLASS, *arguments, "--host", host],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
+        return subprocess.Popen(command, stdin=null, stdout=log, stderr=log, env=environment)
 
 
 def alive_workers(port: int) -> int:
@@ -72,19 +67,9 @@ def main(folder: Path, pid: int) -> None:
     ]
     try:
         for name, host in (("worker-1", "127.0.0.1"), ("worker-2", "127.0.0.2")):
-            size = (
-                "--cores",
-                "16",
-                "--memory",
-                "16g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(folder / name),
-            )
-            processes.append(
-                start(folder, name, host, "org.apache.spark.deploy.worker.Worker", url, *size)
-            )
+            size = ["--cores", "16", "--memory", "16g", "--webui-port", "0", "--work-dir"]
+            worker = ("org.apache.spark.deploy.worker.Worker", url, *size, str(folder / name))
+            processes.append(start(folder, name, host, *worker))
         while alive_workers(page) < 2:
             assert time.monotonic() < deadline, "the workers of the Spark cluster do not come"
             time.sleep(0.2)

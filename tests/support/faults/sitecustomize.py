@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,19 +27,6 @@ def fail(kind: str, note: str) -> None:
     if kind == "exception":
         raise RuntimeError("something in this worker broke")
     os.kill(os.getpid(), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}[kind])
-
-
-def break_at_the_start(kind: str, note: str) -> None:
-    """Before TensorFlow is imported, while the others begin to wait."""
-    from paceline.engines import devices
-
-    import_tensorflow = devices.import_tensorflow
-
-    def failing(job):
-        fail(kind, note)
-        import_tensorflow(job)
-
-    devices.import_tensorflow = failing
 
 
 def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None:
@@ -71,8 +59,6 @@ def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None
     loop.train = train_with_fault
     if phase != "save":
         return
-    from contextlib import contextmanager
-
     replacing = checkpoint.replacing
 
     @contextmanager
@@ -89,13 +75,14 @@ def break_in_the_loop(phase: str, kind: str, note: str, is_victim: bool) -> None
     checkpoint.replacing = slowly
 
 
-def after_the_import(patch) -> None:
-    """Call `patch` when TensorFlow is imported, before the engine is."""
+def around_the_import(before=lambda: None, after=lambda: None) -> None:
+    """Call functions before TensorFlow is imported, or after it and before the engine is."""
     from paceline.engines import devices
 
-    import_tensorflow, patches = devices.import_tensorflow, [patch]
+    import_tensorflow, patches = devices.import_tensorflow, [after]
 
     def importing(job):
+        before()
         import_tensorflow(job)
         while patches:  # it is called again before the first device is used
             patches.pop()()
@@ -198,8 +185,6 @@ def on_start() -> None:
         own_index = job.cluster.index
         if pretended := os.environ.get("PRETENDED"):
             pretend((str(own_index), f"{job.cluster.role}-{own_index}"), *pretended.split())
-        if folder := os.environ.get("WRITES_FOLDER"):
-            note_writes(Path(folder, f"writes-{own_index}"))
         for number, fault in enumerate(filter(None, os.environ.get("FAULT", "").split(","))):
             worker, phase, kind = fault.split()
             note = f"failed-{number}" if number else "failed"
@@ -207,15 +192,14 @@ def on_start() -> None:
                 os.environ.pop("PACELINE_NEIGHBORS", None)
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
             if phase in IN_A_ROUND and (is_victim or phase == "torn"):
-                after_the_import(partial(break_in_a_round, phase, kind, note, is_victim))
-            elif phase in IN_A_ROUND:
-                continue
-            elif is_victim and phase == "start":
-                break_at_the_start(kind, note)
-            else:
+                breaking = partial(break_in_a_round, phase, kind, note, is_victim)
+                around_the_import(after=breaking)
+            elif phase == "start" and is_victim:
+                around_the_import(before=partial(fail, kind, note))
+            elif phase not in (*IN_A_ROUND, "start"):
                 break_in_the_loop(phase, kind, note, is_victim)
         if folder := os.environ.get("COUNT_FOLDER"):
-            after_the_import(partial(count_steps, Path(folder, f"computed-{own_index}")))
+            around_the_import(after=partial(count_steps, Path(folder, f"computed-{own_index}")))
         if logical := os.environ.get("LOGICAL_DEVICES"):
             divide_the_cpu(int(logical))
         return job
@@ -224,39 +208,16 @@ def on_start() -> None:
 
 
 def pretend(own: tuple[str, str], worker: str, what: str, value: str) -> None:
-    """A library of another version, another CPU or no kernels in one worker: its index or name."""
+    """A library of another version, or no kernels, in one worker: its index or name."""
     if worker not in own:
         return
     if what == "environment":
         os.environ[value] = "1"
         return
-    if what == "cpu":
-        from paceline import fingerprint
-
-        assert fingerprint.cpu_features()
-        fingerprint.cpu_features = lambda: value
-        return
     from importlib import metadata
 
     version = metadata.version
     metadata.version = lambda package: value if package == what else version(package)
-
-
-def note_writes(notes: Path) -> None:
-    """Every file that this process opens to write, removes or renames, by Python's audit events."""
-    handle = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def note(event: str, arguments: tuple) -> None:
-        writes = event in ("os.rename", "os.remove", "os.mkdir", "os.truncate")
-        if event == "open":
-            _, mode, flags = arguments
-            writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(
-                c in (mode or "") for c in "wax+"
-            )
-        if writes:
-            os.write(handle, f"{os.path.abspath(str(arguments[0]))}\n".encode())
-
-    sys.addaudithook(note)
 
 
 def divide_the_cpu(count: int) -> None:
