@@ -6,14 +6,13 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from helpers import result_of
-from newcomer import PREPARE, ROOT, UV, build_wheel, commands_of, install, run_page, uv
+from newcomer import ROOT, UV, build_wheel, commands_of, install, prepare, run_page, uv
 
 DOCS = ROOT / "docs"
 HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -44,8 +43,7 @@ def test_the_commands_of_a_page_run_in_an_empty_environment(page: Path, tmp_path
         "PYTHONPATH": "",
     }
     if page.name == "README.md":
-        command = [tmp_path / "venv" / "bin" / "python", "-c", PREPARE]
-        subprocess.run(command, cwd=tmp_path / "work", check=True)
+        prepare(tmp_path / "work")
     assert len(run_page(page, tmp_path / "work", environment)) >= 14
 
 

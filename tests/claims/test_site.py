@@ -1,23 +1,17 @@
-"""The documentation site: built strictly, complete, without requests to others, in a browser."""
+"""The documentation site: built strictly, complete, and without requests to others."""
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import paceline
-from browser import Browser, Page, needs_browser
-from helpers import wait_until
 from paceline.cli.commands import COMMANDS, load_command
 from paceline.cli.parse import flags_of
 
@@ -86,52 +80,3 @@ def test_the_picture_of_speed_shows_what_was_measured() -> None:
     for width, speed in bars:
         assert int(width) == round(200 * float(speed))
         assert speed == "1" or f"| {speed} (" in measured, speed
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *words: object) -> None: ...
-
-
-@pytest.fixture
-def address(site: Path) -> Iterator[str]:
-    serve = partial(Quiet, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-def background(page: Page) -> int:
-    """How bright the page is, from 0 to 255."""
-    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return max(map(int, re.findall(r"\d+", colour)[:3]))
-
-
-@pytest.mark.slow
-@needs_browser
-def test_in_a_browser_search_finds_dark_mode_toggles_and_a_phone_needs_no_sideways_scrolling(
-    address: str, tmp_path: Path
-) -> None:
-    with Browser(tmp_path / "chromium") as browser:
-        page = browser.open(address, 1280)
-        assert background(page) > 240
-        toggle = "document.querySelector('form[data-md-component=palette] label:not([hidden])')"
-        wait_until(lambda: page.evaluate(f"{toggle} !== null"))
-        for _ in range(2):  # from the system's choice to light to dark
-            page.evaluate(f"{toggle}.click()")
-        wait_until(lambda: background(page) < 60, complaint="dark mode")
-        dark = browser.open(address, 390, dark=True)
-        assert background(dark) < 60, "follows the system"
-
-        page.evaluate("document.querySelector('input[name=query]').focus()")
-        page.call("Input.insertText", text="mixup")
-        results = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.pathname)"
-        wait_until(lambda: page.evaluate(results), complaint="the search finds nothing")
-        assert "/cli/" in page.evaluate(results)
-
-        for name in ("", "first-steps/", "what-to-expect/", "api/", "cli/"):
-            phone = browser.open(address + name, 390)
-            assert phone.evaluate("document.documentElement.scrollWidth") <= 390, name
-            assert phone.errors == [], name
-            assert all(url.startswith(address) for url in phone.requests), name
-        assert all(url.startswith(address) for url in page.requests)

@@ -28,7 +28,7 @@ from paceline.formats.tfrecord.frames import framed
 from paceline.formats.tfrecord.shards import read_labels, train_and_test
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
 from paceline.run_folder.folder import RunFolder
-from paceline.storage.array_files import read_npy, read_npz
+from paceline.storage.array_files import read_npy
 from paceline.storage.files import sealed
 from report_runs import make_run, report
 from small_images import encode
@@ -42,20 +42,6 @@ def test_a_header_that_does_not_fit_its_file_is_refused(tmp_path: Path, shape: A
         file.write(bytes(6))
     with pytest.raises(ValueError, match=r"6 follow|the shape"):
         read_npy(tmp_path / "a.npy")
-
-
-@pytest.mark.parametrize("place", [60, 200, "compression method", "flags"])
-def test_a_report_survives_a_damaged_evaluation(tmp_path: Path, place: int | str) -> None:
-    run = make_run(tmp_path / "run", records=6)
-    content = bytearray((run / "evaluation.npz").read_bytes())
-    directory = content.index(b"PK\x01\x02")
-    if isinstance(place, str):
-        place = directory + {"compression method": 10, "flags": 8}[place]
-    content[place] ^= 0xFF
-    (run / "evaluation.npz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"damaged|header|shape|magic"):
-        read_npz(run / "evaluation.npz")
-    assert "No predictions of single images" in report(run, out=tmp_path / "page.html")
 
 
 def test_a_class_name_is_one_line_whatever_it_contains(tmp_path: Path) -> None:
@@ -87,24 +73,6 @@ def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -
     for read in (as_jpeg_or_png, to_png):
         with pytest.raises(ValueError, match=r"not an image|cannot be decoded"):
             read(eps)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--seed", "-1"), "seed is -1; it must be 0 to 4,294,967,295"),
-        (("--stall-timeout", "nan"), "stall-timeout is nan"),
-        (("--model.depth", "6000002"), "model.depth is 6000002; it must be 1 to 4,096"),
-        (("--schedule.rate", "nan"), "schedule.rate is nan; it must be a finite number"),
-        (("--scaling.std", "1", "nan", "1"), "scaling.std is nan; it must be a finite number"),
-    ],
-)
-def test_a_number_that_cannot_work_is_refused_before_anything_starts(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "smoke", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
 
 
 @pytest.mark.parametrize("command", ["eval", "predict", "export"])
@@ -194,4 +162,4 @@ def test_some_hundred_mutated_inputs_are_read_right_or_refused() -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_a_hundred_thousand_mutated_inputs_are_read_right_or_refused(part: int) -> None:
     """In four parts, so that several processes can share them."""
-    assert run_inputs(16 + part, 1_750, timeout_s=1400) >= 25_000
+    assert run_inputs(16 + part, 1_900, timeout_s=1400) >= 25_000

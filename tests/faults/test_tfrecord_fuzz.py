@@ -1,9 +1,8 @@
 """Mutated records and Examples: no crash, no hang, no silently wrong record.
 
-More than 80,000 inputs in all. `hostile_inputs.py` mutates the index, too.
+`hostile_inputs.py` mutates shards and their index, too.
 """
 
-import contextlib
 import io
 import random
 
@@ -14,42 +13,17 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Records
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.example import parse_example
-from paceline.formats.tfrecord.frames import (
-    BadRecord,
-    Shard,
-    find_offsets,
-    framed,
-    read_all,
-    read_record,
-)
+from paceline.formats.tfrecord.frames import Shard, find_offsets, framed
 from paceline.formats.tfrecord.index import ShardIndex
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
-RECORD_INPUTS, EXAMPLE_INPUTS, TENSORFLOW_INPUTS = 50_000, 30_000, 1_500
+EXAMPLE_INPUTS, TENSORFLOW_INPUTS = 30_000, 1_500
 KEYS = ("image/encoded", "image/class/label")
 PAYLOADS = [
     example.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k})
     for k, length in enumerate((3, 40, 0, 700, 129, 12))
 ]
-
-
-def test_no_mutated_file_gives_a_record_that_was_not_written():
-    chance, whole = random.Random(1), b"".join(map(framed, PAYLOADS))
-    for _ in range(RECORD_INPUTS):
-        content = mutate(whole, chance)
-        file, last = io.BytesIO(content), -1
-        for offset, found in read_all(file, "fuzz", len(content)):
-            assert last < offset < max(1, len(content))  # an empty file is a fault at 0
-            last = offset
-            assert isinstance(found, BadRecord) or found in PAYLOADS
-        try:
-            offsets = find_offsets(file, "fuzz", len(content)).tolist()
-        except BadRecord:
-            continue
-        for offset in offsets:
-            with contextlib.suppress(BadRecord):
-                assert read_record(file, "fuzz", offset, len(content)) in PAYLOADS
 
 
 def test_a_mutated_example_is_decoded_as_tensorflow_decodes_it_or_refused():

@@ -33,6 +33,7 @@ import boto3
 from chaos_faults import FAULTS, names, possible, wait
 from chaos_scene import LIMITS, Plan, Scene, World, build_scene, experiment_flags, start_spark
 from helpers import Ended, losses_of, paceline, wait_until
+from image_folders import convert_here, write_images
 from paceline.run_folder.finding import existing_run
 from s3_server import KEYS, server
 
@@ -52,7 +53,8 @@ class Reference:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.get = cache(self._get)
-        self._make_records()
+        write_images(folder / "images", per_class=90)
+        convert_here(folder / "images", folder / "records")
         began = time.monotonic()
         self.get("gradients", False)
         self.seconds = time.monotonic() - began
@@ -61,25 +63,10 @@ class Reference:
         """Return what is shown of the run."""
         name = f"{method}-{records}"
         flags = experiment_flags(method, self._folder / "records" if records else None)
-        self._paceline("train", "smoke", "--run-dir", name, *flags)
-        return show(str(self._folder / name), self._folder / "reader")
-
-    def _make_records(self) -> None:
-        """Write random images as TFRecords."""
-        import numpy as np
-        from PIL import Image
-
-        chance = np.random.default_rng(0)
-        for split, count in (("train", 272), ("val", 131)):
-            for i in range(count):
-                file = self._folder / "images" / split / f"class-{i % 3}" / f"{i}.png"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(chance.integers(0, 255, (16, 16, 3), np.uint8)).save(file)
-        self._paceline("data", "convert", "images", "records")
-
-    def _paceline(self, *words: str) -> None:
+        words = ("train", "smoke", "--run-dir", name, *flags)
         ended = paceline(*words, cwd=self._folder, timeout_s=1e6)
         assert ended.code == 0, ended
+        return show(str(self._folder / name), self._folder / "reader")
 
 
 def play(

@@ -31,8 +31,7 @@ import numpy as np
 from hostile_commands import command_lines
 from mutations import json_input, mutate, mutate_json
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment, Records
-from paceline.experiment.fields import from_json, to_json
+from paceline.experiment.experiment import Records
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
@@ -41,10 +40,9 @@ from paceline.formats.convert import read_label_file
 from paceline.formats.fetch import unpack_archive
 from paceline.formats.image_file import inspect_image
 from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import framed
+from paceline.formats.tfrecord.frames import BadRecord, framed, read_all
 from paceline.formats.tfrecord.index import load_index
 from paceline.formats.tfrecord.shards import complete_keys, noted_keys, read_labels, train_and_test
-from paceline.job import Job, Place, Run
 from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config import parse_tf_config
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
@@ -228,9 +226,8 @@ def checkpoint(folder: Path) -> Try:
 def records(folder: Path) -> Try:
     """Shards, their index, labels.txt and dataset.json."""
     keys = ("image/encoded", "image/class/label")
-    shard = b"".join(
-        framed(example.encode({keys[0]: bytes([k]) * 9, keys[1]: k})) for k in range(5)
-    )
+    written = [example.encode({keys[0]: bytes([k]) * 9, keys[1]: k}) for k in range(5)]
+    shard = b"".join(map(framed, written))
     notes = {"image_key": "image/encoded", "first_label": 0, "raw_shape": [1, 3, 3]}
     damaged_notes, cached = bytes_or_json(notes), ".paceline-index.npz"
     wholes = {
@@ -261,6 +258,9 @@ def records(folder: Path) -> Try:
         if name != cached:
             (folder / cached).unlink(missing_ok=True)
         (folder / name).write_bytes(content)
+        if "-of-" in name:
+            found = [each for _, each in read_all(io.BytesIO(content), name, len(content))]
+            assert all(isinstance(each, BadRecord) or each in written for each in found)
         with each_refused():
             complete_keys(Records(), noted_keys(str(folder)))
         with each_refused():
@@ -402,26 +402,6 @@ def label_files(folder: Path) -> Try:
         assert list(read_label_file(file, names)) == names
 
     return reading(damaged(*wholes), read, file)
-
-
-@target(2.0)
-def jobs(folder: Path) -> Try:
-    """Experiments, places and runs in JSON."""
-    originals = {Experiment: get_recipe("smoke").to_json(), Place: to_json(Place())}
-    originals[Run] = to_json(Run())
-
-    def attempt(chance: random.Random) -> bytes:
-        kind = chance.choice((Experiment, Experiment, Place, Run))
-        value = mutate_json(originals[kind], chance)
-        with each_refused():
-            made = from_json(kind, value)
-            if kind is Experiment:
-                assert from_json(Experiment, made.to_json()) == made
-            else:
-                Job(Experiment(), **{kind.__name__.lower(): made})
-        return json.dumps(value).encode("utf-8", "surrogatepass")
-
-    return attempt
 
 
 target(1.0)(command_lines)

@@ -1,6 +1,6 @@
 """A newcomer's path: the wheel in an empty environment, and the commands of the first pages.
 
-A person has data and code of their own where README.md names some: `PREPARE` makes small ones.
+A person has data and code of their own where README.md names some: `prepare` makes small ones.
 README's longer runs are shortened; a guide is run as it is.
 """
 
@@ -13,50 +13,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers import Ended, paceline
+import numpy as np
+
+from helpers import OWN_CODE, Ended, paceline
 
 ROOT = Path(__file__).parents[2]
 UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 FILES = ("pyproject.toml", "wheel_build.py", "MANIFEST.in", "README.md", "LICENSE", "src")
 NOT_HERE = r"make |git clone|python3? -m venv|\. |source |pip install|uv |paceline data fetch"
 """What needs a clone or the Internet, or what the test has done already."""
-PREPARE = """
-from pathlib import Path
-import numpy as np
-from PIL import Image
-
-noise = np.random.default_rng(0)
-folder = Path("data/cifar-10-batches-bin")
-folder.mkdir(parents=True)
-names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
-for name in names:
-    rows = noise.integers(0, 256, (1000, 3073), np.uint8)
-    rows[:, 0] %= 10
-    (folder / name).write_bytes(rows.tobytes())
-(folder / "batches.meta.txt").write_text("\\n".join("abcdefghij") + "\\n")
-for split, count in (("train", 40), ("val", 8)):
-    for label in ("cat", "dog"):
-        place = Path("photos", split, label)
-        place.mkdir(parents=True)
-        for i in range(count):
-            Image.fromarray(noise.integers(0, 256, (40, 48, 3), np.uint8)).save(place / f"{i}.jpg")
-Path("my_model.py").write_text('''import keras
-
-def build(image_shape, num_classes):
-    return keras.Sequential([
-        keras.Input(image_shape),
-        keras.layers.Conv2D(8, 3, strides=2, activation="relu"),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(num_classes),
-    ])
-''')
-"""
-"""What the person of README.md has: CIFAR-10, a folder of photos, and code."""
 ARRAYS = """import numpy as np
 images, labels = np.zeros((512, 32, 32, 3), np.uint8), np.arange(512) % 10
 test_images, test_labels = images[:64], labels[:64]
 """
 """What README's Python has before its first line."""
+
+
+def prepare(home: Path) -> None:
+    """Give the person of README.md CIFAR-10, a folder of photos, and code, all small."""
+    from image_folders import write_images
+
+    folder, noise = home / "data" / "cifar-10-batches-bin", np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        rows = noise.integers(0, 256, (1000, 3073), np.uint8)
+        rows[:, 0] %= 10
+        rows.tofile(folder / name)
+    (folder / "batches.meta.txt").write_text("\n".join("abcdefghij"))
+    write_images(home / "photos", per_class=40)
+    (home / "my_model.py").write_text(f"{OWN_CODE}\n\nbuild = build_model\n")
 
 
 def commands_of(page: Path) -> list[tuple[str, str]]:
