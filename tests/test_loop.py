@@ -13,7 +13,7 @@ from paceline.experiment.plan import Plan
 from paceline.loop import BLOCK_SECONDS, Outcome, StopRequested, next_block_steps, train
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
-from paceline.run_folder.stop_early import StopEarly
+from paceline.run_folder.actions import StopEarly
 
 PLAN = Plan(steps_per_epoch=5, total_steps=20, evaluate_every=5)
 

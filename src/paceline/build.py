@@ -40,7 +40,7 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
     splits = {"train": train, "test": source.test}
     if validation:
         splits["validation"] = validation
-    plan = build_plan(experiment, train.size, job.run.stop_at, job.run.profiled or ())
+    plan = build_plan(experiment, train.size, job.run.stop_at)
     num_classes = experiment.model.num_classes or len(source.classes)
     if num_classes < len(source.classes):
         raise UserError(
@@ -113,7 +113,7 @@ def initial_state(core: replica.Core, send: Send) -> State:
     if source := experiment.model.init_from:
         from paceline.maths.initial_values import start_from
         from paceline.models.applications import scaling_warning
-        from paceline.run_folder.starting_weights import read_weights
+        from paceline.run_folder.weights import read_weights
 
         if note := scaling_warning(experiment):
             send(Warn(note))

@@ -9,60 +9,52 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import UserError
+from paceline.errors import PassingFault, UserError
+from paceline.experiment.experiment import Experiment
+from paceline.follower import FollowerRun
 from paceline.job import Job
 from paceline.kernels.choice import why_not_own
 from paceline.loop import Action, Outcome
 from paceline.maths.state import State
 from paceline.messages import Result, Send, Warn
-from paceline.run_folder import thumbnails
 from paceline.run_folder.actions import (
     SaveCheckpoint,
-    SendMetrics,
-    Speed,
-    StopOnNonFiniteLoss,
-    WriteEvaluation,
-    WriteMetrics,
+    StopEarly,
+    read_values,
+    send_metrics,
+    stop_on_bad_loss,
+    write_evaluation,
+    write_metrics,
 )
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.events import TensorBoard
-from paceline.run_folder.finished import find_finished, result_of
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.stop_early import StopEarly, read_values
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
     from paceline.maths.replica import Core
 
 OPTIONAL_ACTIONS = {
-    "profile": "paceline.run_folder.events:load_profile",
-    "histograms": "paceline.run_folder.events:load_histograms",
     "track": "paceline.extras.tracking.trackers:load_trackers",
     "actions": "paceline.run_folder.user_actions:load_user_actions",
 }
 """Setting of `Run` -> the function that loads its actions; it is imported only if it is set.
 
 It takes the job, so that a mistake is found before anything is written, and returns a function
-`(chief) -> actions`. At the end, `finish(result)` and `close()` of each action are called, if
-it has them.
+`(chief) -> actions`. At the end, `finish(result)` and `close()` of an action are called.
 """
 
 
-class ChiefRun:
+class ChiefRun(FollowerRun):
     """Reads and writes the run folder for all workers."""
 
-    core: Core
-    engine: Engine
     board: TensorBoard
     checkpoints: Checkpoints
     first_step: int
     """The step after which nothing is reported yet."""
 
     def __init__(self, job: Job, send: Send) -> None:
-        self.job = job
-        self.send = send
-        self.folder = RunFolder(job.run.run_dir)
-        self._speed = Speed(job.experiment.global_batch_size)
+        super().__init__(job, send)
         self._actions: list[Action] = []
         self._at_end = ExitStack()
 
@@ -89,15 +81,20 @@ class ChiefRun:
     def begin(self, core: Core, engine: Engine) -> Iterator[None]:
         """Make the folder that of this job, or check that it is; report an error in result.json."""
         self.core, self.engine = core, engine
-        optional = [_load(self.job, name) for name in OPTIONAL_ACTIONS]
+        self._optional: list[Callable[[ChiefRun], list[Action]]] = []
+        for name, loader in OPTIONAL_ACTIONS.items():
+            if getattr(self.job.run, name):
+                module, _, function = loader.partition(":")
+                self._optional.append(getattr(import_module(module), function)(self.job))
         self._open_folder()
-        self._optional = [build for build in optional if build]
         with self._at_end:
             try:
                 yield
             except Exception as error:
                 if self._actions:  # training began
-                    self._write_error(error)
+                    with suppress(Exception):  # if even this fails, the error itself says why
+                        step = engine.state().step
+                        self._write_result({"step": step, "finished": False, "error": str(error)})
                 raise
 
     def _open_folder(self) -> None:
@@ -125,7 +122,11 @@ class ChiefRun:
     def first_state(self) -> State:
         """Return the newest checkpoint, or the state from which the experiment starts."""
         if state := self.checkpoints.latest():
-            return self._without_reported_tails(state)
+            # of the tails, keep only those that metrics.jsonl lacks
+            steps = (record["step"] for record in self.folder.metrics.read())
+            written = max((step for step in steps if step < state.step), default=0)
+            lacking = min(len(state.tails), state.step - written)
+            return replace(state, tails=state.tails[len(state.tails) - lacking :])
         if self.checkpoints.steps():
             raise UserError(
                 f"every checkpoint of {self.folder.where} is damaged; remove them to start over, "
@@ -134,13 +135,6 @@ class ChiefRun:
         from paceline.build import initial_state
 
         return initial_state(self.core, self.send)
-
-    def _without_reported_tails(self, state: State) -> State:
-        """Keep only those tails that metrics.jsonl lacks."""
-        records = self.folder.metrics.read()
-        written = [record["step"] for record in records if record["step"] < state.step]
-        lacking = min(len(state.tails), state.step - max(written, default=0))
-        return replace(state, tails=state.tails[len(state.tails) - lacking :])
 
     def actions(self, state: State) -> list[Action]:
         """Report that training begins; return what the chief does after each block, in order."""
@@ -153,35 +147,25 @@ class ChiefRun:
         start = start_message(job, core, state.step, run_dir=folder.where)
         send(replace(start, lease=folder.epoch))
         folder.append_start(state.step, job.place.on, job.cluster.num_workers)
-        self.board = self._open_board()
+        self.board = TensorBoard(folder.events, self.first_step, folder.epoch)
+        self.board.settings(job.experiment)
         self._save = SaveCheckpoint(
             self.engine.state, self.checkpoints, core.plan.saves_at, send, folder.publish
         )
         self._actions = [
-            StopOnNonFiniteLoss(),
-            self._speed,
-            WriteMetrics(folder),
+            stop_on_bad_loss,
+            self.speed,
+            partial(write_metrics, folder),
             self.board,
-            SendMetrics(send),
+            partial(send_metrics, send),
             self._save,
-            WriteEvaluation(folder, partial(thumbnails.evaluated_images, core)),
+            partial(write_evaluation, folder, core),
+            *(action for build in self._optional for action in build(self)),
         ]
-        for build in self._optional:
-            self._actions += build(self)
         for action in self._actions:
             if close := getattr(action, "close", None):
                 self._at_end.callback(close)
         return self._actions
-
-    def _open_board(self) -> TensorBoard:
-        board = TensorBoard(
-            self.folder.events, self.first_step, self.core.source.classes, self.folder.epoch
-        )
-        board.hyper_parameters(self.job.experiment)
-        if not self.first_step:
-            board.image_grid("input", thumbnails.example_images(self.core))
-            board.graph(self.core.template.model)
-        return board
 
     def ends_early(self, state: State) -> StopEarly:
         """Return what decides whether training ends early."""
@@ -194,14 +178,9 @@ class ChiefRun:
         if state.step > self.first_step:
             self._save.save(state.step, outcome.evaluation)
         self._at_end.close()
-        result = result_of(state, outcome, self.core.plan, self._speed)
+        result = self.result(state, outcome)
         self._write_result(result)
         self.send(Result(result | {"run_dir": self.folder.where}))
-
-    def _write_error(self, error: Exception) -> None:
-        with suppress(Exception):  # if even this fails, the error itself says why
-            step = self.engine.state().step
-            self._write_result({"step": step, "finished": False, "error": str(error)})
 
     def _write_result(self, result: dict[str, Any]) -> None:
         self.folder.write_result(result)
@@ -211,11 +190,18 @@ class ChiefRun:
                 self.folder.publish()  # what the action wrote about it
 
 
-def _load(job: Job, name: str) -> Callable[[ChiefRun], list[Action]] | None:
-    """Return the function that builds the actions of a setting of `Run`; None if it is not set."""
-    if not getattr(job.run, name):
+def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result | None:
+    """Return the result of a run that has nothing left to do. Needs no TensorFlow.
+
+    A damaged result.json is ignored: training writes it again from its last checkpoint.
+    """
+    try:
+        result = run.read_result() if run.exists() else None
+    except PassingFault:
+        raise
+    except UserError as error:
+        send(Warn(f"{error}: this happens now"))
         return None
-    module, _, function = OPTIONAL_ACTIONS[name].partition(":")
-    load: Callable[[Job], Callable[[ChiefRun], list[Action]]]
-    load = getattr(import_module(module), function)
-    return load(job)
+    if not result or not result["finished"] or run.experiment().changes_to(experiment):
+        return None
+    return Result(result | {"run_dir": run.where, "already": True})

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.job import Job
 from paceline.loop import Action, Outcome
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
 from paceline.messages import Block, Result, Send
-from paceline.run_folder.actions import Speed, StopOnNonFiniteLoss
-from paceline.run_folder.finished import result_of
+from paceline.run_folder.actions import Speed, StopEarly, stop_on_bad_loss
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.stop_early import StopEarly
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FollowerRun:
-    """Has the methods of `ChiefRun`. The engine brings it the chief's state and decisions."""
+    """The base of `ChiefRun`. The engine brings a follower the chief's state and decisions."""
 
     core: Core
     engine: Engine
@@ -31,7 +29,7 @@ class FollowerRun:
         self.job = job
         self.send = send
         self.folder = RunFolder(job.run.run_dir)
-        self._speed = Speed(job.experiment.global_batch_size)
+        self.speed = Speed(job.experiment.global_batch_size)
 
     def lock(self, at_end: ExitStack) -> None:
         """The chief locks the run folder."""
@@ -60,7 +58,7 @@ class FollowerRun:
         def report(block: BlockResult, evaluation: EvalResult | None) -> None:
             self.send(Block(block.step))
 
-        return [StopOnNonFiniteLoss(), self._speed, report]
+        return [stop_on_bad_loss, self.speed, report]
 
     def ends_early(self, state: State) -> StopEarly:
         """Return what asks the chief whether training ends early."""
@@ -68,5 +66,17 @@ class FollowerRun:
 
     def finish(self, state: State, outcome: Outcome) -> None:
         """Report the result, which is the chief's."""
-        result = result_of(state, outcome, self.core.plan, self._speed)
-        self.send(Result(result | {"run_dir": self.job.run.run_dir}))
+        self.send(Result(self.result(state, outcome) | {"run_dir": self.folder.where}))
+
+    def result(self, state: State, outcome: Outcome) -> dict[str, Any]:
+        """Return the fields of result.json."""
+        early = {"ended_early": True} if outcome.ended_early else {}
+        test = outcome.evaluation.splits.get("test") if outcome.evaluation else None
+        return {
+            "step": state.step,
+            "finished": state.step == self.core.plan.total_steps or bool(early),
+            "test_accuracy": test.accuracy if test else None,
+            "test_loss": test.loss if test else None,
+            "images_per_second": self.speed.images_per_second(),
+            "state_sha256": state.sha256(),
+        } | early

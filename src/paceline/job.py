@@ -5,7 +5,6 @@ This is what crosses processes. It is frozen and converts to JSON, like the expe
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -125,23 +124,6 @@ class Run:
     Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
     trust_code: bool = False
     """Allow running the copy of your code stored in the run folder. Only for runs you trust."""
-    histograms: bool = False
-    """Write histograms of the weights of each layer for TensorBoard at each checkpoint."""
-    profile: str = ""
-    """Profile steps A to B for TensorBoard, as A,B (such as 10,20)."""
-
-    @property
-    def profiled(self) -> tuple[int, int] | None:
-        """Return the first and last step of `profile`."""
-        if not self.profile:
-            return None
-        match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", self.profile)
-        if not match or int(match[1]) >= int(match[2]):
-            raise UserError(
-                f"profile is {self.profile!r}; it must be two steps A,B with A below B, "
-                "such as 10,20"
-            )
-        return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)
@@ -212,7 +194,6 @@ class Job:
         check_fields(self.place)
         check_fields(self.run)
         _check_place(self.place, self.experiment.replicas)
-        _ = self.run.profiled  # raises if it is malformed
         if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
             raise UserError(
                 "precision float16 is not for parameter servers, which have no common loss scale; "

@@ -19,10 +19,9 @@ from paceline.engines import devices
 from paceline.engines.base import connect
 from paceline.follower import FollowerRun
 from paceline.job import Job
-from paceline.loop import Action, Outcome
-from paceline.maths.metrics import Tail, block_result
+from paceline.loop import Action, Outcome, StopRequested
+from paceline.maths.metrics import BlockResult, EvalResult, Tail, block_result
 from paceline.messages import Send, Working
-from paceline.run_folder.actions import StopAt, StopOnRequest
 from paceline.run_folder.survivor import Survivor
 from paceline.storage.locations import bring_data
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from paceline.engines.base import Engine
     from paceline.maths.replica import Core
     from paceline.maths.state import State
-
-Run = ChiefRun | FollowerRun
 
 
 def run_worker(
@@ -42,7 +39,7 @@ def run_worker(
     `send` takes messages to the parent, `stop` is set by a SIGTERM. `survivor` answers the parent
     when another worker is lost. What is in `at_end` runs after an error has been reported.
     """
-    run: Run = (ChiefRun if job.cluster.is_chief else FollowerRun)(job, send)
+    run = ChiefRun(job, send) if job.cluster.is_chief else FollowerRun(job, send)
     run.lock(at_end)
     if run.was_finished():
         return None
@@ -59,7 +56,7 @@ def run_worker(
     survivor.offer(job, core, engine, run.folder)
     with run.begin(core, engine):
         state = engine.load(run.first_state())  # all workers continue from the chief's
-        actions = [*run.actions(state), *_stops(job, core, stop)]
+        actions = [*run.actions(state), _stop_action(job, core, stop)]
         outcome = train_from(state, core, engine, run, actions)
         run.finish(engine.state(), outcome)
     survivor.withdraw()
@@ -68,7 +65,7 @@ def run_worker(
 
 
 def train_from(
-    state: State, core: Core, engine: Engine, run: Run, actions: list[Action]
+    state: State, core: Core, engine: Engine, run: FollowerRun, actions: list[Action]
 ) -> Outcome:
     """Train from a state to the end of the plan, or until an action or early stopping ends it."""
     plan, ends_early = core.plan, run.ends_early(state)
@@ -91,7 +88,13 @@ def _wants_stop(send: Send, stop: Event) -> bool:
     return stop.is_set()
 
 
-def _stops(job: Job, core: Core, stop: Event) -> list[Action]:
-    """Return the actions that end the loop. Several workers agree on a stop in `Engine.advance`."""
+def _stop_action(job: Job, core: Core, stop: Event) -> Action:
+    """Return the action that ends the loop. Several workers agree on a stop in `Engine.advance`."""
     alone = job.cluster.num_workers == 1
-    return [StopOnRequest(lambda: alone and stop.is_set()), StopAt(core.plan.stops_at)]
+
+    def stop_if_asked(block: BlockResult, evaluation: EvalResult | None) -> None:
+        asked = block.stop_requested or (alone and stop.is_set())
+        if asked or core.plan.stops_at(block.step):
+            raise StopRequested
+
+    return stop_if_asked

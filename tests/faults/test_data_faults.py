@@ -31,13 +31,13 @@ from paceline.formats.arrays import save_arrays
 from paceline.formats.check import check
 from paceline.formats.reading import explain
 from paceline.run_folder.folder import RunFolder
-from paceline.storage import files, retry
+from paceline.storage import files
 from small_images import write_images
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 def write_arrays(folder: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_file_that_the_kernel_cannot_read_is_not_called_damaged(
 def test_a_file_that_ends_before_its_size_is_not_called_damaged() -> None:
     with pytest.raises(OSError, match="only 3 of 8 bytes could be read") as caught:
         files.read_exactly(io.BytesIO(b"abc"), 8)
-    assert caught.value.errno in retry.PASSING
+    assert caught.value.errno in files.PASSING
 
 
 @pytest.mark.parametrize("fault", ["gone", "EIO"])

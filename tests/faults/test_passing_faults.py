@@ -17,7 +17,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.listing import list_runs
-from paceline.storage import retry
+from paceline.storage import files
 from report_runs import make_run
 
 LAYOUT = StateLayout({"params": (("a", (3,)),)})
@@ -25,7 +25,7 @@ LAYOUT = StateLayout({"params": (("a", (3,)),)})
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 def some_state(step: int) -> State:

@@ -14,7 +14,7 @@ from paceline.maths.initial_values import EPSILON, start_from, whiten, whitening
 from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.starting_weights import read_weights
+from paceline.run_folder.weights import read_weights
 from tiny import EXPERIMENT, build_source, build_tiny_core, pictures
 
 SMALL = replace(

@@ -19,7 +19,7 @@ from paceline.maths.after_update import keep_if_finite
 from paceline.maths.losses import build_targets, example_weights
 from paceline.maths.metrics import Tail
 from paceline.maths.state import LOSS_SCALE
-from paceline.run_folder.checkpoints import newest_variables
+from paceline.run_folder.weights import newest_variables
 from tiny import (
     EXPERIMENT,
     build_source,

@@ -35,8 +35,7 @@ from paceline.models import applications
 from paceline.models.applications import build_application, own_scaling, scaling_warning
 from paceline.models.build import build_model
 from paceline.results.export_formats import scaling_layers
-from paceline.run_folder.checkpoints import newest_variables
-from paceline.run_folder.starting_weights import read_weights
+from paceline.run_folder.weights import newest_variables, read_weights
 from tiny import EXPERIMENT, build_tiny_core, number
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]

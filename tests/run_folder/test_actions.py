@@ -1,6 +1,9 @@
 """Actions: what is written, saved and told between two blocks, and what stops training."""
 
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +16,15 @@ from paceline.maths.state import State, StateLayout
 from paceline.messages import Block, Evaluation, Message, Saved, Warn, from_line, to_line
 from paceline.run_folder.actions import (
     SaveCheckpoint,
-    SendMetrics,
-    StopAt,
-    StopOnNonFiniteLoss,
-    StopOnRequest,
     TrainingFailed,
-    WriteMetrics,
+    send_metrics,
+    stop_on_bad_loss,
+    write_metrics,
 )
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.user_actions import UserAction
+from paceline.worker import _stop_action
 
 EVALUATED = evaluation_of(test=0.75, validation=0.625)
 
@@ -49,7 +51,7 @@ def trained(tmp_path: Path) -> Trained:
 
 def test_metrics_are_written_without_the_single_steps(tmp_path: Path) -> None:
     block = block_of(7, events=("a worker is lost",), more={"staleness_max": 3})
-    WriteMetrics(RunFolder(tmp_path))(block, EVALUATED)
+    write_metrics(RunFolder(tmp_path), block, EVALUATED)
     (record,) = RunFolder(tmp_path).metrics.read()
     events = {"events": ["a worker is lost"]}
     assert record == block.scalars() | EVALUATED.scalars() | events
@@ -73,11 +75,25 @@ def test_the_best_is_chosen_on_validation_not_on_the_test_set(trained: Trained) 
     assert best.step == 20
 
 
-def test_a_run_stops_where_the_plan_says_so() -> None:
-    stop_at = StopAt(Plan(10, 30, stop_at=13).stops_at)
-    stop_at(block_of(12), None)
+@pytest.mark.parametrize(
+    ("step", "requested", "signal", "workers"),
+    [(13, False, False, 2), (2, True, False, 2), (2, False, True, 1)],
+    ids=["where the plan says so", "if all workers agreed", "if a worker alone is asked"],
+)
+def test_a_run_stops(step: int, requested: bool, signal: bool, workers: int) -> None:
+    stop, job = Event(), SimpleNamespace(cluster=SimpleNamespace(num_workers=workers))
+    action: Any = _stop_action(job, SimpleNamespace(plan=Plan(10, 30, stop_at=13)), stop)
+    action(block_of(12), None)
+    if signal:
+        stop.set()
     with pytest.raises(StopRequested):
-        stop_at(block_of(13), None)
+        action(block_of(step, stop_requested=requested), None)
+
+
+def test_one_of_several_workers_does_not_stop_alone() -> None:
+    stop, job = Event(), SimpleNamespace(cluster=SimpleNamespace(num_workers=2))
+    stop.set()
+    _stop_action(job, SimpleNamespace(plan=Plan(10, 30)), stop)(block_of(2), None)
 
 
 def test_no_step_is_saved_twice(trained: Trained) -> None:
@@ -87,31 +103,19 @@ def test_no_step_is_saved_twice(trained: Trained) -> None:
     assert len(trained.sent) == 1
 
 
-def test_a_request_that_all_workers_know_of_stops_after_the_block() -> None:
-    action = StopOnRequest()
-    action(block_of(1), None)
-    with pytest.raises(StopRequested):
-        action(block_of(2, stop_requested=True), None)
-
-
-def test_a_worker_alone_stops_when_it_is_asked_between_two_blocks() -> None:
-    with pytest.raises(StopRequested):
-        StopOnRequest(lambda: True)(block_of(2), None)
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), np.float32("nan")])
 def test_a_loss_that_is_not_finite_fails_and_names_its_step(bad: float) -> None:
-    StopOnNonFiniteLoss()(block_of(10), None)
+    stop_on_bad_loss(block_of(10), None)
     with pytest.raises(TrainingFailed, match="the loss of step 9 is") as error:
-        StopOnNonFiniteLoss()(block_of(10, [0.5, bad, 0.5]), None)
+        stop_on_bad_loss(block_of(10, [0.5, bad, 0.5]), None)
     assert isinstance(error.value, UserError)
     assert "\n" not in str(error.value)
 
 
 def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
     sent: list[Message] = []
-    SendMetrics(sent.append)(block_of(7, events=("a worker is lost",)), None)
-    SendMetrics(sent.append)(block_of(8), EVALUATED)
+    send_metrics(sent.append, block_of(7, events=("a worker is lost",)), None)
+    send_metrics(sent.append, block_of(8), EVALUATED)
     assert [from_line(to_line(message)) for message in sent] == [
         Warn("a worker is lost"),
         Block(7, block_of(7).scalars(), False),

@@ -103,14 +103,6 @@ def test_a_state_of_any_layout_is_read_as_saved(
     assert read.sha256() == state.sha256() == hashlib.sha256(b"".join(raw.values())).hexdigest()
 
 
-def test_the_digest_depends_on_the_order_of_the_vectors() -> None:
-    a, b = np.float32([1, 2]), np.float32([3])
-    assert (
-        State(0, {"params": a, "stats": b}).sha256() != State(0, {"stats": b, "params": a}).sha256()
-    )
-    assert State(0, {"params": a}).sha256() == hashlib.sha256(b"\0\0\x80\x3f\0\0\0\x40").hexdigest()
-
-
 def test_a_file_has_one_tensor_for_each_variable_and_records_its_origin(tmp_path: Path) -> None:
     state = some_state(123)
     path = Checkpoints(tmp_path, LAYOUT, experiment_digest="12345678").save(state)
@@ -152,11 +144,6 @@ def test_the_newest_and_the_best_are_kept_and_a_resume_knows_the_best(tmp_path: 
     assert latest.sha256() == some_state(6).sha256()
     resumed.save(some_state(7), 0.95)
     assert resumed.steps() == [6, 7]
-
-
-def test_keeping_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="keep is 0"):
-        Checkpoints(tmp_path, LAYOUT, keep=0)
 
 
 def test_a_given_step_is_loaded_and_a_missing_one_named(tmp_path: Path) -> None:
@@ -288,26 +275,6 @@ def test_a_full_disk_keeps_the_last_good_one(
     assert "\n" not in str(error.value)
     assert names(tmp_path) == ["step-00000001.safetensors"]
     assert checkpoints.load(1).sha256() == some_state(1).sha256()
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk"
-)
-def test_a_really_full_disk_keeps_the_last_good_one(tmp_path: Path) -> None:
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(tmp_path)], capture_output=True
-    ).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        layout = StateLayout({"params": (("kernel", (15_000,)),)})
-        checkpoints = Checkpoints(tmp_path, layout, keep=1)
-        checkpoints.save(some_state(1, layout))
-        with pytest.raises(UserError, match="the disk is full"):
-            checkpoints.save(some_state(2, layout))
-        assert names(tmp_path) == ["step-00000001.safetensors"]
-        assert checkpoints.load(1).sha256() == some_state(1, layout).sha256()
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from in_process import paceline_here
 from paceline.experiment.experiment import Data
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.user_code import load_function
-from paceline.run_folder.code_copies import copied, keep_copies
+from paceline.run_folder.code_copies import copied, keep_copy
 from paceline.run_folder.folder import RunFolder
 from refusals import fine
 from run_folders import make_folder
@@ -108,7 +108,7 @@ def test_the_copy_of_a_run_wins_over_a_module_of_the_same_name(
     spec = "first_hour_package.part:build"
     for name, value in (("one", 1), ("two", 2)):
         monkeypatch.chdir(tmp_path / name)
-        keep_copies(tmp_path / f"run {name}", [("model.build", spec)])
+        keep_copy(tmp_path / f"run {name}", "model.build", spec)
         place = copied(tmp_path / f"run {name}", "model.build", spec)
         assert load_function(place)() == value
     assert copied(tmp_path / "run one", "data.build", spec) == ""

@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from paceline.errors import UserError
-from paceline.run_folder.folder import DRIVER_FILE, RunFolder
-from paceline.storage import retry
-from paceline.storage.lock import FileLock, LeaseLost
+from paceline.errors import PassingFault, UserError
+from paceline.maths.state import State, StateLayout
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.folder import RunFolder
+from paceline.storage import files
+from paceline.storage.lock import LeaseLost
 
 
 def begin(run: RunFolder) -> Any:
@@ -57,16 +62,6 @@ def test_a_command_that_fails_leaves_the_folder_to_a_chief_that_no_command_start
     chief.unlock()
 
 
-def test_what_a_killed_driver_left_goes_with_the_last_command(tmp_path: Path) -> None:
-    """Found by `make chaos`: a killed driver of Spark, then another command that ended the run."""
-    first, second = begin(RunFolder(tmp_path)), begin(RunFolder(tmp_path))
-    (tmp_path / f"{DRIVER_FILE}0").touch()
-    first.__exit__(None, None, None)
-    assert (tmp_path / f"{DRIVER_FILE}0").exists()  # it may be the second's
-    second.__exit__(None, None, None)
-    assert not list(tmp_path.iterdir())
-
-
 def test_whether_a_folder_is_locked_is_known_on_nfs_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,26 +83,107 @@ def test_whether_a_folder_is_locked_is_known_on_nfs_too(
     assert not RunFolder(tmp_path / "run").is_locked()
 
 
-@pytest.mark.parametrize("how", ["replaced", "removed"])
-def test_a_chief_whose_folder_is_another_s_now_writes_nothing_and_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
+def write(run: RunFolder, what: str, in_a_save: Callable[[], None] = lambda: None) -> None:
+    """Write as a chief, or `from memory` as another worker after the chief was lost."""
+
+    class Slow(Checkpoints):
+        def file(self, *arguments: Any) -> Any:
+            in_a_save()  # a large state takes its time
+            return super().file(*arguments)
+
+    guard: Callable[[], None] = run.check_lease
+    match what:
+        case "start":
+            run.append_start(1, "local", 1)
+        case "metrics":
+            run.metrics.append({"step": 2})
+        case "cut":
+            run.metrics.truncate(0)
+        case "result":
+            run.write_result({"finished": True})
+        case "predictions":
+            run.predictions.write({})
+        case _:
+            if what == "from memory":
+                guard = partial(RunFolder(run.path).check_number, run.epoch)
+            state = State(1, {"params": np.ones(1, np.float32)})
+            Slow(run.checkpoints, StateLayout({"params": (("a", (1,)),)}), guard=guard).save(state)
+
+
+WRITES = ("start", "metrics", "cut", "result", "predictions", "checkpoint", "from memory")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {path: path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
+    """Return a folder that this process has locked; there are no pauses."""
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
     run = RunFolder(tmp_path / "run")
     run.lock()
+    (run.path / "config.json").write_text("{}")
     run.metrics.append({"step": 1})
-    (tmp_path / "run" / "lock").unlink()
-    if how == "replaced":
-        other = FileLock(tmp_path / "run" / "lock", "training in it")
-        other.acquire()
-    who = f"pid {os.getpid()} on host .* has taken over" if how == "replaced" else "has removed"
-    for write in (
-        lambda: run.metrics.append({"step": 2}),
-        lambda: run.write_result({"finished": False}),
-        lambda: run.predictions.write({}),
-        lambda: run.metrics.truncate(0),
-    ):
-        with pytest.raises(LeaseLost, match=who):
-            write()
-    assert [record["step"] for record in run.metrics.read()] == [1]
-    assert run.read_result() is None
+    yield run
+    run.unlock()
+
+
+def take_over(run: RunFolder) -> None:
+    """A network file system gives the lock away while its holder is disconnected."""
+    assert run._lock._handle is not None
+    fcntl.flock(run._lock._handle, fcntl.LOCK_UN)
+    other = RunFolder(run.path)
+    other.lock()
+    other.unlock()
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_chief_that_lost_its_lock_writes_nothing_and_names_its_successor(
+    run: RunFolder, what: str
+) -> None:
+    write(run, what)
+    run.metrics.append({"step": 1})
+    take_over(run)
+    before = contents(run.path)
+    with pytest.raises(LeaseLost, match="has taken over"):
+        write(run, what)
+    assert contents(run.path) == before
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "from memory"])
+def test_a_chief_that_loses_its_lock_in_the_middle_of_a_save_writes_nothing(
+    run: RunFolder, what: str
+) -> None:
+    before = contents(run.path)
+    with pytest.raises(LeaseLost, match="has taken over"):
+        write(run, what, in_a_save=lambda: take_over(run))
+    assert contents(run.path) == before
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
+@pytest.mark.parametrize("what", ["start", "result", "checkpoint", "from memory"])
+def test_a_chief_whose_lock_cannot_be_read_waits_and_then_writes_nothing(
+    run: RunFolder, what: str, code: int, lasts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, left = Path.read_bytes, 10**9 if lasts else len(files.PAUSES_S)
+
+    def read_bytes(path: Path) -> bytes:
+        nonlocal left
+        if path.name == "lock" and left:
+            left -= 1
+            raise OSError(code, os.strerror(code))
+        return read(path)
+
+    before = contents(run.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        if not lasts:
+            write(run, what)
+            return
+        kind = LeaseLost if code == errno.ENOENT else PassingFault
+        with pytest.raises(kind, match=r"lock: |has removed|has taken over"):
+            write(run, what)
+    assert contents(run.path) == before

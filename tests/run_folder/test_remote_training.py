@@ -6,10 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
-import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +14,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gcs_server import Bucket
 from helpers import (
     Ended,
     free_addresses,
@@ -44,12 +39,6 @@ from paceline.storage.lease import read_lease
 from paceline.storage.remote import Store
 from s3_server import leased_files, put_run
 
-TENSORBOARD = """
-import sys, types
-sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
-from tensorboard.main import run_main
-run_main()
-"""
 BUSY_S = 300.0
 """Three starts of TensorFlow one after the other, on a machine that does much else."""
 
@@ -66,9 +55,7 @@ def remote_result(url: str) -> dict[str, Any]:
 
 
 def is_held(url: str) -> bool:
-    lease = read_lease(Store(url))
-    assert lease is not None
-    return lease.held
+    return read_lease(Store(url))[0].held
 
 
 def train(url: str, cwd: Path, *flags: str) -> Ended:
@@ -90,7 +77,7 @@ def checkpoints(url: str) -> list[int]:
     return [int(name[-20:-12]) for name in names if name.startswith("checkpoints/")]
 
 
-def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_shows_all_of_it(
+def test_a_stopped_run_resumes_on_another_host_to_the_same_bits(
     uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = train_here(folder, tmp_path, "--stop-at", "5")
@@ -127,95 +114,36 @@ def test_a_stopped_run_resumes_on_another_host_to_the_same_bits_and_tensorboard_
 
     steps = list(Result(24, True, None, None, None, "", folder).history["step"])
     assert (steps, steps[-1]) == (sorted(set(steps)), 24)
-    assert [step for step, _ in scalars_of(folder, "loss")] == list(range(1, 25))
 
 
-def scalars_of(url: str, tag: str) -> list[tuple[int, float]]:
-    """Return scalars as TensorBoard's own server shows them, reading from S3."""
-    port = free_port()
-    command = [
-        sys.executable,
-        "-c",
-        TENSORBOARD,
-        "--logdir",
-        url,
-        "--port",
-        str(port),
-        "--load_fast",
-        "false",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars?run=events&tag={tag}"
-
-    def ask() -> list[list[float]]:
-        try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
-                return json.load(answer)
-        except OSError:
-            return []
-
-    try:
-        wait_until(lambda: len(ask()) == 24, 60, "TensorBoard does not show 24 steps")
-        return [(int(step), value) for _, step, value in ask()]
-    finally:
-        process.kill()
-        process.wait()
-
-
-class HoldingProxy:
-    """Forwards everything to a server until a request for `marked`: of that, it forwards a part."""
-
-    def __init__(self, target: str, marked: bytes) -> None:
-        self._target, self._marked = int(target.rpartition(":")[2]), marked
-        self.reached = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(
-                target=self._pass_on, args=(server, client, False), daemon=True
-            ).start()
-            threading.Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket, watched: bool) -> None:
-        held = False
-        try:
-            while not held and (data := source.recv(65536)):
-                held = watched and self._marked in data
-                target.sendall(data[: len(data) // 2] if held else data)
-        except OSError:
-            pass
-        if held:
-            self.reached.set()
-        else:
-            target.close()
-
-
-@pytest.mark.slow
-def test_a_run_killed_during_an_upload_is_taken_over_elsewhere_and_ends_with_the_same_bits(
-    uninterrupted: Path, folder: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "kind", [pytest.param("s3", marks=pytest.mark.slow), pytest.param("gs", marks=pytest.mark.long)]
+)
+@pytest.mark.timeout(900)
+def test_a_killed_run_is_taken_over_on_another_host_and_ends_with_the_same_bits(
+    kind: str,
+    uninterrupted: Path,
+    folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if kind == "gs":
+        request.getfixturevalue("google")
+    url = folder if kind == "s3" else "gs://bucket/run"
     monkeypatch.setenv("PACELINE_LOCK_TIMEOUT_S", "3")
-    proxy = HoldingProxy(s3, b"/checkpoints/step-00000012.safetensors")
-    with monkeypatch.context() as through_the_proxy:
-        through_the_proxy.setenv("AWS_ENDPOINT_URL", proxy.url)
-        with program("train", "smoke", "--run-dir", folder, cwd=tmp_path) as running:
-            wait_until(lambda: proxy.reached.is_set() or not running.is_running())
-            assert proxy.reached.is_set()
-            for pid in (running.pid, *running.workers()):
-                os.kill(pid, signal.SIGKILL)
-            running.wait()
-    assert {4, 8} <= set(checkpoints(folder))
+    write_own_code(tmp_path)
+    flags = ("train", "smoke", "--run-dir", url)
+    with program(*flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running(), BUSY_S)
+        for pid in (running.pid, *running.workers()):
+            os.kill(pid, signal.SIGKILL)
+        running.wait()
     another_host(tmp_path, monkeypatch)
-    ended = train(folder, tmp_path)
+    ended = train(url, tmp_path)
     assert ended.code == 0, ended
     assert "shows no sign of life: its lock is taken over" in " ".join(ended.out.split())
-    assert "resuming at step 8" in ended.out
-    assert remote_result(folder)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    assert remote_result(url)["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
 @pytest.mark.slow
@@ -306,56 +234,6 @@ def test_the_evaluator_watches_a_remote_folder(
     assert records[24]["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1000)
-def test_a_frozen_chief_that_wakes_up_ends_and_names_its_successor_and_the_run_stays_finished(
-    uninterrupted: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACELINE_LOCK_TIMEOUT_S", "3")
-    write_own_code(tmp_path)
-    flags = ("train", "smoke", "--run-dir", folder)
-    with program(*flags, "--actions", "own.py:wait_for_a_signal", cwd=tmp_path) as frozen:
-        reached = tmp_path / "reached"
-        wait_until(lambda: reached.exists() or not frozen.is_running(), BUSY_S)
-        stopped = [frozen.pid, *frozen.workers()]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache-of-another-host"))
-        with program(*flags, cwd=tmp_path) as successor:
-            ended: Ended = successor.wait(BUSY_S)
-        assert ended.code == 0, ended
-        before = leased_files(folder)
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        os.kill(stopped[-1], signal.SIGTERM)  # the action waits for a signal
-        woken = frozen.wait(BUSY_S)
-    assert woken.code == 2, woken
-    assert "has taken over" in woken.err
-    assert leased_files(folder) == before
-    result = json.loads(Store(folder).read(before["result.json"]) or b"")
-    assert result["finished"]
-    assert result["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_training_on_google_storage_is_killed_and_ends_with_the_same_bits(
-    google: Bucket, uninterrupted: Path, tmp_path: Path
-) -> None:
-    write_own_code(tmp_path)
-    flags = ("train", "smoke", "--run-dir", "gs://bucket/run")
-    environment = {"PACELINE_CACHE": str(tmp_path / "cache")}
-    with program(
-        *(*flags, "--actions", "own.py:wait_for_a_signal"), cwd=tmp_path, environment=environment
-    ) as running:
-        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running(), 300)
-        os.kill(running.pid, 9)
-        os.kill(running.worker(), 9)
-    ended = paceline(*flags, cwd=tmp_path, environment=environment, timeout_s=300)
-    assert ended.code == 0, ended
-    assert ended.last_line["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
 def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     stopped_at_5: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -414,7 +292,7 @@ def test_images_and_the_records_made_of_them_are_read_from_remote_storage(
     for path in (tmp_path / "pictures").rglob("*.png"):
         Store(folder).put(path.relative_to(tmp_path).as_posix(), path)
     info = paceline_here("data", "info", f"{folder}/pictures", cwd=tmp_path)
-    assert (info.code, "80 examples" in info.out) == (0, True), info
+    assert (info.code, "all 80 14" in " ".join(info.out.split())) == (0, True), info
     records = f"{folder}/records"
     converted = paceline(
         "data", "convert", f"{folder}/pictures", records, "--shards", "2", cwd=tmp_path

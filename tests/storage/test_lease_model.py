@@ -8,22 +8,16 @@ a reader sees must be the work of one chief after the other.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
-import os
 import queue
 import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -36,12 +30,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from paceline.errors import PassingFault, UserError
-from paceline.maths.state import State, StateLayout
-from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.remote_run import RemoteRun, is_checkpoint
-from paceline.storage import lease, remote, retry, transfer
+from paceline.storage import lease, remote
 from paceline.storage.lease import Lease, read_lease
 from paceline.storage.lock import LeaseLost
 from paceline.storage.remote import StorageFault, Store
@@ -95,7 +85,7 @@ class GatedStore(Store):
         super().__init__(url)
         self.gate = gate
 
-    files, read_stamped, get = gated("files"), gated("read_stamped"), gated("get")
+    files, read_versioned, get = gated("files"), gated("read_versioned"), gated("get")
     put, swap, remove = gated("put"), gated("swap"), gated("remove")
 
 
@@ -131,7 +121,7 @@ class Chief:
     def start(self) -> None:
         self.run.lock("", lambda message: None)
         self.run.pull()
-        self.run.pull_checkpoints()
+        self.run.refresh()
         if (self.folder / "result.json").exists():
             self.run.unlock()  # the run is finished: there is nothing to do
             self.state = "ended"
@@ -162,7 +152,7 @@ class Chief:
 
     def write(self, name: str, step: int) -> None:
         if name != "config.json" or not (self.folder / name).exists():
-            facts = {"epoch": self.run.epoch, "step": step, "unique": uuid.uuid4().hex}
+            facts = {"epoch": self.run.holder.lease.epoch, "step": step, "unique": uuid.uuid4().hex}
             (self.folder / name).write_text(json.dumps(facts))
 
 
@@ -194,10 +184,10 @@ class RemoteLeases(RuleBasedStateMachine):
         run = RemoteRun(self.outside, local)
         run.lock("", lambda message: None)
         run.pull()
-        run.pull_checkpoints()
+        run.refresh()
         leased = {name: self.contents[key] for name, key in self.seen.files.items()}
         assert {name: (local / name).read_bytes() for name in leased} == leased
-        assert run.epoch > self.seen.epoch
+        assert run.holder.lease.epoch > self.seen.epoch
         run.unlock()
 
     def pick(self, number: int, **wanted: Any) -> Chief | None:
@@ -254,7 +244,7 @@ class RemoteLeases(RuleBasedStateMachine):
 
     @invariant()
     def what_is_seen_is_the_work_of_one_chief_after_the_other(self) -> None:
-        now, before = read_lease(self.outside) or Lease(), self.seen
+        now, before = read_lease(self.outside)[0], self.seen
         self.seen = now
         assert now.epoch in (before.epoch, before.epoch + 1), "the number only grows"
         changed = {n for n, key in now.files.items() if before.files.get(n) != key}
@@ -296,7 +286,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "LOCK_TIMEOUT_S", 0.0)
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(remote, "PATIENCE_S", 5.0)
-    monkeypatch.setattr(transfer, "PARALLEL", 1)
+    monkeypatch.setattr(remote, "PARALLEL", 1)
 
 
 def limits(examples: int, steps: int) -> settings:
@@ -322,191 +312,3 @@ def test_no_order_of_requests_shows_the_writes_of_two_chiefs_many_times(
     s3: str, at_once: None
 ) -> None:
     run_state_machine_as_test(RemoteLeases, settings=limits(300, 50))
-
-
-LAYOUT = StateLayout({"params": (("a", (1,)),)})
-
-
-class LocalChief:
-    """A process that trains in a local folder. It writes as the real one: all by its run folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.run = RunFolder(folder)
-        self.in_a_save: Callable[[], None] = lambda: None
-
-    def checkpoints(self, guard: Callable[[], None]) -> Checkpoints:
-        chief = self
-
-        class Slow(Checkpoints):
-            def file(self, *arguments: Any) -> Any:
-                chief.in_a_save()  # a large state takes its time
-                return super().file(*arguments)
-
-        return Slow(self.run.checkpoints, LAYOUT, guard=guard)
-
-    def write(self, what: str) -> None:
-        epoch = self.run.epoch
-        state = State(epoch, {"params": np.array([epoch], np.float32)})
-        match what:
-            case "start":
-                self.run.starts.append({"step": epoch})
-            case "metrics":
-                self.run.metrics.append({"step": epoch})
-            case "cut":
-                self.run.metrics.truncate(epoch - 1)
-            case "result":
-                self.run.write_result({"finished": True, "step": epoch})
-            case "predictions":
-                self.run.predictions.write({"epoch": epoch})
-            case "checkpoint":
-                self.checkpoints(self.run.check_lease).save(state)
-            case "from memory":  # by another worker, after this chief was lost
-                other = RunFolder(self.run.path)
-                self.checkpoints(partial(other.check_number, epoch)).save(state)
-
-
-WRITES = ("start", "metrics", "cut", "result", "predictions", "checkpoint", "from memory")
-
-
-class LocalLeases(RuleBasedStateMachine):
-    """Chiefs of one local folder. A network file system may take the lock from one of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scratch = Path(tempfile.mkdtemp(prefix="paceline-model-"))
-        self.folder = self.scratch / "run"
-        (self.folder / "checkpoints").mkdir(parents=True)
-        (self.folder / "config.json").write_text("{}")
-        self.chiefs: list[LocalChief] = []
-        self.holder: LocalChief | None = None
-        self.epoch = 0
-
-    def teardown(self) -> None:
-        for chief in self.chiefs:
-            chief.run.unlock()
-        shutil.rmtree(self.scratch)
-
-    def pick(self, number: int) -> LocalChief:
-        return self.chiefs[number % len(self.chiefs)]
-
-    def contents(self) -> dict[Path, bytes]:
-        files = (path for path in self.folder.rglob("*") if path.is_file())
-        return {path: path.read_bytes() for path in files if path.name != "lock"}
-
-    @contextlib.contextmanager
-    def refused(self, kind: type[UserError], text: str) -> Iterator[None]:
-        """Expect an error, and that no file has changed."""
-        before = self.contents()
-        with pytest.raises(kind, match=text):
-            yield
-        assert self.contents() == before
-
-    @rule()
-    def start_another(self) -> None:
-        chief = LocalChief(self.folder)
-        if self.holder is not None and self.holder.run.is_locked():
-            with self.refused(UserError, "another process .* is training"):
-                chief.run.lock(wait_s=0.0)
-            return
-        chief.run.lock(wait_s=0.0)
-        assert chief.run.epoch > self.epoch
-        self.holder, self.epoch = chief, chief.run.epoch
-        self.chiefs.append(chief)
-
-    @precondition(lambda self: self.chiefs)
-    @rule(number=st.integers(0, 9), what=st.sampled_from(WRITES))
-    def write(self, number: int, what: str) -> None:
-        """A holder can write. One that was taken over cannot, also if it was never told."""
-        chief = self.pick(number)
-        if what == "cut" and chief is not self.holder:
-            with self.refused(LeaseLost, "has taken over"):
-                chief.write(what)  # if there is nothing to cut, nothing is written
-                raise LeaseLost("it has taken over")
-        elif chief is not self.holder:
-            with self.refused(LeaseLost, "has taken over"):
-                chief.write(what)
-        else:
-            chief.write(what)
-
-    @precondition(lambda self: self.holder)
-    @rule(what=st.sampled_from(["checkpoint", "from memory"]))
-    def take_over_in_the_middle_of_a_save(self, what: str) -> None:
-        chief = self.holder
-        assert chief is not None
-
-        def happen() -> None:
-            self.lose_the_lock(self.chiefs.index(chief))
-            self.start_another()
-
-        chief.in_a_save = happen
-        with self.refused(LeaseLost, "has taken over"):
-            chief.write(what)
-        chief.in_a_save = lambda: None
-
-    @precondition(lambda self: self.holder)
-    @rule(
-        what=st.sampled_from(["start", "result", "checkpoint", "from memory"]),
-        code=st.sampled_from([errno.EIO, errno.ESTALE, errno.ENOENT]),
-        passes=st.booleans(),
-    )
-    def write_while_the_lock_cannot_be_read(self, what: str, code: int, passes: bool) -> None:
-        """Its holder waits and goes on, or ends: then it has written nothing."""
-        chief, read = self.holder, Path.read_bytes
-        assert chief is not None
-        left = len(retry.PAUSES_S) if passes else 10**9
-
-        def read_bytes(path: Path) -> bytes:
-            nonlocal left
-            if path.name == "lock" and left:
-                left -= 1
-                raise OSError(code, os.strerror(code))
-            return read(path)
-
-        with mock.patch.object(Path, "read_bytes", read_bytes):
-            if passes:
-                chief.write(what)
-            else:
-                kind = LeaseLost if code == errno.ENOENT else PassingFault
-                with self.refused(kind, "lock: |has removed|has taken over"):
-                    chief.write(what)
-        if not passes:
-            self.end()
-
-    @precondition(lambda self: self.chiefs)
-    @rule(number=st.integers(0, 9))
-    def lose_the_lock(self, number: int) -> None:
-        """The server of the file system gives the lock away while a chief is cut off."""
-        handle = self.pick(number).run._lock._handle
-        assert handle is not None
-        fcntl.flock(handle, fcntl.LOCK_UN)
-
-    @precondition(lambda self: self.holder)
-    @rule()
-    def end(self) -> None:
-        assert self.holder is not None
-        self.chiefs.remove(self.holder)
-        self.holder.run.unlock()
-        self.holder = None
-
-    @invariant()
-    def the_numbers_of_all_writers_only_grow(self) -> None:
-        epochs = [record["step"] for record in RunFolder(self.folder).starts.read()]
-        assert epochs == sorted(epochs)
-        assert max(epochs, default=0) <= self.epoch
-
-
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0, 0.0))
-
-
-@pytest.mark.slow
-def test_a_local_chief_that_lost_its_lock_writes_nothing_after_its_successor_began(
-    no_pauses: None,
-) -> None:
-    run_state_machine_as_test(LocalLeases, settings=limits(30, 30))
-
-
-@pytest.mark.long
-def test_a_local_chief_that_lost_its_lock_writes_nothing_many_times(no_pauses: None) -> None:
-    run_state_machine_as_test(LocalLeases, settings=limits(400, 60))

@@ -28,7 +28,7 @@ predict runs/one runs/one/lock|export runs/one out --to keras|recipes|data check
 data info runs/one|data|completion bash|data convert runs out|nothing|zoo"""
 TRAIN_FLAGS = """--seed --epochs --steps --replicas --workers --global-batch-size --json --run-dir
 --model.depth --model.width --schedule.rate --stall-timeout --start-timeout --scaling.mean --on
---records.raw-shape --sync.method --kernels --profile --keep --ps --optimizer.momentum --dry-run
+--records.raw-shape --sync.method --kernels --keep --ps --optimizer.momentum --dry-run
 --scaling.std --schedule.boundaries"""
 OTHER_FLAGS = """--sort --checkpoint --top --top-k --views --to -o --force --split --data.split
 --shards --first-label --help --csv --json -x"""

@@ -30,6 +30,7 @@ import numpy as np
 
 from hostile_commands import command_lines
 from mutations import json_input, mutate, mutate_json
+from paceline.chief import find_finished
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
 from paceline.experiment.recipes.table import get_recipe
@@ -46,10 +47,10 @@ from paceline.formats.tfrecord.shards import complete_keys, noted_keys, read_lab
 from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config import parse_tf_config
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
-from paceline.run_folder.checkpoints import Checkpoints, newest_variables
-from paceline.run_folder.finished import find_finished
+from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import list_runs
+from paceline.run_folder.weights import newest_variables
 from paceline.storage.files import CHECKSUM, sealed, unsealed
 from paceline.storage.lease import Lease, parse_lease
 from paceline.storage.lock import Owner

@@ -127,6 +127,4 @@ def put_run(local: Path, url: str) -> None:
 
 def leased_files(url: str) -> dict[str, str]:
     """Return the files of a run that its lease names: name -> key."""
-    lease = read_lease(Store(url))
-    assert lease is not None
-    return dict(lease.files)
+    return dict(read_lease(Store(url))[0].files)

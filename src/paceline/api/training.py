@@ -127,7 +127,7 @@ def train(
             augment, scaling, model, loss, optimizer, average, schedule, sync, early_stopping.
             Of the place: on, workers, devices, cores, start_timeout, stall_timeout, max_restarts,
             min_workers, ps, and the dicts ray, spark.
-            Of the run: run_dir, stop_at, keep, track, trust_code, histograms, profile.
+            Of the run: run_dir, stop_at, keep, track, trust_code.
 
     Returns:
         The result: accuracy and loss on the test split, the digest of the state, the run folder.

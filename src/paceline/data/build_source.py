@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Data, Records
 from paceline.experiment.user_code import load_function
+from paceline.storage.files import retry
 from paceline.storage.locations import is_remote, local_folder
-from paceline.storage.retry import retry
 
 if TYPE_CHECKING:
     from paceline.data.source import Source

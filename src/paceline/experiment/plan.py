@@ -23,15 +23,13 @@ class Plan:
     evaluate_every: int = 0
     save_every: int = 0
     stop_at: int = 0
-    pauses: tuple[int, ...] = ()
-    """Extra block boundaries, for the profiler."""
 
     def next_stop(self, step: int, block_steps: int = 1_000_000) -> int:
         """Return the step at which the block that starts at `step` ends."""
         blocks = max(1, block_steps // self.round_steps) * self.round_steps
         intervals = (self.evaluate_every, self.save_every, self.steps_per_epoch)
         ends = [(step // every + 1) * every for every in intervals if every]
-        ends += [pause for pause in (self.stop_at, *self.pauses) if pause > step]
+        ends += [self.stop_at] if self.stop_at > step else []
         return self._round_end(min([step + blocks, *ends]))
 
     def evaluates_at(self, step: int) -> bool:
@@ -56,9 +54,7 @@ class Plan:
         return step // every > (step - self.round_steps) // every
 
 
-def build_plan(
-    experiment: Experiment, num_examples: int, stop_at: int = 0, pauses: tuple[int, ...] = ()
-) -> Plan:
+def build_plan(experiment: Experiment, num_examples: int, stop_at: int = 0) -> Plan:
     """Return the plan of an experiment on `num_examples` training examples."""
     epoch = steps_per_epoch(experiment, num_examples)
     return Plan(
@@ -68,7 +64,6 @@ def build_plan(
         evaluate_every=_interval(experiment.evaluate_every, epoch),
         save_every=_interval(experiment.save_every, epoch),
         stop_at=stop_at,
-        pauses=pauses,
     )
 
 

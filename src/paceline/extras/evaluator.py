@@ -143,7 +143,7 @@ class _Evaluator:
             "state_sha256": state.sha256(),
         }
         self._folder.evaluations.append(record)
-        board.evaluation(state.step, evaluation)
+        board.scalars(state.step, evaluation.scalars())
         self._send(Block(state.step, {"epoch": epoch}, evaluation_follows=True))
         self._send(Evaluation(state.step, evaluation.scalars()))
         return record

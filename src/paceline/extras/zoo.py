@@ -133,7 +133,7 @@ def _check_name(name: str) -> None:
 
 def add_entry(row: Row, run: Path, folder: Path) -> Path:
     """Make an entry from a finished run in `folder`, and return its folder."""
-    from paceline.run_folder.weights_file import write_weights
+    from paceline.run_folder.weights import write_weights
 
     _check_name(row.name)
     target = folder / row.name

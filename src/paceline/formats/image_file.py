@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.errors import PassingFault
-from paceline.storage.retry import may_pass, retry
+from paceline.storage.files import may_pass, retry
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile

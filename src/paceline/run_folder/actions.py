@@ -1,28 +1,28 @@
 """Actions: what the loop calls after each block of steps (`paceline.loop.Action`).
 
 The builder of the list decides whether a worker writes at all, and the order of its actions:
-`StopOnNonFiniteLoss` comes before `SaveCheckpoint`, what raises `StopRequested` is last.
+`stop_on_bad_loss` comes before `SaveCheckpoint`, what raises `StopRequested` is last.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.loop import StopRequested
+from paceline.experiment.experiment import EarlyStopping
+from paceline.experiment.plan import Plan
 from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.thumbnails import thumbnails
 
-ReadImages = Callable[[str, np.ndarray], np.ndarray]
-"""Split and indices of examples -> their images."""
+if TYPE_CHECKING:
+    from paceline.maths.replica import Core
 
 SLOWER = "lower --schedule.rate, raise --schedule.warmup or set --optimizer.clip-norm"
 NUM_WORST = 24
@@ -33,37 +33,74 @@ class TrainingFailed(UserError):
     """Training cannot continue with these settings."""
 
 
-class WriteMetrics:
-    """Writes a line of metrics.jsonl for each block."""
-
-    def __init__(self, run: RunFolder) -> None:
-        self._run = run
-
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        record: dict[str, Any] = {**scalars(block, evaluation)}
-        if block.events:
-            record["events"] = list(block.events)
-        self._run.metrics.append(record)
+def stop_on_bad_loss(block: BlockResult, evaluation: EvalResult | None) -> None:
+    """End training at the first loss that is NaN or infinite, before anything of it is saved."""
+    for step, loss in enumerate(block.losses.tolist(), block.step - block.num_steps + 1):
+        if not math.isfinite(loss):
+            raise TrainingFailed(
+                f"the loss of step {step} is {loss}: training has diverged; {SLOWER} "
+                "(nothing of this was saved)"
+            )
 
 
-class WriteEvaluation:
-    """Writes the predictions of the last evaluation, and the images of its worst mistakes."""
+def check_finite(state: State) -> None:
+    """Raise TrainingFailed if the state has a NaN or an infinity, which a loss need not show."""
+    for name, vector in state.vectors.items():
+        if not np.isfinite(vector).all():
+            raise TrainingFailed(
+                f"the vector {name} has values that are not finite after step {state.step}: "
+                f"training has diverged; {SLOWER} (nothing of this was saved)"
+            )
 
-    def __init__(self, run: RunFolder, read_images: ReadImages) -> None:
-        self._run = run
-        self._read_images = read_images
 
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        if not evaluation:
-            return
+def write_metrics(run: RunFolder, block: BlockResult, evaluation: EvalResult | None) -> None:
+    """Write a line of metrics.jsonl."""
+    record: dict[str, Any] = {**scalars(block, evaluation)}
+    if block.events:
+        record["events"] = list(block.events)
+    run.metrics.append(record)
+
+
+def send_metrics(send: Send, block: BlockResult, evaluation: EvalResult | None) -> None:
+    """Send the metrics of a block, and those of an evaluation, to the parent process."""
+    for event in block.events:
+        send(Warn(event))
+    send(Block(block.step, block.scalars(), evaluation is not None))
+    if evaluation:
+        send(Evaluation(block.step, evaluation.scalars()))
+
+
+def write_evaluation(
+    run: RunFolder, core: Core, block: BlockResult, evaluation: EvalResult | None
+) -> None:
+    """Write the predictions of the last evaluation, and the images of its worst mistakes."""
+    if evaluation:
         split = "test" if "test" in evaluation.splits else "validation"
         examples = evaluation.splits[split].examples
         worst = examples.worst(NUM_WORST)
-        images = np.zeros([0, 1, 1, 3], np.uint8)
-        if len(worst):
-            images = thumbnails(self._read_images(split, worst))
+        images = _thumbnails(core, split, worst) if len(worst) else np.zeros([0, 1, 1, 3], np.uint8)
         record = {"step": block.step, "split": split, "worst": worst, "pictures": images}
-        self._run.predictions.write(record | vars(examples))
+        run.predictions.write(record | vars(examples))
+
+
+def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> np.ndarray:
+    """Return examples of a split as they are evaluated, no larger than needed to recognize them."""
+    import tensorflow as tf
+    from PIL import Image
+
+    from paceline.data.batches import evaluation_images
+
+    where = tf.constant(indices, tf.int64)
+    read = core.splits[split].read(where)[0]
+    images = np.clip(evaluation_images(core.experiment, read, where).numpy(), 0, 255)
+    height, width, channels = images.shape[1:]
+    scale = min(1.0, side / max(height, width))
+    size = round(width * scale), round(height * scale)
+    small = [
+        np.asarray(Image.fromarray(image.squeeze()).resize(size))
+        for image in images.astype(np.uint8)
+    ]
+    return np.stack(small).reshape(len(images), size[1], size[0], channels)
 
 
 class SaveCheckpoint:
@@ -102,65 +139,6 @@ class SaveCheckpoint:
         self._send(Saved(step, str(path)))
 
 
-class StopOnNonFiniteLoss:
-    """Ends training at the first loss that is NaN or infinite, before anything of it is saved."""
-
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        first_step = block.step - block.num_steps + 1
-        for step, loss in enumerate(block.losses.tolist(), first_step):
-            if not math.isfinite(loss):
-                raise TrainingFailed(
-                    f"the loss of step {step} is {loss}: training has diverged; {SLOWER} "
-                    "(nothing of this was saved)"
-                )
-
-
-def check_finite(state: State) -> None:
-    """Raise TrainingFailed if the state has a NaN or an infinity, which a loss need not show."""
-    for name, vector in state.vectors.items():
-        if not np.isfinite(vector).all():
-            raise TrainingFailed(
-                f"the vector {name} has values that are not finite after step {state.step}: "
-                f"training has diverged; {SLOWER} (nothing of this was saved)"
-            )
-
-
-class StopAt:
-    """Stops where `stops_at` (of the plan) says so, as an interruption would."""
-
-    def __init__(self, stops_at: Callable[[int], bool]) -> None:
-        self._stops_at = stops_at
-
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        if self._stops_at(block.step):
-            raise StopRequested
-
-
-class StopOnRequest:
-    """Stops where all workers agreed to, or where `asked` says so in a worker that is alone."""
-
-    def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
-        self._asked = asked
-
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        if block.stop_requested or self._asked():
-            raise StopRequested
-
-
-class SendMetrics:
-    """Sends the metrics of a block, and those of an evaluation, to the parent process."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        for event in block.events:
-            self._send(Warn(event))
-        self._send(Block(block.step, block.scalars(), evaluation is not None))
-        if evaluation:
-            self._send(Evaluation(block.step, evaluation.scalars()))
-
-
 class Speed:
     """An action that measures training alone, without the first block, which compiles."""
 
@@ -177,3 +155,42 @@ class Speed:
         blocks = self._blocks[1:] or self._blocks
         seconds = sum(seconds for _, seconds in blocks)
         return round(sum(images for images, _ in blocks) / seconds, 1) if seconds else None
+
+
+class StopEarly:
+    """Decides after each evaluation whether training ends (`loop.EndsEarly`).
+
+    `values` are the metric at each evaluation before, from metrics.jsonl: so a resumed run decides
+    as an undisturbed one. Only the chief's are used; the others ask it with the engine's `agree`.
+    """
+
+    def __init__(
+        self, settings: EarlyStopping, agree: Callable[[bool], bool], values: Sequence[float] = ()
+    ) -> None:
+        self._settings = settings
+        self._agree = agree
+        self._values = list(values)
+
+    def __call__(self, evaluation: EvalResult) -> bool:
+        if self._settings.patience:
+            self._values.append(getattr(evaluation.splits["validation"], self._settings.metric))
+        return self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Return whether the evaluations so far end the training."""
+        return bool(self._settings.patience) and self._agree(self._settings.ends(self._values))
+
+
+def read_values(run: RunFolder, settings: EarlyStopping, plan: Plan, step: int) -> list[float]:
+    """Return the metric at each evaluation until `step`; a missing one is a UserError."""
+    if not settings.patience:
+        return []
+    name = f"validation_{settings.metric}"
+    found = {each["step"]: each[name] for each in run.metrics.read() if name in each}
+    expected = [at for at in range(1, step + 1) if plan.evaluates_at(at)]
+    if missing := [at for at in expected if at not in found]:
+        raise UserError(
+            f"{run.metrics.path} lacks the evaluation of step {missing[0]}, on which early "
+            "stopping depends; restore the file from a copy, or use another --run-dir"
+        )
+    return [found[at] for at in expected]

@@ -22,8 +22,7 @@ from safetensors.numpy import save as to_safetensors
 
 from paceline.errors import UserError
 from paceline.maths.state import State, StateLayout
-from paceline.storage.files import sealed, unsealed
-from paceline.storage.retry import retry
+from paceline.storage.files import retry, sealed, unsealed
 from paceline.versions import library_versions
 
 FORMAT = 1
@@ -41,27 +40,38 @@ class Damaged(Exception):
 
 
 def pack(state: State, layout: StateLayout, experiment_digest: str, metric: float | None) -> bytes:
-    """Return the content of a checkpoint file."""
-    variables = [[name, shape] for _, name, _, shape in layout.pieces()]
+    """Return the content of a checkpoint file, with one tensor for each variable."""
+    sizes = {name: vector.size for name, vector in state.vectors.items()}
+    assert list(sizes.items()) == list(layout.sizes().items()), (sizes, layout.sizes())
+    vectors = {
+        name: np.ascontiguousarray(vector, dtype="<f4") for name, vector in state.vectors.items()
+    }
+    pieces = list(layout.pieces())
     metadata = {
         "format": str(FORMAT),
         "step": str(state.step),
         "state_sha256": state.sha256(),
         "experiment": experiment_digest,
         "vectors": json.dumps(list(layout.parts)),
-        "variables": json.dumps(variables),
+        "variables": json.dumps([[name, shape] for _, name, _, shape in pieces]),
         "versions": json.dumps(library_versions()),
     }
     if metric is not None and math.isfinite(metric):
         metadata["metric"] = repr(float(metric))
     if len(state.tails):
         metadata["tails"] = json.dumps(state.tails.tolist())
-    return to_safetensors(_tensors(state, layout), sealed(metadata))
+    tensors = {name: vectors[vector][at].reshape(shape) for vector, name, at, shape in pieces}
+    return to_safetensors(tensors, sealed(metadata))
 
 
 def read_metric(path: Path) -> float | None:
     """Return the metric that a checkpoint was saved with. Raises Damaged and OSError."""
-    metadata = retry(lambda: _read_metadata(path))
+
+    def read() -> dict[str, str]:
+        with open(path, "rb") as file:
+            return _parse_metadata(file)
+
+    metadata = retry(read)
     try:
         metric = float(metadata.get("metric", "nan"))
     except ValueError as error:
@@ -71,8 +81,7 @@ def read_metric(path: Path) -> float | None:
 
 def read_state(path: Path, step: int, layout: StateLayout) -> State:
     """Return the state in a file. Raises Damaged, OSError, and UserError if it does not fit."""
-    content, metadata = _read(path)
-    _check_metadata(path, metadata, step)
+    tensors, metadata = _read(path, step)
     vectors, wanted = json.loads(metadata["vectors"]), list(layout.parts)
     if vectors == WEIGHTS:
         layout = StateLayout({name: layout.parts[name] for name in vectors})
@@ -80,57 +89,53 @@ def read_state(path: Path, step: int, layout: StateLayout) -> State:
         raise UserError(
             f"{path} does not fit the model: it has the vectors {vectors}, not {wanted}"
         )
-    tensors = _load(content, metadata)
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    if difference := _first_difference(shapes, layout):
+    if difference := _first_difference(tensors, layout):
         raise UserError(f"{path} does not fit the model: {difference}")
     values = {name: np.empty(size, dtype=np.float32) for name, size in layout.sizes().items()}
-    del content  # of a large model, each copy takes gigabytes
     for vector, name, place, _ in layout.pieces():
-        values[vector][place] = tensors.pop(name).reshape(-1)
-    state = State(step, values, np.array(json.loads(metadata.get("tails", "[]")), np.float32))
-    if state.sha256() != metadata.get("state_sha256"):
-        raise Damaged("its contents do not have the digest they were saved with")
-    return state
+        values[vector][place] = tensors.pop(name).reshape(-1)  # a large model has gigabytes of them
+    return State(step, values, np.array(json.loads(metadata.get("tails", "[]")), np.float32))
 
 
 def read_variables(path: Path, step: int) -> dict[str, Array]:
     """Return every variable by its name in the file, verified. Raises Damaged and OSError."""
-    content, metadata = _read(path)
-    _check_metadata(path, metadata, step)
-    tensors = _load(content, metadata)
-    named = {name: tensors[name] for name, _ in json.loads(metadata["variables"])}
+    return _read(path, step)[0]
+
+
+def _read(path: Path, step: int) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the variables and the metadata, verified.
+
+    The file is read, not mapped: an error of the disk is then an OSError, not the end of the
+    process.
+    """
+    content = retry(path.read_bytes)
+    metadata = _parse_metadata(io.BytesIO(content))
+    try:
+        written_by, written_step = int(metadata["format"]), int(metadata["step"])
+        if written_by > FORMAT:
+            raise UserError(
+                f"{path} was written by a newer Paceline (format {written_by}, this one reads "
+                f"up to {FORMAT}); update Paceline"
+            )
+        shapes = {name: tuple(shape) for name, shape in json.loads(metadata["variables"])}
+        tensors = from_safetensors(content)
+        named = {name: tensors.pop(name) for name in shapes}
+        json.loads(metadata["vectors"])
+    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Damaged((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
+    wrong = [name for name, tensor in named.items() if tensor.dtype != np.float32]
+    wrong += [name for name, tensor in named.items() if tensor.shape != shapes[name]]
     digest = hashlib.sha256()
     for tensor in named.values():
-        digest.update(np.ascontiguousarray(tensor, dtype="<f4").data)
-    if digest.hexdigest() != metadata.get("state_sha256"):
-        raise Damaged("its contents do not have the digest they were saved with")
-    return named
-
-
-def _tensors(state: State, layout: StateLayout) -> dict[str, Array]:
-    """Return every variable as a view into its vector."""
-    sizes = {name: vector.size for name, vector in state.vectors.items()}
-    assert list(sizes.items()) == list(layout.sizes().items()), (sizes, layout.sizes())
-    vectors = {
-        name: np.ascontiguousarray(vector, dtype="<f4") for name, vector in state.vectors.items()
-    }
-    return {
-        name: vectors[vector][place].reshape(shape)
-        for vector, name, place, shape in layout.pieces()
-    }
-
-
-def _read(path: Path) -> tuple[bytes, dict[str, str]]:
-    """Return content and metadata. The file is read, not mapped: an error of the disk is then an
-    OSError, not the end of the process."""
-    content = retry(path.read_bytes)
-    return content, _parse_metadata(io.BytesIO(content))
-
-
-def _read_metadata(path: Path) -> dict[str, str]:
-    with open(path, "rb") as file:
-        return _parse_metadata(file)
+        digest.update(np.ascontiguousarray(tensor).data)
+    if (
+        written_step != step
+        or wrong
+        or tensors
+        or digest.hexdigest() != metadata.get("state_sha256")
+    ):
+        raise Damaged("its step, or its contents, are not those that it was saved with")
+    return named, metadata
 
 
 def _parse_metadata(file: IO[bytes]) -> dict[str, str]:
@@ -148,40 +153,12 @@ def _parse_metadata(file: IO[bytes]) -> dict[str, str]:
         raise Damaged(f"its header is damaged: {str(error)[:100]}") from error
 
 
-def _check_metadata(path: Path, metadata: dict[str, str], step: int) -> None:
-    try:
-        written_by, written_step = int(metadata["format"]), int(metadata["step"])
-        json.loads(metadata["vectors"])
-    except (KeyError, ValueError, RecursionError) as error:
-        raise Damaged(f"its header lacks {str(error)[:100]}") from error
-    if written_by > FORMAT:
-        raise UserError(
-            f"{path} was written by a newer Paceline (format {written_by}, this one reads "
-            f"up to {FORMAT}); update Paceline"
-        )
-    if written_step != step:
-        raise Damaged(f"its header has step {written_step}")
-
-
-def _load(content: bytes, metadata: dict[str, str]) -> dict[str, Array]:
-    """Return the tensors; their names and shapes must be those that the metadata list."""
-    try:
-        tensors = from_safetensors(content)
-        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        fits = dict(json.loads(metadata["variables"])) == shapes
-    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
-    if not fits or any(tensor.dtype != np.float32 for tensor in tensors.values()):
-        raise Damaged("its tensors are not those that it was saved with")
-    return tensors
-
-
-def _first_difference(shapes: dict[str, tuple[int, ...]], layout: StateLayout) -> str:
+def _first_difference(tensors: dict[str, Array], layout: StateLayout) -> str:
     wanted = {name: shape for _, name, _, shape in layout.pieces()}
     for name, shape in wanted.items():
-        if name not in shapes:
+        if name not in tensors:
             return f"it has no {name!r}, which the model has"
-        if shapes[name] != shape:
-            return f"{name!r} has the shape {shapes[name]}, in the model {shape}"
-    extra = [name for name in shapes if name not in wanted]
+        if tensors[name].shape != shape:
+            return f"{name!r} has the shape {tensors[name].shape}, in the model {shape}"
+    extra = [name for name in tensors if name not in wanted]
     return f"it has {extra[0]!r}, which the model does not have" if extra else ""

@@ -1,8 +1,7 @@
 """The checkpoints of a run: saved completely or not at all, verified when read, pruned.
 
-It owns which files are kept; the content of one is in `checkpoint_file`. The plan and the action
-`SaveCheckpoint` decide when to save. Only `save` changes the disk, so other commands can read the
-checkpoints of a run in progress.
+It owns which files are kept; the content of one is in `checkpoint_file`. Only `save` changes the
+disk, so other commands can read the checkpoints of a run in progress.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from pathlib import Path
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder import checkpoint_file
-from paceline.run_folder.checkpoint_file import Array, Damaged
-from paceline.storage.files import explained, replacing
-from paceline.storage.retry import may_pass, retry
+from paceline.run_folder.checkpoint_file import Damaged
+from paceline.storage.files import explained, may_pass, replacing, retry
 
 
 class Checkpoints:
     """The checkpoints of one run: the newest `keep` and the one with the best metric.
 
-    Building it touches no disk.
+    `guard` raises if another process writes here. Building it touches no disk.
     """
 
     def __init__(
@@ -39,8 +37,6 @@ class Checkpoints:
         warn: Callable[[str], None] = warnings.warn,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        if keep < 1:
-            raise UserError(f"keep is {keep}; at least 1 checkpoint must be kept to resume from")
         self._folder = Path(folder)
         self._layout = layout
         self._keep = keep
@@ -54,10 +50,7 @@ class Checkpoints:
         return list_steps(self._folder)
 
     def save(self, state: State, metric: float | None = None) -> Path:
-        """Write the state, then remove what need not be kept. A higher `metric` is better.
-
-        `guard` of the constructor is called before both, and raises if another process writes here.
-        """
+        """Write the state, then remove what need not be kept. A higher `metric` is better."""
         path, content = self.file(state, metric)
         try:
             retry(lambda: self._write(path, content))
@@ -71,33 +64,21 @@ class Checkpoints:
     def file(self, state: State, metric: float | None = None) -> tuple[Path, bytes]:
         """Return the path and the content of the state's file."""
         content = checkpoint_file.pack(state, self._layout, self._experiment_digest, metric)
-        return self._path(state.step), content
+        return file_of(self._folder, state.step), content
 
     def latest(self) -> State | None:
         """Return the newest complete state; warn of damaged files, which the next `save` removes.
 
-        A file that cannot be read is not skipped: that is a PassingFault.
+        A file that cannot be read is a PassingFault.
         """
         return self._first_whole(lambda: self.steps()[::-1])
 
     def best(self) -> State | None:
         """Return the state with the highest metric; None if no checkpoint has one."""
-
-        def by_metric() -> list[int]:
-            found, unreadable = self._by_metric()
-            for step, error in unreadable.items():
-                if not isinstance(error, FileNotFoundError):  # removed for newer ones
-                    with explained("read", self._path(step)):
-                        raise error
-            return found
-
-        return self._first_whole(by_metric)
+        return self._first_whole(self._best_first)
 
     def choose(self, which: str) -> State:
-        """Return the state that a command names: `best`, `last` or a step.
-
-        If no checkpoint has a metric, the best is the last.
-        """
+        """Return the state that a command names: `best` (`last` without metrics), or a step."""
         if re.fullmatch(r"\d{1,18}", which, re.ASCII):
             return self.load(int(which))
         if which not in ("best", "last"):
@@ -116,13 +97,20 @@ class Checkpoints:
             raise UserError(
                 f"no checkpoint of step {step} in {self._folder}; there are: {self._listed()}"
             )
+        path = file_of(self._folder, step)
         try:
-            with explained("read", self._path(step)):
-                return checkpoint_file.read_state(self._path(step), step, self._layout)
+            with explained("read", path):
+                return checkpoint_file.read_state(path, step, self._layout)
         except Damaged as error:
             raise UserError(
-                f"{self._path(step)} is damaged ({error}); use another step: {self._listed()}"
+                f"{path} is damaged ({error}); use another step: {self._listed()}"
             ) from error
+
+    def _listed(self) -> str:
+        return ", ".join(map(str, self.steps())) or "none"
+
+    def _whole(self) -> list[int]:
+        return [step for step in self.steps() if step not in self._damaged]
 
     def _write(self, path: Path, content: bytes) -> None:
         self._guard()  # a large state took its time to be packed, and so do several tries
@@ -134,56 +122,44 @@ class Checkpoints:
             file.write(content)
             self._guard()
 
-    def _path(self, step: int) -> Path:
-        return file_of(self._folder, step)
-
-    def _listed(self) -> str:
-        return ", ".join(map(str, self.steps())) or "none"
-
-    def _whole(self) -> list[int]:
-        return [step for step in self.steps() if step not in self._damaged]
-
     def _cannot_save(self, path: Path, error: OSError, size: int) -> str:
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             reason = f"the disk is full: {size:,} bytes are needed"
             with suppress(OSError):
                 reason += f", {shutil.disk_usage(path.parent).free:,} are free"
-        left = "there is no earlier checkpoint"
-        if whole := self._whole():
-            left = f"the checkpoint of step {whole[-1]} is the last good one"
+        last = [f"the checkpoint of step {step} is the last good one" for step in self._whole()]
+        left = last[-1] if last else "there is no earlier checkpoint"
         return f"cannot save {path}: {reason}; {left}; correct this and run the same command again"
 
     def _prune(self, just_saved: int) -> None:
         self._guard()
-        listed = self.steps()
-        by_metric, unreadable = self._by_metric()
-        # An unreadable checkpoint stays: it may be the best.
-        kept = {just_saved, *self._whole()[-self._keep :], *by_metric[:1], *unreadable}
-        for step in listed:
-            if step not in kept:
-                with explained("remove", self._path(step)):
-                    self._path(step).unlink(missing_ok=True)
+        kept = {just_saved, *self._whole()[-self._keep :]}
+        kept |= set(self._best_first(unreadable=kept)[:1])  # what is unreadable may be the best
+        for step in set(self.steps()) - kept:
+            path = file_of(self._folder, step)
+            with explained("remove", path):
+                path.unlink(missing_ok=True)
         self._damaged.clear()
 
-    def _by_metric(self) -> tuple[list[int], dict[int, OSError]]:
-        """Return the steps with a metric, best first, of equals the earlier; and the unreadable.
+    def _best_first(self, unreadable: set[int] | None = None) -> list[int]:
+        """Return the steps with a metric, best first, of equals the earlier.
 
-        The metric is in the checkpoint's own file: an index could disagree with it.
+        The metric is in the checkpoint's own file: an index could disagree with it. A file that
+        cannot be read is added to `unreadable`, or is an OSError.
         """
         metrics: dict[int, float] = {}
-        unreadable: dict[int, OSError] = {}
         for step in self._whole():
             try:
-                metric = checkpoint_file.read_metric(self._path(step))
+                metric = checkpoint_file.read_metric(file_of(self._folder, step))
+                metrics |= {} if metric is None else {step: metric}
             except Damaged:
                 continue
-            except OSError as error:  # also if it is gone: it may come back
-                unreadable[step] = error
-                continue
-            if metric is not None:
-                metrics[step] = metric
-        return sorted(metrics, key=lambda step: (-metrics[step], step)), unreadable
+            except OSError:
+                if unreadable is None:
+                    raise
+                unreadable.add(step)
+        return sorted(metrics, key=lambda step: (-metrics[step], step))
 
     def _first_whole(self, candidates: Callable[[], list[int]]) -> State | None:
         """Return the first of the candidates that is complete.
@@ -197,50 +173,21 @@ class Checkpoints:
             steps = candidates()
             seen.update(steps)
             if seen and not steps:
-                raise FileNotFoundError(f"there is nothing in {self._folder} any more")
-            return self._first_of(steps)
+                raise FileNotFoundError(errno.ENOENT, "its checkpoints are gone")
+            for step in steps:
+                path = file_of(self._folder, step)
+                try:
+                    return checkpoint_file.read_state(path, step, self._layout)
+                except Damaged as error:
+                    self._damaged.add(step)
+                    self._warn(f"{path} is damaged ({error}) and is not used")
+            return None
 
         try:
             return retry(read, passes=lambda error: isinstance(error, FileNotFoundError))
-        except FileNotFoundError as error:
-            text = f"the checkpoints in {self._folder} cannot be read: {error}"
-            raise PassingFault(text) from error
-
-    def _first_of(self, steps: list[int]) -> State | None:
-        for step in steps:
-            path = self._path(step)
-            try:
-                return checkpoint_file.read_state(path, step, self._layout)
-            except Damaged as error:
-                self._damaged.add(step)
-                self._warn(f"{path} is damaged ({error}) and is not used")
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise PassingFault(f"cannot read {path}: {error.strerror or error}") from error
-        return None
-
-
-def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]:
-    """Return the variables of the newest complete checkpoint by name, to start a model from.
-
-    Each is taken from the first of `vectors` that has it.
-    """
-    for step in list_steps(Path(folder))[::-1]:
-        path = file_of(Path(folder), step)
-        found: dict[str, Array] = {}
-        try:
-            with explained("read", path):
-                variables = checkpoint_file.read_variables(path, step)
-        except Damaged as error:
-            warnings.warn(f"{path} is damaged ({error}) and is not used", stacklevel=2)
-            continue
-        for vector in reversed(vectors):
-            prefix = f"{vector}/"
-            own = {name: value for name, value in variables.items() if name.startswith(prefix)}
-            found |= {name.removeprefix(prefix): value for name, value in own.items()}
-        return found
-    raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
+        except OSError as error:
+            where = error.filename or self._folder
+            raise PassingFault(f"cannot read {where}: {error.strerror or error}") from error
 
 
 def list_steps(folder: Path) -> list[int]:

@@ -1,7 +1,4 @@
-"""Where runs are found: the folder of an experiment, all runs of a folder, copies of remote ones.
-
-It only reads.
-"""
+"""Where runs are found: the folder of an experiment, all runs of a folder, remote runs."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 
-NAMED_RUNS = {"zoo:": "paceline.extras.zoo:zoo_folder"}
-"""Prefixes of names that are not paths, and the functions that return their folders."""
+ZOO = "zoo:"
+"""How the name of an entry of the zoo begins."""
 
 
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
@@ -42,10 +39,8 @@ def existing_run(
 
     For a remote run this is a copy as of now, which is removed when this process ends.
     """
-    for prefix, finder in NAMED_RUNS.items():
-        if str(path).startswith(prefix):
-            module, function = finder.split(":")
-            return RunFolder(getattr(import_module(module), function)(str(path)))
+    if str(path).startswith(ZOO):
+        return RunFolder(import_module("paceline.extras.zoo").zoo_folder(str(path)))
     if is_remote(path):
         run = _copy(str(path), checkpoints)
         if not run.exists():
@@ -63,7 +58,12 @@ def existing_run(
 
 def watched_run(path: str | Path) -> RunFolder:
     """Return a run that others train, for `refresh`; it need not exist yet."""
-    return RunFolder(path, _scratch() if is_remote(path) else None)
+    if not is_remote(path):
+        return RunFolder(path)
+    # a folder of this process, apart from the local side of a training on this machine
+    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return RunFolder(path, folder)
 
 
 def _remote_runs(root: str) -> list[str]:
@@ -77,18 +77,6 @@ def _remote_runs(root: str) -> list[str]:
 
 
 def _copy(url: str, checkpoints: bool) -> RunFolder:
-    from paceline.run_folder.remote_run import open_both_sides
-
-    folder = _scratch()
-    remote = open_both_sides(url, folder)
-    remote.pull()
-    if checkpoints:
-        remote.pull_checkpoints()
-    return RunFolder(url, folder)
-
-
-def _scratch() -> Path:
-    """Make a folder of this process, apart from the local side of a training on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="paceline-run-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    run = watched_run(url)
+    run.refresh(checkpoints)
+    return run

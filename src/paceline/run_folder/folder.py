@@ -1,14 +1,11 @@
-"""The run folder: which experiment it belongs to, and the names of its files.
+"""The run folder: which experiment it belongs to, who may write it, and the names of its files.
 
 Only the chief opens and writes a run folder; every command may read one. If the folder is on remote
-storage, `path` is the local side and `remote_run.RemoteRun` keeps both sides the same. How files
-are written belongs to `files`, checkpoints to `checkpoints`, event files to `events`, and where
-runs are found to `finding`.
+storage, `path` is the local side and `remote_run.RemoteRun` keeps both sides the same.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -20,20 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import diff
 from paceline.messages import Send
-from paceline.run_folder.comparison import (
-    compare_code,
-    compare_data,
-    compare_experiments,
-    compare_kernels,
-    wrong_fact,
-    wrong_result,
-)
 from paceline.run_folder.records import Predictions, Records
-from paceline.storage.files import explained, is_file, plain, read_json, sealed, write_json
-from paceline.storage.locations import absolute, cached, found_or_moved, is_remote
-from paceline.storage.lock import FileLock, LeaseLost, is_alone, is_still_at, lock_file
+from paceline.storage.files import explained, is_file, read_json, sealed, write_json
+from paceline.storage.locations import cached, is_remote
+from paceline.storage.lock import FileLock, LeaseLost
 from paceline.versions import library_versions, machine
 
 if TYPE_CHECKING:
@@ -42,8 +30,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of config.json. A newer Paceline writes a higher number."""
 RESTORE = "restore it from a copy, or use another --run-dir"
-BEGIN_S = 10.0
-"""How long a command waits for another one that removes the folder."""
 DRIVER_FILE = ".driver-"
 """How a file begins by which a driver sees who shares the folder; a killed driver leaves it."""
 OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
@@ -53,16 +39,19 @@ OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
 class RunFolder:
     """The folder of one training. `where` is what the user gave: a path or a URL.
 
-    `local` is the local side of a remote folder, by default a place in the cache.
-    Building a RunFolder touches neither disk nor network.
+    `local` is the local side of a remote folder. Building one touches neither disk nor network.
     """
 
     def __init__(self, path: str | Path, local: Path | None = None) -> None:
-        remote = is_remote(path)
-        self.where = str(path).rstrip("/") if remote else str(Path(path))
-        self.path = (local or cached("runs", self.where)) if remote else Path(path)
-        self._remote = _both_sides(self.where, self.path) if remote else None
-        token = self._remote.token if self._remote else ""
+        self._remote: RemoteRun | None = None
+        self.where, self.path = str(Path(path)), Path(path)
+        if is_remote(path):
+            from paceline.run_folder.remote_run import open_both_sides
+
+            self.where = str(path).rstrip("/")
+            self.path = local or cached("runs", self.where)
+            self._remote = open_both_sides(self.where, self.path)
+        token = self._remote.holder.token if self._remote else ""
         self._lock = FileLock(self.path / "lock", f"training in {self.where}", token)
         self._config = self.path / "config.json"
         self._result = self.path / "result.json"
@@ -74,18 +63,12 @@ class RunFolder:
         self.starts = Records(self.path / "starts.jsonl", self.check_lease)
         self.predictions = Predictions(self.path / "evaluation.npz", self.check_lease)
 
-    def __repr__(self) -> str:
-        return f"RunFolder({self.where!r})"
-
     def log(self, name: str) -> Path:
         """Return the log file of a process of the run: worker-0.log, ps-1.log ..."""
         return self.path / f"{name.replace(' ', '-')}.log"
 
     def lock(self, wait_s: float = 3.0, send: Send = lambda message: None) -> None:
-        """Keep other processes out until `unlock` or the end of this process.
-
-        If the folder is remote, this then fetches everything but its checkpoints.
-        """
+        """Keep others out until `unlock`; fetch a remote folder, but for its checkpoints."""
         self.make()
         earlier = self._lock.acquire(wait_s)
         if self._remote:
@@ -100,18 +83,15 @@ class RunFolder:
         self._lock.release()
 
     def check_lease(self) -> None:
-        """Raise LeaseLost if this process locked the folder, but another has taken over since.
-
-        Then it must not write any more. On remote storage, nothing that it writes is seen anyway.
-        """
+        """Raise LeaseLost if this process locked the folder, but another has taken over since."""
         self._lock.check()
         if self._remote:
-            self._remote.check()
+            self._remote.holder.check()
 
     @property
     def epoch(self) -> int:
         """Return the number of this process's lease: it grows with each holder; 0 if not locked."""
-        return self._remote.epoch if self._remote else self._lock.epoch
+        return self._remote.holder.lease.epoch if self._remote else self._lock.epoch
 
     def check_number(self, lease: int) -> None:
         """Raise LeaseLost if another lease was taken since this one, of a chief that was lost."""
@@ -131,29 +111,26 @@ class RunFolder:
     ) -> list[str]:
         """Make this the folder of the experiment, or check that it is.
 
-        `code` has digests of the user's own functions. Returns which libraries have changed since
-        the run began.
+        `code` has digests of the user's own functions. Returns which libraries have changed.
         """
         self.make()
         changed = []
         if self.exists():
-            old = self.config()
-            compare_kernels(self.where, self.kernels(), kernels)
-            compare_experiments(self.where, self.experiment(), experiment)
-            compare_data(self.where, self.data_facts(), plain(data_facts))
-            compare_code(self.where, old["code"], code or {})
-            changed = diff(old["versions"], library_versions())
+            from paceline.run_folder.comparison import check_same_run
+
+            changed = check_same_run(self, experiment, data_facts, kernels, code or {})
         else:
             config = {"format": FORMAT, "experiment": experiment.to_json(), "data": data_facts}
             config |= {"kernels": kernels, "versions": library_versions(), "code": code or {}}
-            config["data_dir"] = absolute(experiment.data.dir)
+            config["data_dir"] = where = experiment.data.dir
+            if where and not is_remote(where):
+                config["data_dir"] = os.path.abspath(os.path.expanduser(where))
             self.check_lease()
             write_json(self._config, sealed(config))
         with explained("make the folders of", self.path):
             self.events.mkdir(exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
-        if self._remote:
-            self._remote.pull_checkpoints()
+        self.refresh()
         self.publish()
         return changed
 
@@ -165,14 +142,13 @@ class RunFolder:
     def publish_evaluations(self) -> None:
         """Upload the evaluator's own files."""
         if self._remote:
-            own = [self.evaluations.path, *self.evaluator_events.glob("*")]
-            names = [path.relative_to(self.path).as_posix() for path in own if path.exists()]
-            self._remote.add(names)
+            for path in (self.evaluations.path, *self.evaluator_events.glob("*")):
+                self._remote.add(path.relative_to(self.path).as_posix())
 
-    def refresh(self) -> None:
-        """Fetch what the chief has published since."""
+    def refresh(self, checkpoints: bool = True) -> None:
+        """Fetch what the chief has published since, with or without its checkpoints."""
         if self._remote:
-            self._remote.refresh()
+            self._remote.refresh(checkpoints)
 
     def exists(self) -> bool:
         """Return whether there is a run in the folder."""
@@ -180,7 +156,7 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        config = read_json(self._config, RESTORE, FORMAT)
+        config = read_json(self._config, RESTORE)
         written_by = config.get("format")
         if type(written_by) is int and written_by > FORMAT:
             raise UserError(
@@ -206,22 +182,24 @@ class RunFolder:
 
     def data_facts(self) -> dict[str, Any]:
         """Return what is known of the run's data: sizes, image shape, classes."""
-        facts = dict(self.config()["data"])
-        if wrong := wrong_fact(facts):
-            raise UserError(f"{self._config} is damaged: its data has {wrong}; {RESTORE}")
-        return facts
+        from paceline.run_folder.comparison import Facts, check_types
+
+        return check_types(Facts, self.config()["data"], self._config, RESTORE)
 
     def data_dir(self) -> str:
         """Return where the run's data is: where it was, or at the same relative path from here."""
-        return found_or_moved(self.experiment().data.dir, str(self.config().get("data_dir", "")))
+        given, stored = self.experiment().data.dir, str(self.config().get("data_dir", ""))
+        if not given or not stored or is_remote(stored):
+            return given
+        moved = not os.path.exists(stored) and os.path.exists(os.path.expanduser(given))
+        return given if moved else stored
 
     def kernels(self) -> str:
         """Return which kernels the run was trained with: own or tensorflow."""
         return str(self.config().get("kernels", "tensorflow"))
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write and publish the result of this attempt."""
-        assert "finished" in result, "a result says whether the run is finished"
+        """Write and publish the result of this attempt; `finished` says whether it is the last."""
         self.check_lease()
         write_json(self._result, sealed(result))
         self.publish()
@@ -230,11 +208,10 @@ class RunFolder:
         """Return the result of the last attempt; None if none has ended yet."""
         if not is_file(self._result):
             return None
+        from paceline.run_folder.comparison import Outcome, check_types
+
         advice = "the command that trained it computes it again from the last checkpoint"
-        result = read_json(self._result, advice)
-        if wrong := wrong_result(result):
-            raise UserError(f"{self._result} is damaged: {wrong}; {advice}")
-        return result
+        return check_types(Outcome, read_json(self._result, advice), self._result, advice)
 
     def append_start(self, step: int, place: str, workers: int) -> None:
         """Record that training starts or continues at this step, where, with how many workers."""
@@ -257,39 +234,18 @@ class RunFolder:
     def begun(self) -> Iterator[None]:
         """Make the folder for a command; remove it if a UserError comes before config.json.
 
-        It is removed only if no other command uses it: each command holds a shared lock on a file
-        in it, and each chief its own lock.
+        A folder that the chief of another command has locked stays. A chief that comes later makes
+        it again.
         """
         new = not self.path.exists()
         self.make()
-        commands = self.path / ".commands"
-        with explained("lock", commands):
-            handle = lock_file(commands, fcntl.LOCK_SH, BEGIN_S)
         try:
             yield
         except UserError:
             if new and not self.exists():
-                self._remove_unused(handle)
+                with suppress(UserError):
+                    self._lock.acquire()
+                    if not self.exists():
+                        shutil.rmtree(self.path)
+                    self._lock.release()
             raise
-        finally:
-            if handle is not None:
-                if is_alone(handle) and is_still_at(commands, handle):
-                    for file in (*self.path.glob(f"{DRIVER_FILE}*"), commands):
-                        file.unlink(missing_ok=True)
-                os.close(handle)
-
-    def _remove_unused(self, handle: int | None) -> None:
-        """Remove the folder if neither a command nor a chief uses it."""
-        if handle is None or not is_alone(handle):
-            return
-        with suppress(UserError):
-            self._lock.acquire()
-            if not self.exists():
-                shutil.rmtree(self.path)
-            self._lock.release()
-
-
-def _both_sides(url: str, local: Path) -> RemoteRun:
-    from paceline.run_folder.remote_run import open_both_sides
-
-    return open_both_sides(url, local)

@@ -1,7 +1,4 @@
-"""The list of runs: progress, accuracy and speed of each, and how to resume an unfinished one.
-
-It only reads.
-"""
+"""The list of runs: progress, accuracy and speed of each, and how to resume an unfinished one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import RECIPES, get_recipe
 from paceline.run_folder.finding import all_runs, default_path
 from paceline.run_folder.folder import RunFolder
-from paceline.storage.files import explained, stat_of
+from paceline.storage.files import explained
 from paceline.storage.locations import is_remote
 
 
@@ -50,11 +47,11 @@ def list_runs(folder: str | Path, sort: str = "changed") -> list[RunSummary]:
 
     Words and losses rise, other numbers fall, and unknown values are last.
     """
-    falling = sort in ("step", "accuracy", "speed", "changed")
 
     def key(run: RunSummary) -> tuple[bool, Any]:
-        value = getattr(run, sort)
-        return (value is None, 0 if value is None else -value if falling else value)
+        value = getattr(run, sort) or 0.0
+        falls = sort in ("step", "accuracy", "speed", "changed")
+        return getattr(run, sort) is None, -value if falls else value
 
     return sorted((_summary(run) for run in all_runs(folder)), key=key)
 
@@ -62,7 +59,10 @@ def list_runs(folder: str | Path, sort: str = "changed") -> list[RunSummary]:
 def _summary(run: RunFolder) -> RunSummary:
     changed, name = 0.0, Path(run.where).name
     try:
-        changed = _last_change(run.path)
+        with explained("read", run.path):
+            changed = run.path.stat().st_mtime
+            if run.metrics.path.exists():  # lines are appended to it
+                changed = max(changed, run.metrics.path.stat().st_mtime)
         result = run.read_result() or {}
         metrics = run.metrics.read()
         experiment = run.experiment()
@@ -88,13 +88,6 @@ def _summary(run: RunFolder) -> RunSummary:
     )
 
 
-def _last_change(folder: Path) -> float:
-    """Return the time of the newest file, in seconds since 1970."""
-    with explained("read", folder):
-        found = (stat_of(path) for path in folder.iterdir())  # some vanish: a training writes
-        return max((stat[1] / 1e9 for stat in found if stat), default=0.0)
-
-
 def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
     """Make data.dir absolute unless it already resolves to the run's data."""
     data, stored = experiment.data, run.data_dir()
@@ -104,10 +97,9 @@ def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
 
 
 def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
-    """Return the words of the `train` command that resumes a run, with flags for what differs.
+    """Return the words of the `train` command that resumes a run here, with flags that differ.
 
-    The recipe is the one in the folder's name, or else the nearest. The folder does not record
-    where the workers ran, so the command runs here.
+    The recipe is the one in the folder's name, or else the nearest.
     """
     named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
     command = train_command(experiment, named[1] if named else "")

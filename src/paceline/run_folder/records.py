@@ -8,17 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import explained, read_text, replacing, sealed, unsealed
-from paceline.storage.retry import retry
+from paceline.storage.files import explained, read_text, replacing, retry, sealed, unsealed
 
 Guard = Callable[[], None]
-"""Raises LeaseLost if another process has taken over the run: then nothing may be written."""
+"""Raises LeaseLost if another process has taken over the run."""
 
 
 class Records:
     """A file with one JSON object per line, each with its `step` and a checksum.
 
-    Lines are appended: a crash can cut off the last one. Building it touches no disk.
+    Lines are appended: a crash can cut off the last one.
     """
 
     def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
@@ -27,10 +26,9 @@ class Records:
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line."""
-        line = _to_line(record)
         self._guard()
         with explained("write", self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(_to_line(record))
 
     def read(self) -> list[dict[str, Any]]:
         """Return all whole lines; the last may be half written by a training under way."""
@@ -41,10 +39,7 @@ class Records:
         return _parse(read_text(self.path))[1]
 
     def truncate(self, step: int) -> int:
-        """Remove what is after `step`, where training continues, and a line cut off by a crash.
-
-        Returns how many damaged lines were removed, too.
-        """
+        """Remove what is after `step`, and damaged lines; return how many those are."""
         text = read_text(self.path)
         records, num_damaged = _parse(text)
         kept = "".join(_to_line(record) for record in records if record["step"] <= step)
@@ -56,15 +51,14 @@ class Records:
 
 
 class Predictions:
-    """evaluation.npz: the prediction for each example of the last evaluation, and images of the
-    worst mistakes. Building it touches no disk."""
+    """The predictions of the last evaluation, and images of the worst mistakes: evaluation.npz."""
 
     def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
         self.path = path
         self._guard = guard
 
     def write(self, arrays: dict[str, Any]) -> None:
-        """Replace the file by these arrays."""
+        """Replace the file with these arrays."""
         import numpy as np
 
         self._guard()
@@ -89,14 +83,12 @@ def _to_line(record: dict[str, Any]) -> str:
 def _parse(text: str) -> tuple[list[dict[str, Any]], int]:
     """Return the good records, and the number of damaged lines but for an unfinished last one."""
     records, num_damaged = list[dict[str, Any]](), 0
-    *lines, unfinished = text.split("\n")
-    for line in [*lines, unfinished] if unfinished else lines:
+    for line in text.splitlines(keepends=True):
         try:
             record = unsealed(json.loads(line))
             if type(record["step"]) is not int or not 0 <= record["step"] < 10**15:
                 raise ValueError("it has no step")
+            records.append(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            num_damaged += line is not unfinished
-            continue
-        records.append(record)
+            num_damaged += line.endswith("\n")
     return records, num_damaged

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
 LINGER_S = 60.0
-"""The time in which the parent asks a worker that lost another one; then it ends the worker."""
+"""How long a survivor waits for the parent's request before it exits."""
 PIECE_BYTES = 1 << 20
 
 
@@ -39,10 +39,8 @@ class Survivor:
         self._state: State | None = None
 
     def offer(self, job: Job, core: Core, engine: Engine, run: RunFolder) -> None:
-        """From now on, the state of this training can be kept, if this worker can save it.
-
-        Only the chief can write a run folder on remote storage: it holds the lock.
-        """
+        """From now on, the state of this training can be kept, if this worker can save it."""
+        # only the chief can write a run folder on remote storage: it holds the lease
         can_save = job.cluster.is_chief or not is_remote(run.where)
         if can_save and isinstance(engine, HoldsState):
             self._offer = job, core, engine, run
@@ -57,28 +55,25 @@ class Survivor:
             threading.Event().wait(LINGER_S)
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Answer a request of the parent."""
-        asks_for_step = request["request"] == "held"
+        """Answer `held` with the step of the state, `keep` when that is saved; -1 without."""
+        answer = Held(-1)
         try:
-            self._send(self._held() if asks_for_step else self._keep(request["lease"]))
+            if self._offer and request["request"] == "held":
+                self._state = self._offer[2].held()
+                answer = Held(self._state.step or -1) if self._state else answer
+            elif self._offer and self._state:
+                answer = self._keep(self._state, request["lease"], *self._offer)
         except Exception:  # whatever it is, the last checkpoint remains
             to_log(traceback.format_exc().rstrip())
-            self._send(Held(-1))
+        self._send(answer)
 
-    def _held(self) -> Held:
-        """Read the state; without a step done there is nothing to keep."""
-        self._state = self._offer[2].held() if self._offer else None
-        return Held(self._state.step if self._state and self._state.step else -1)
-
-    def _keep(self, lease: int) -> Held:
+    def _keep(
+        self, state: State, lease: int, job: Job, core: Core, engine: HoldsState, run: RunFolder
+    ) -> Held:
         """Save the state that was read last; a worker on another host sends it in pieces.
 
         A worker that is not the chief writes only while the chief's `lease` is the last one.
         """
-        state = self._state
-        if not (self._offer and state):
-            return Held(-1)
-        job, core, _, run = self._offer
         checkpoints = Checkpoints(
             run.checkpoints,
             core.layout,

@@ -23,10 +23,9 @@ UserFunction = Callable[[int, dict[str, float]], None]
 
 def load_user_actions(job: Job) -> Callable[[ChiefRun], list[Action]]:
     """Import the functions; return the function that builds their actions."""
-    actions: list[Action] = [
-        UserAction(spec, load_function(locate(job, "actions", spec))) for spec in job.run.actions
-    ]
-    return lambda chief: actions
+    specs = job.run.actions
+    actions = [UserAction(spec, load_function(locate(job, "actions", spec))) for spec in specs]
+    return lambda chief: [*actions]
 
 
 class UserAction:
@@ -34,27 +33,23 @@ class UserAction:
 
     def __init__(self, spec: str, function: UserFunction) -> None:
         self._spec, self._function = spec, function
-
-    def close(self) -> None:
-        """Call the action's own `close`, if it has one."""
-        if close := getattr(self._function, "close", None):
-            close()
+        self.close: Callable[[], None] | None = getattr(function, "close", None)
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        step = block.step
+        failed = f"the action {self._spec}"
         try:
-            self._function(step, scalars(block, evaluation))
+            self._function(block.step, scalars(block, evaluation))
         except StopRequested:
             raise
         except StopIteration as error:  # alone, it would leave the other workers waiting
             raise TrainingFailed(
-                f"the action {self._spec} wants to stop at step {step}; an action of --actions "
-                "cannot: use --early-stopping.patience, or actions= or callbacks= of paceline.train"
+                f"{failed} wants to stop at step {block.step}; an action of --actions cannot: use "
+                "--early-stopping.patience, or actions= or callbacks= of paceline.train"
             ) from error
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             reason = (str(error).splitlines() or [""])[0]
             raise TrainingFailed(
-                f"the action {self._spec} failed at step {step}: "
-                f"{type(error).__name__}: {reason} ({frame.filename}:{frame.lineno})"
+                f"{failed} failed at step {block.step}: {type(error).__name__}: {reason} "
+                f"({frame.filename}:{frame.lineno})"
             ) from error

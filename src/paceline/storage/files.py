@@ -1,7 +1,7 @@
-"""Files on a disk: written completely or not at all, and one-line errors if the disk fails.
+"""Files on a disk: written completely or not at all, with retries and one-line errors.
 
-It owns how files are written and read, and the checksum in JSON that a run shows as results. Which
-files a run folder has belongs to `folder`.
+It also owns the checksum in the JSON files of a run. Which files a run folder contains belongs to
+`run_folder.folder`.
 """
 
 from __future__ import annotations
@@ -9,21 +9,65 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 import sys
 import tempfile
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from paceline.errors import PassingFault, UserError
-from paceline.storage.retry import may_pass, retry
+
+T = TypeVar("T")
 
 CHECKSUM = "checksum"
 MOST_JSON_BYTES = 1 << 28
 """Larger files of JSON are refused: none that Paceline writes comes near."""
+PAUSES_S = (0.3, 1.0, 3.0)
+"""Between the tries to use a file on a disk."""
+PASSING = {
+    *(errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.EAGAIN, errno.ENOTCONN),
+    *(errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.ESHUTDOWN),
+}
+"""Errors of a disk, a mount or a network that may be gone a moment later."""
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether the same action may succeed later."""
+    is_passing = isinstance(error, OSError) and error.errno in PASSING
+    return is_passing or isinstance(error, PassingFault)
+
+
+def retry(
+    action: Callable[[], T],
+    pauses_s: Iterable[float] | None = None,
+    passes: Callable[[Exception], bool] = may_pass,
+    warn: Callable[[str], None] = lambda text: None,
+) -> T:
+    """Return the result of `action`; after an error that `passes`, pause and try again.
+
+    There is one try more than there are pauses, by default `PAUSES_S`. The last error is raised.
+    """
+    for pause_s in PAUSES_S if pauses_s is None else pauses_s:
+        try:
+            return action()
+        except Exception as error:
+            if not passes(error):
+                raise
+            warn(f"{error}; trying again in {pause_s:.0f} s")
+        time.sleep(pause_s)
+    return action()
+
+
+def growing_pauses(first_s: float, longest_s: float, total_s: float) -> Iterator[float]:
+    """Yield pauses, each twice the one before, as long as they end within `total_s` from now."""
+    deadline, pause_s = time.monotonic() + total_s, first_s
+    while time.monotonic() + pause_s <= deadline:
+        yield pause_s
+        pause_s = min(2 * pause_s, longest_s)
 
 
 @contextmanager
@@ -94,30 +138,15 @@ def to_log(text: object) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is a folder. Unlike pathlib, raise PassingFault if the disk fails."""
-    return stat.S_ISDIR(_mode(path))
+    """Return whether there is a folder; raise PassingFault if the disk fails."""
+    with explained("look at", path):
+        return path.is_dir()
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file. Unlike pathlib, raise PassingFault if the disk fails."""
-    return stat.S_ISREG(_mode(path))
-
-
-def _mode(path: Path) -> int:
+    """Return whether there is a file; raise PassingFault if the disk fails."""
     with explained("look at", path):
-        try:
-            return os.stat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError, ValueError):  # or a name that cannot be
-            return 0
-
-
-def stat_of(path: Path) -> tuple[int, int] | None:
-    """Return size and time of a file, the latter in nanoseconds; None if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_size, found.st_mtime_ns
+        return path.is_file()
 
 
 def read_exactly(file: IO[bytes], size: int) -> bytes:
@@ -151,11 +180,11 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode())
 
 
-def read_json(path: Path, advice: str, newest: int | None = None) -> dict[str, Any]:
+def read_json(path: Path, advice: str) -> dict[str, Any]:
     """Return the JSON object in a file, its checksum verified if it has one.
 
     A person who edits a file removes the checksum. If the file is damaged, `advice` is part of the
-    error. An object of a `format` above `newest` is not verified: a newer version wrote it.
+    error.
     """
     try:
         with explained("read", path):
@@ -164,9 +193,7 @@ def read_json(path: Path, advice: str, newest: int | None = None) -> dict[str, A
         value = json.loads(read_text(path))
         if not isinstance(value, dict):
             raise ValueError("it is not a JSON object")
-        written_by = value.get("format")
-        is_newer = newest is not None and type(written_by) is int and written_by > newest
-        return value if is_newer or CHECKSUM not in value else unsealed(value)
+        return unsealed(value) if CHECKSUM in value else value
     except (ValueError, RecursionError) as error:
         reason = "too many levels" if isinstance(error, RecursionError) else error
         raise UserError(f"{path} is damaged ({reason}); {advice}") from error

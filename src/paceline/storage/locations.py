@@ -42,20 +42,3 @@ def local_folder(folder: str, report: Callable[[str], None] = lambda text: None)
 def bring_data(folder: str, send: Send) -> None:
     """Copy a data set in a worker, before anything is built; report the progress to its parent."""
     local_folder(folder, lambda text: send(Transfer(text)))
-
-
-def absolute(folder: str) -> str:
-    """Return the absolute path of a folder; a URL or an empty text as it is."""
-    is_path = folder and not is_remote(folder)
-    return os.path.abspath(os.path.expanduser(folder)) if is_path else folder
-
-
-def found_or_moved(given: str, stored: str) -> str:
-    """Return where a run's data is: at its `stored` path, or where `given` leads from here.
-
-    So a run can be used from any folder, and also after it was moved together with its data.
-    """
-    if not given or not stored or is_remote(stored):
-        return given
-    moved = not os.path.exists(stored) and os.path.exists(os.path.expanduser(given))
-    return given if moved else stored

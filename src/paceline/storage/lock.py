@@ -1,7 +1,7 @@
 """A lock on a local file: who may write a folder of this machine. It ends with its process.
 
-The file also contains its owner, with a number that grows with each of them. On a network file
-system a lock can be lost while its owner is disconnected. The owner then finds a higher number, and
+The file also contains its owner, with a number that grows with each of them. A network file system
+can give the lock of a disconnected process away. That process then finds a higher number, and
 writes nothing more (`check`). The lease of a folder on remote storage is `lease.Holder`.
 """
 
@@ -13,12 +13,12 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.storage.files import explained
-from paceline.storage.retry import growing_pauses, retry
+from paceline.storage.files import explained, growing_pauses, is_file, retry
 
 
 class LeaseLost(UserError):
@@ -27,12 +27,14 @@ class LeaseLost(UserError):
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a lock or a lease, or held it last. `epoch` grows with each."""
+    """The process that holds a lock or a lease, or held it last. `epoch` grows with each.
+
+    `token` distinguishes this owner from all others.
+    """
 
     pid: int = 0
     host: str = ""
     token: str = ""
-    """Distinguishes this owner from all others."""
     epoch: int = 0
 
     def __str__(self) -> str:
@@ -79,8 +81,8 @@ class FileLock:
         Raises UserError if another process still holds the lock after `wait_s`.
         """
         with explained("lock", self.path):
-            handle = lock_file(self.path, fcntl.LOCK_EX, wait_s)
-            earlier = self._read()
+            handle = _lock_file(self.path, wait_s)
+            earlier = self.owner()
             if handle is None:
                 raise refusal(earlier, self._use)
             self.epoch = earlier.epoch + 1
@@ -100,13 +102,10 @@ class FileLock:
     def check(self) -> None:
         """Raise LeaseLost if this object holds the lock, but another process has taken over.
 
-        Raises PassingFault if the lock cannot be read for some seconds. Nothing may be written
-        then, either.
+        If the lock cannot be read for some seconds, it raises PassingFault.
         """
-        if self._handle is None:
-            return
-        owner = self.owner()
-        if (owner.token, owner.epoch) == (self._token, self.epoch):
+        owner = self.owner() if self._handle is not None else None
+        if not owner or (owner.token, owner.epoch) == (self._token, self.epoch):
             return
         # The lock on a file that is gone keeps nobody out.
         who = "somebody has removed" if owner == NOBODY else f"{owner} has taken over"
@@ -123,32 +122,21 @@ class FileLock:
         with explained("read", self.path):
             try:
                 content = retry(self.path.read_bytes, passes=lambda e: isinstance(e, OSError))
-                return _parse(content)
-            except FileNotFoundError:
+                return parse_owner(json.loads(content))
+            except (FileNotFoundError, ValueError, RecursionError):
                 return NOBODY
 
     def is_locked(self) -> bool:
         """Return whether a process holds the lock now."""
         # A shared lock, because NFS wants a file that is open for writing for an exclusive one,
         # and folders of others may be read only. Closing the file releases it again.
-        with explained("look at", self.path):
-            try:
-                handle = os.open(self.path, os.O_RDONLY)
-            except FileNotFoundError:
-                return False
-            try:
-                return not _flock(handle, fcntl.LOCK_SH, 0.0)
-            finally:
-                os.close(handle)
-
-    def _read(self) -> Owner:
-        try:
-            return _parse(self.path.read_bytes())
-        except FileNotFoundError:
-            return NOBODY
+        if not is_file(self.path):
+            return False
+        with explained("look at", self.path), open(self.path, "rb") as file:
+            return not _flock(file.fileno(), fcntl.LOCK_SH, 0.0)
 
 
-def lock_file(path: Path, kind: int, wait_s: float) -> int | None:
+def _lock_file(path: Path, wait_s: float) -> int | None:
     """Open and lock a file; return its descriptor, or None if it is locked after `wait_s`.
 
     Closing the descriptor, or the end of the process, unlocks it. Raises OSError.
@@ -162,32 +150,13 @@ def lock_file(path: Path, kind: int, wait_s: float) -> int | None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:  # a command that failed has removed its new folder just now
             continue
-        if not _flock(handle, kind, deadline - time.monotonic()):
-            os.close(handle)
+        locked = _flock(handle, fcntl.LOCK_EX, deadline - time.monotonic())
+        with suppress(FileNotFoundError):
+            if locked and os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        os.close(handle)  # if the file was deleted meanwhile, locking it protects nothing
+        if not locked:
             return None
-        if is_still_at(path, handle):
-            return handle
-        os.close(handle)  # the file was deleted meanwhile; locking it protects nothing
-
-
-def is_alone(handle: int) -> bool:
-    """Return whether no other process shares a lock; if so, this one keeps all others out."""
-    return _flock(handle, fcntl.LOCK_EX, 0.0)
-
-
-def is_still_at(path: Path, handle: int) -> bool:
-    """Return whether a descriptor is that of the file at `path` now."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _parse(content: bytes) -> Owner:
-    try:
-        return parse_owner(json.loads(content))
-    except (ValueError, RecursionError):
-        return NOBODY
 
 
 def _flock(handle: int, kind: int, wait_s: float) -> bool:

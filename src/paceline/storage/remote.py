@@ -2,42 +2,42 @@
 
 obstore reads and writes S3 and Google Cloud Storage, where an object appears with its last byte.
 Data sets can also be read from other storage through fsspec (`ReadOnlyFolder`). Both libraries are
-imported only if they are needed. Many files at once belong to `transfer`.
+imported only if they are needed.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from paceline.errors import PassingFault, UserError
-from paceline.storage.files import replacing_path
-from paceline.storage.retry import growing_pauses, retry
+from paceline.storage.files import growing_pauses, replacing_path, retry
+from paceline.storage.progress_bar import late_bar
 
 T = TypeVar("T")
+Version = Mapping[str, str]
+Advance = Callable[[int], None]
+"""Takes the number of bytes that were copied."""
+Report = Callable[[str], None]
 
-OBJECT_STORES = ("s3", "s3a", "gs")
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs", "http": "http", "https": "http"}
 """Which extra to install for a protocol."""
 PATIENCE_S = float(os.environ.get("PACELINE_STORAGE_PATIENCE_S") or 60.0)
 """How long passing faults of storage are tried again."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-REQUEST_S = 3600.0
-"""Longest request, such as the upload of one piece or the download of one file."""
-SILENCE_S = 60.0
-"""Longest wait for the next bytes of an answer."""
-PARTS = 4
-"""How many parts of a large file are uploaded at the same time."""
+FIRST_PAUSE_S = 1.0
+REQUEST_S, SILENCE_S = 3600.0, 60.0
+"""Longest request, such as the download of one file; longest wait for its next bytes."""
+PARALLEL = 16
 STAMPS = ("etag", "ETag", "mtime", "modification_time", "updated", "LastModified")
 """fsspec's file systems have different words for when or how a file changed."""
-TRANSIENT = (408, 409, 429)
-"""HTTP answers of the 4xx range that may not come again."""
 
 
 class StorageError(UserError):
@@ -55,19 +55,10 @@ class File(NamedTuple):
     stamp: str
 
 
-@dataclass(frozen=True)
-class Stamped:
-    """The content of a file, and the version that a conditional write can ask for."""
-
-    content: bytes
-    version: Mapping[str, str]
-
-
 class Store:
-    """A folder on S3 or on Google Cloud Storage.
+    """A folder on S3 or on Google Cloud Storage, with its own connections.
 
-    Names in it are relative and may have slashes. Each Store has its own connections, and no
-    request takes longer than `request_s`. Building one touches neither disk nor network.
+    No request takes longer than `request_s`. Building one touches neither disk nor network.
     """
 
     def __init__(self, url: str, request_s: float = REQUEST_S) -> None:
@@ -79,53 +70,39 @@ class Store:
         with _explained("open", self.url):
             from obstore.store import from_url
 
+            limits = {"timeout": self._request_s, "read_timeout": min(SILENCE_S, self._request_s)}
+            options: dict[str, Any] = {} if self.url.startswith("gs:") else _s3_options()
+            options["client_options"] = {
+                "allow_http": True,  # an endpoint without TLS is used only if the user gives one
+                **{name: f"{1000 * limit_s:.0f}ms" for name, limit_s in limits.items()},
+            }
             # Faults are tried again by `retry_storage`, which tells the user.
-            options: dict[str, Any] = {"retry_config": {"max_retries": 0}}
-            options["client_options"] = self._limits()
-            if protocol_of(self.url) != "gs":
-                options |= _s3_options()
-            return from_url(self.url, **options)
-
-    def _limits(self) -> dict[str, Any]:
-        limits = {"timeout": self._request_s, "read_timeout": min(SILENCE_S, self._request_s)}
-        # An endpoint without TLS is used only if the user gives one.
-        in_words = {name: f"{1000 * limit_s:.0f}ms" for name, limit_s in limits.items()}
-        return in_words | {"allow_http": True}
+            return from_url(self.url, retry_config={"max_retries": 0}, **options)
 
     def files(self) -> dict[str, File]:
-        """Return all files by name, also in subfolders; empty if there is no such folder.
-
-        Empty files are left out: tools that show a bucket as folders make one for each folder, and
-        obstore does not tell `train/` from `train`.
-        """
+        """Return all files by name, also in subfolders; empty if there is no such folder."""
+        # Tools that show a bucket as folders make an empty file for each folder.
         with _explained("list", self.url):
             listed = [entry for batch in self._objects.list() for entry in batch if entry["size"]]
-        return {
-            entry["path"]: File(entry["size"], entry["e_tag"])
-            for entry in sorted(listed, key=lambda entry: str(entry["path"]))
-        }
+        found = {str(entry["path"]): File(entry["size"], entry["e_tag"]) for entry in listed}
+        return dict(sorted(found.items()))
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if there is none."""
-        found = self.read_stamped(name)
-        return found.content if found else None
+        found = self.read_versioned(name)
+        return found[0] if found else None
 
-    def read_stamped(self, name: str) -> Stamped | None:
+    def read_versioned(self, name: str) -> tuple[bytes, Version] | None:
         """Return the content of a small file with its version; None if there is none."""
         with _explained("read", f"{self.url}/{name}"):
             try:
                 found = self._objects.get(name)
-                return Stamped(bytes(found.bytes()), _version(found.meta))
+                return bytes(found.bytes()), _version(found.meta)
             except FileNotFoundError:
                 return None
 
-    def get(
-        self, name: str, target: Path, advance: Callable[[int], None] = lambda size: None
-    ) -> bool:
-        """Copy a file to `target`, complete or not at all; return False if it does not exist.
-
-        `advance` is called with the size of every piece.
-        """
+    def get(self, name: str, target: Path, advance: Advance = lambda size: None) -> bool:
+        """Copy a file to `target`, complete or not at all; return False if it does not exist."""
         with _explained("fetch", f"{self.url}/{name}"):
             try:
                 found = self._objects.get(name)
@@ -135,16 +112,14 @@ class Store:
                 for piece in found.stream():
                     file.write(piece)
                     advance(len(piece))
-        return True
+            return True
 
     def put(self, name: str, content: Path | bytes) -> None:
         """Write a file, from a local one or from bytes; readers see the old or the new one."""
         with _explained("put", f"{self.url}/{name}"):
-            self._objects.put(name, content, max_concurrency=PARTS)
+            self._objects.put(name, content, max_concurrency=4)
 
-    def swap(
-        self, name: str, content: bytes, version: Mapping[str, str] | None
-    ) -> Mapping[str, str] | None:
+    def swap(self, name: str, content: bytes, version: Version | None) -> Version | None:
         """Write a small file if it still has this version (None: if there is none).
 
         Returns its new version, or None if the file has changed. Storage compares and writes in one
@@ -155,8 +130,7 @@ class Store:
             from obstore.exceptions import AlreadyExistsError, PreconditionError
 
             try:
-                put = self._objects.put(name, content, mode=mode, use_multipart=False)
-                return _version(put)
+                return _version(self._objects.put(name, content, mode=mode, use_multipart=False))
             except (AlreadyExistsError, PreconditionError):
                 return None
 
@@ -167,21 +141,17 @@ class Store:
 
 
 class ReadOnlyFolder:
-    """A folder on any storage that fsspec supports, such as hdfs://. Building one touches nothing.
-
-    It has the methods of `Store` that a copy of a data set needs.
-    """
+    """A folder on any storage that fsspec supports, such as hdfs://, with methods of `Store`."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
     @cached_property
-    def _opened(self) -> tuple[Any, str]:
+    def _opened(self) -> Any:
         with _explained("open", self.url):
             import fsspec
 
-            system, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
-        return system, root.rstrip("/")
+            return fsspec.core.url_to_fs(self.url, use_listings_cache=False)
 
     def files(self) -> dict[str, File]:
         """Return all files by name, also in subfolders."""
@@ -191,7 +161,7 @@ class ReadOnlyFolder:
         files = {}
         for path, facts in listed:
             name = path[len(root) + 1 :]
-            if {"", ".", ".."} & set(name.split("/")):
+            if leaves_folder(name):
                 raise UserError(
                     f"{self.url} contains the file {name!r}, which a folder cannot contain; give "
                     "the URL of a folder"
@@ -200,9 +170,7 @@ class ReadOnlyFolder:
             files[name] = File(int(facts["size"]), next(stamps, ""))
         return files
 
-    def get(
-        self, name: str, target: Path, advance: Callable[[int], None] = lambda size: None
-    ) -> bool:
+    def get(self, name: str, target: Path, advance: Advance = lambda size: None) -> bool:
         """Copy a file as `Store.get` does."""
         with _explained("fetch", f"{self.url}/{name}"):
             system, root = self._opened
@@ -210,34 +178,62 @@ class ReadOnlyFolder:
                 with replacing_path(target) as new:
                     system.get_file(f"{root}/{name}", str(new))
                     advance(new.stat().st_size)
+                    return True
             except FileNotFoundError:
                 return False
-        return True
 
 
 def open_to_read(url: str) -> Store | ReadOnlyFolder:
     """Return a folder whose files can be listed and copied."""
-    return Store(url) if protocol_of(url) in OBJECT_STORES else ReadOnlyFolder(url)
+    return Store(url) if url.startswith(("s3:", "s3a:", "gs:")) else ReadOnlyFolder(url)
 
 
 def open_to_write(url: str) -> Store:
-    """Return a folder that can be written; raise UserError if its protocol does not allow it."""
-    if protocol_of(url) not in OBJECT_STORES:
-        raise UserError(
-            f"{url} cannot be written; give a path, or a URL that begins with s3:// or gs://"
-        )
-    return Store(url)
+    """Return a folder that can be written; UserError if its protocol has no conditional writes."""
+    if isinstance(store := open_to_read(url), Store):
+        return store
+    raise UserError(
+        f"{url} cannot be written; give a path, or a URL that begins with s3:// or gs://"
+    )
 
 
-def protocol_of(url: str) -> str:
-    """Return `s3` for s3://bucket/folder."""
-    return url.partition("://")[0]
+def leaves_folder(name: str) -> bool:
+    """Return whether no folder can contain a file of this name."""
+    return bool({"", ".", ".."} & set(name.split("/")))
 
 
-def retry_storage(action: Callable[[], T], warn: Callable[[str], None] = lambda text: None) -> T:
+def retry_storage(action: Callable[[], T], warn: Report = lambda text: None) -> T:
     """Return the result of `action`; while storage fails, try again for `PATIENCE_S`."""
-    pauses_s = growing_pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S)
+    pauses_s = growing_pauses(FIRST_PAUSE_S, 30.0, PATIENCE_S)
     return retry(action, pauses_s, lambda error: isinstance(error, StorageFault), warn)
+
+
+def fetch_files(
+    store: Store | ReadOnlyFolder, targets: Mapping[str, Path], total_bytes: int, report: Report
+) -> list[str]:
+    """Copy each file to its target, several at once; return the names that no longer exist."""
+    done, reported, counting = 0, time.monotonic(), threading.Lock()
+
+    def advance(size: int) -> None:
+        nonlocal done, reported
+        with counting:
+            done += size
+            show(size)
+            if time.monotonic() - reported > 5.0:
+                reported = time.monotonic()
+                report(f"{text}: {done / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB")
+
+    def fetch(name: str) -> bool:
+        return retry_storage(lambda: store.get(name, targets[name], advance), report)
+
+    text = f"copying {store.url}"
+    with late_bar(text, total_bytes) as show, ThreadPoolExecutor(PARALLEL) as pool:
+        copies = {name: pool.submit(fetch, name) for name in targets}
+        try:
+            return [name for name, copy in copies.items() if not copy.result()]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _s3_options() -> dict[str, Any]:
@@ -256,7 +252,7 @@ def _s3_options() -> dict[str, Any]:
     return options
 
 
-def _version(facts: Any) -> dict[str, str]:
+def _version(facts: Any) -> Version:
     return {name: facts[name] for name in ("e_tag", "version") if facts[name] is not None}
 
 
@@ -268,31 +264,27 @@ def _explained(doing: str, url: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        advice = _advice(error, EXTRAS.get(protocol_of(url), ""))
+        text = str(error).strip()
+        message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)  # the server's own
+        reason = message[1].strip() if message else text.partition("\n")[0] or type(error).__name__
+        advice = _advice(error, EXTRAS.get(url.partition("://")[0], ""))
         kind = StorageError if advice else StorageFault
-        raise kind(f"cannot {doing} {url}: {_reason(error)}{advice}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the server's own message, or the first line of an error."""
-    text = str(error).strip()
-    if message := re.search(r"<Message>(.*?)</Message>", text, re.DOTALL):
-        return message[1].strip()
-    return (text.splitlines() or [""])[0] or type(error).__name__
+        raise kind(f"cannot {doing} {url}: {reason}{advice}") from error
 
 
 def _advice(error: Exception, extra: str) -> str:
     """Return what to do about an error that stays; empty for one that may pass."""
+    kind, text = type(error).__name__, str(error)
     if isinstance(error, ImportError):
         return f"; install the extra {extra}: pip install 'paceline[{extra}]'"
-    if isinstance(error, ValueError) and "not known" in str(error):
+    if isinstance(error, ValueError) and "not known" in text:
         return f"; use {'://, '.join(EXTRAS)}://"
-    kind, answer = type(error).__name__, re.search(r"status code: (4\d\d)", str(error))
-    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
+    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
         return "; make it first, or give another"
     if kind == "InvalidPathError":
         return "; give the URL of a folder whose files a disk can have"
+    answer = re.search(r"status code: (4\d\d)", text)
     denied = isinstance(error, PermissionError) or kind.startswith(("Permission", "Unauth"))
-    if denied or (answer and int(answer[1]) not in TRANSIENT):
+    if denied or (answer and answer[1] not in ("408", "409", "429")):  # those may pass
         return "; check the credentials and what they allow"
     return ""

@@ -1,0 +1,85 @@
+"""Weights by the names of their variables: to start a model from, and for an entry of the zoo."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from paceline.errors import UserError
+from paceline.experiment.experiment import KERAS
+from paceline.maths.state import AVERAGED_STATS, State, StateLayout, evaluated_vectors
+from paceline.run_folder.checkpoint_file import WEIGHTS, Array, Damaged, pack, read_variables
+from paceline.run_folder.checkpoints import file_of, list_steps
+from paceline.run_folder.finding import existing_run
+from paceline.storage.files import explained
+
+
+def read_weights(spec: str) -> dict[str, np.ndarray]:
+    """Return what `model.init_from` names: a run, a .keras file or weights of keras.applications.
+
+    Of a run, these are the averages if it has them.
+    """
+    if spec.startswith(KERAS):
+        from paceline.models.stored_weights import read_application
+
+        return read_application(spec)
+    if spec.endswith(".keras"):
+        from paceline.models.stored_weights import read_keras_file
+
+        return read_keras_file(spec)
+    try:
+        run = existing_run(spec)
+    except UserError as error:
+        raise type(error)(f"model.init-from: {error} (or give a .keras file)") from error
+    return newest_variables(run.checkpoints, ("ema", "params", AVERAGED_STATS, "stats"))
+
+
+def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]:
+    """Return the variables of the newest complete checkpoint by name.
+
+    Each is taken from the first of `vectors` that has it.
+    """
+    for step in reversed(list_steps(folder)):
+        path = file_of(folder, step)
+        try:
+            with explained("read", path):
+                variables = read_variables(path, step)
+        except Damaged as error:
+            warnings.warn(f"{path} is damaged ({error}) and is not used", stacklevel=2)
+            continue
+        found: dict[str, Array] = {}
+        for vector in reversed(vectors):
+            found |= _of_vector(variables, vector)
+        return found
+    raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
+
+
+def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest: str) -> Path:
+    """Write the weights of the checkpoint of `step` into a file of the same name in `folder`.
+
+    They are what evaluation takes: the averaged ones if the training kept an average, without the
+    slots of the optimizer.
+    """
+    source_file, target = file_of(checkpoints, step), file_of(folder, step)
+    try:
+        variables = read_variables(source_file, step)
+    except (Damaged, OSError) as error:
+        raise UserError(f"{source_file} cannot be read: {error}") from error
+    sources = evaluated_vectors({name.partition("/")[0] for name in variables})
+    own = {to: _of_vector(variables, of) for to, of in zip(WEIGHTS, sources, strict=True)}
+    parts = {to: tuple((name, each.shape) for name, each in own[to].items()) for to in own}
+    empty = np.zeros(0, np.float32)
+    vectors = {to: np.concatenate([*map(np.ravel, own[to].values()), empty]) for to in own}
+    target.write_bytes(pack(State(step, vectors), StateLayout(parts), experiment_digest, None))
+    return target
+
+
+def _of_vector(variables: dict[str, Array], vector: str) -> dict[str, Array]:
+    prefix = f"{vector}/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in variables.items()
+        if name.startswith(prefix)
+    }
