@@ -31,7 +31,7 @@ from typing import Any
 import boto3
 
 from chaos_faults import FAULTS, names, possible, wait
-from chaos_scene import LIMITS, Plan, Scene, World, build_scene, experiment_flags, start_spark
+from chaos_scene import LIMITS, Plan, Scene, build_scene, experiment_flags
 from helpers import Ended, losses_of, paceline, wait_until
 from image_folders import convert_here, write_images
 from paceline.run_folder.finding import existing_run
@@ -41,7 +41,7 @@ ATTEMPTS = 12
 """How often a command is repeated; faults happen in the first half."""
 LIMIT_S = 480.0
 """An attempt may take so long after its last fault is over."""
-LENGTHS = {"one process": 1.0, "ray": 1.8, "spark": 2.0}
+LENGTHS = {"one process": 1.0, "ray": 1.8}
 """How long a run in a place takes, in units of the undisturbed one. Others: 1.3."""
 SIGNALS = (0, -9, 137, -15, 143)
 """Codes of a good end and of signals."""
@@ -54,7 +54,8 @@ class Reference:
         self._folder = folder
         self.get = cache(self._get)
         write_images(folder / "images", per_class=90)
-        convert_here(folder / "images", folder / "records")
+        self.records = folder / "records"
+        convert_here(folder / "images", self.records)
         began = time.monotonic()
         self.get("gradients", False)
         self.seconds = time.monotonic() - began
@@ -62,34 +63,37 @@ class Reference:
     def _get(self, method: str, records: bool) -> dict[str, Any]:
         """Return what is shown of the run."""
         name = f"{method}-{records}"
-        flags = experiment_flags(method, self._folder / "records" if records else None)
+        flags = experiment_flags(method, self.records if records else None)
         words = ("train", "smoke", "--run-dir", name, *flags)
         ended = paceline(*words, cwd=self._folder, timeout_s=1e6)
         assert ended.code == 0, ended
         return show(str(self._folder / name), self._folder / "reader")
 
 
-def play(
-    seed: int, plan: Plan, chance: random.Random, world: World, expected: dict[str, Any]
-) -> dict[str, Any]:
+def play(seed: int, s3: str, reference: Reference) -> dict[str, Any]:
     """Play one round to its end, good or bad; return what is noted of it."""
+    chance = random.Random(seed)
+    plan = Plan.draw(chance)
+    print(f"round {seed}: {plan}", flush=True)
+    expected = reference.get(plan.method, plan.records)
     began, attempts = time.monotonic(), list[dict[str, Any]]()
     noted = {"seed": seed, "plan": asdict(plan), "attempts": attempts, "result": "ok"}
     with ExitStack() as stack:
         try:
-            scene = build_scene(plan, chance, world, stack)
+            scene = build_scene(plan, chance, stack, s3, reference.records)
             noted["faults"] = scene.happened
-            repeat_until_done(scene, attempts)
+            repeat_until_done(scene, attempts, reference.seconds)
             check_round(scene, expected)
         except AssertionError as error:
             noted["result"] = str(error)[:3000] or repr(error)
     return noted | {"seconds": round(time.monotonic() - began)}
 
 
-def repeat_until_done(scene: Scene, attempts: list[dict[str, Any]]) -> None:
+def repeat_until_done(scene: Scene, attempts: list[dict[str, Any]], unit_s: float) -> None:
     """Repeat the command as a platform would."""
     for attempt in range(ATTEMPTS):
-        faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene, 0 if attempt else 2)
+        first = 0 if attempt else 2
+        faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene, first, unit_s)
         before = len(scene.happened)
         ended = run_attempt(scene, faults)
         lines = [(each.err.strip().splitlines() or [""])[-1][:300] for each in ended]
@@ -100,10 +104,10 @@ def repeat_until_done(scene: Scene, attempts: list[dict[str, Any]]) -> None:
     raise AssertionError(f"it never ended well: {ended[0].err[-600:]}")
 
 
-def choose_faults(scene: Scene, first: int) -> list[tuple[str, float, float]]:
+def choose_faults(scene: Scene, first: int, unit_s: float) -> list[tuple[str, float, float]]:
     """Return `first` to `first` + 3 names, when they begin, and how long they last."""
     names, chance = possible(scene), scene.chance
-    length = 1.2 * scene.world.unit_s * LENGTHS.get(scene.plan.place, 1.3)
+    length = 1.2 * unit_s * LENGTHS.get(scene.plan.place, 1.3)
     lasting = ((1, 12), (1, 12), (12, 30))
     return [
         (chance.choice(names), chance.uniform(0, length), chance.uniform(*chance.choice(lasting)))
@@ -215,17 +219,6 @@ def show(run_dir: str, cache: Path) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def world_of(folder: Path, reference: Reference) -> Iterable[World]:
-    """Start what all rounds share: S3 and Spark."""
-    with ExitStack() as stack:
-        s3 = stack.enter_context(server())
-        os.environ |= KEYS | {"AWS_ENDPOINT_URL": s3}
-        boto3.client("s3").create_bucket(Bucket="bucket")
-        master = cache(lambda: start_spark(folder / "spark", stack))
-        yield World(s3, master, folder / "records", reference.seconds)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -242,13 +235,12 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-")))
         reference = Reference(folder)
-        world = stack.enter_context(world_of(folder, reference))
+        s3 = stack.enter_context(server())
+        os.environ |= KEYS | {"AWS_ENDPOINT_URL": s3}
+        boto3.client("s3").create_bucket(Bucket="bucket")
         seed = options.seed if options.round is None else options.round
         while True:
-            chance = random.Random(seed)
-            plan = Plan.draw(chance)
-            print(f"round {seed}: {plan}", flush=True)
-            played = play(seed, plan, chance, world, reference.get(plan.method, plan.records))
+            played = play(seed, s3, reference)
             with open(options.log, "a") as file:
                 file.write(json.dumps(played) + "\n")
             if played["result"] != "ok":

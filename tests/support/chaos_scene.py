@@ -5,19 +5,17 @@ A `Plan` follows from the seed alone. A `Scene` is what was built for it, for fa
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers import MARK, Program, free_addresses, tf_config, wait_until, write_own_code
+from helpers import Program, free_addresses, tf_config, write_own_code
 from s3_server import KEYS, Proxy
 
 LIMITS = {"PACELINE_LOCK_TIMEOUT_S": "20", "PACELINE_STORAGE_PATIENCE_S": "15"}
@@ -28,7 +26,6 @@ PLACES = {
     "ps": "--workers {workers} --ps {servers}",
     "tf_config": "",
     "ray": "--on ray --workers {workers}",
-    "spark": "--on spark --workers {workers}",
 }
 """The flags of each place."""
 
@@ -56,20 +53,6 @@ class Plan:
 
 
 @dataclass
-class World:
-    """What all rounds share."""
-
-    s3: str
-    """The URL of moto's server."""
-    master: Callable[[], str]
-    """Starts Spark if it does not run yet; returns the URL of its master."""
-    records: Path
-    """A folder of TFRecords."""
-    unit_s: float
-    """How long a run in one process takes, from its command to its end."""
-
-
-@dataclass
 class Scene:
     """What faults can touch in a round."""
 
@@ -78,7 +61,6 @@ class Scene:
     run_dir: str
     environment: dict[str, str]
     chance: random.Random
-    world: World
     data: Path | None = None
     """The folder of TFRecords, if the run reads them."""
     proxy: Proxy | None = None
@@ -103,7 +85,8 @@ class Scene:
         if self.plan.place == "tf_config":
             cluster, count = {"worker": free_addresses(self.plan.workers)}, self.plan.workers
             tasks = [tf_config(cluster, "worker", index, model_dir="") for index in range(count)]
-        self.running = [self._program(each, *self._place_flags()) for each in tasks]
+        flags = PLACES[self.plan.place].format(**asdict(self.plan)).split()
+        self.running = [self._program(each, *flags) for each in tasks]
 
     def start_other(self) -> Program:
         """Start the same run once more, on this machine."""
@@ -116,17 +99,6 @@ class Scene:
         words += [*experiment_flags(self.plan.method, self.data), *flags]
         return Program(words, self.folder, self.environment | environment)
 
-    def _place_flags(self) -> list[str]:
-        plan = self.plan
-        words = PLACES[plan.place].format(workers=plan.workers, servers=plan.servers).split()
-        if plan.place == "spark":
-            conf = [f"cores.max={plan.workers}", "executor.cores=1", "executor.memory=512m"]
-            environment = {MARK: "{mark}"} | self.environment
-            conf += [f"executorEnv.{name}={value}" for name, value in environment.items()]
-            words += ["--spark.master", self.world.master(), "--spark.conf"]
-            words += [f"spark.{each}" for each in (*conf, "ui.enabled=false")]
-        return words
-
 
 def experiment_flags(method: str, records: Path | None) -> Iterator[str]:
     if method == "weights":
@@ -136,13 +108,15 @@ def experiment_flags(method: str, records: Path | None) -> Iterator[str]:
         yield from ("--data.image-size", "16", "--augment.padding", "0")
 
 
-def build_scene(plan: Plan, chance: random.Random, world: World, stack: ExitStack) -> Scene:
+def build_scene(
+    plan: Plan, chance: random.Random, stack: ExitStack, s3: str, records: Path
+) -> Scene:
     folder = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))  # Ray's sockets need a short name
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     (folder / "t").mkdir()
     write_own_code(folder)
     environment = LIMITS | {"PACELINE_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "t")}
-    scene = Scene(plan, folder, str(folder / "run"), environment, chance, world)
+    scene = Scene(plan, folder, str(folder / "run"), environment, chance)
     if plan.storage == "small disk":
         scene.disk = folder / "disk"
         scene.disk.mkdir()
@@ -151,22 +125,11 @@ def build_scene(plan: Plan, chance: random.Random, world: World, stack: ExitStac
         stack.callback(subprocess.run, ["umount", "-l", str(scene.disk)], check=True)
         scene.run_dir = str(scene.disk / "run")
     if plan.storage == "s3":
-        scene.proxy = Proxy(int(world.s3.rsplit(":", 1)[1]))
+        scene.proxy = Proxy(int(s3.rsplit(":", 1)[1]))
         stack.callback(scene.proxy.close)
         scene.run_dir = f"s3://bucket/{folder.name}"
         environment |= KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{scene.proxy.port}"}
     if plan.records:
         scene.data = folder / "records"
-        shutil.copytree(world.records, scene.data)
+        shutil.copytree(records, scene.data)
     return scene
-
-
-def start_spark(folder: Path, stack: ExitStack) -> str:
-    """Start a Spark cluster that ends with the stack; return its URL."""
-    folder.mkdir()
-    script, url = Path(__file__).with_name("spark_cluster.py"), folder / "url"
-    process = subprocess.Popen([sys.executable, script, folder, str(os.getpid())])
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
-    wait_until(url.exists, 600, "Spark did not start")
-    return url.read_text().strip()

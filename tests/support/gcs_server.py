@@ -1,7 +1,7 @@
 """A small server that answers as Google Cloud Storage documents its XML API.
 
-It has what obstore uses: objects with generations that only grow, preconditions on them, simple and
-multipart uploads, downloads, listings in pages. No package of a registry has a server with
+It has what obstore uses: objects with generations that only grow, preconditions on them, uploads,
+downloads, listings in pages. No package of a registry has a server with
 preconditions on generations, which are what a lease needs.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,7 +33,6 @@ class Bucket:
         self._objects: dict[str, tuple[bytes, str]] = {}
         self._generations = itertools.count(1_700_000_000_000_000)
         self._lock = threading.Lock()
-        self.parts: dict[str, dict[int, bytes]] = defaultdict(dict)
         self.writes: list[tuple[str, str | None]] = []
         """Name and wanted generation of each write that was tried."""
 
@@ -83,19 +81,7 @@ class Bucket:
             return self.get(name)
         if method == "DELETE":
             return self.delete(name) or "", ""
-        if "partNumber" in query:
-            self.parts[query["uploadId"]][int(query["partNumber"])] = content
-            return "", f"part-{query['partNumber']}"
-        if method == "PUT":
-            return "", self.put(name, content, wanted)
-        if "uploads" in query:
-            body = f"<UploadId>upload-{next(self._generations)}</UploadId>"
-            return f"<InitiateMultipartUploadResult>{body}</InitiateMultipartUploadResult>", ""
-        parts = self.parts.pop(query["uploadId"])
-        joined = b"".join(part for _, part in sorted(parts.items()))
-        generation = self.put(name, joined, wanted)
-        etag = f"<ETag>e{generation}</ETag>"
-        return f"<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>", generation
+        return "", self.put(name, content, wanted)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -128,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do
+    do_GET = do_PUT = do_DELETE = do
 
 
 @contextmanager

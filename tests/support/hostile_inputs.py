@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import random
 import resource
-import shutil
 import signal
 import sys
-import tarfile
 import tempfile
 import traceback
 import warnings
@@ -38,7 +35,6 @@ from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar
 from paceline.formats.convert import read_label_file
-from paceline.formats.fetch import unpack_archive
 from paceline.formats.image_file import inspect_image
 from paceline.formats.tfrecord import example
 from paceline.formats.tfrecord.frames import BadRecord, framed, read_all
@@ -341,31 +337,6 @@ def images(folder: Path) -> Try:
             assert inspect_image(content).height > 0
 
     return reading(damaged(*seeds), read)
-
-
-@target(0.15)
-def archives(folder: Path) -> Try:
-    layout = next(each for each in cifar.LAYOUTS if each.folder == "cifar-10-batches-bin")
-    wholes = (io.BytesIO(), io.BytesIO())
-    for file, mode in zip(wholes, ("w", "w:gz"), strict=True):
-        with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
-            for name in layout.files:
-                entry = tarfile.TarInfo(f"{layout.folder}/{name}")
-                entry.size = 20
-                archive.addfile(entry, io.BytesIO(bytes(20)))
-
-    def attempt(chance: random.Random) -> bytes:
-        content = mutate(chance.choice(wholes).getvalue(), chance)
-        place = Path(tempfile.mkdtemp(dir=folder))
-        (place / "archive").write_bytes(content)
-        with each_refused():
-            found = unpack_archive(place / "archive", layout)
-            assert all((found / name).is_file() for name in layout.files)
-        assert sorted(os.listdir(folder)) == [place.name], "it wrote outside its folder"
-        shutil.rmtree(place)
-        return content
-
-    return attempt
 
 
 @target(2.0)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-IN_A_ROUND = ("before-exchange", "in-exchange", "between-pairs", "in-update", "torn")
+IN_A_ROUND = ("before-exchange", "in-update", "torn")
 
 
 def fail(kind: str, note: str) -> None:
@@ -107,9 +107,8 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
     """Within step 10 of the recipe smoke, which is inside a block that begins with step 8."""
     import tensorflow as tf
 
-    from paceline.engines import memory, shared_memory
+    from paceline.engines import memory
     from paceline.engines.collective import CollectiveEngine
-    from paceline.engines.pairs import Collectives
 
     now = {}
 
@@ -121,24 +120,12 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
             time.sleep(600)  # between two vectors of its update, when the parent asks for it
         return step
 
-    def tripped(value):
-        """Return the value, after the fault."""
-        wire = tf.numpy_function(trip, [now["step"], value[0]], tf.int64)
-        with tf.control_dependencies([wire]):
-            return tf.identity(value)
-
     def before_the_sum(self, results, **arguments):
-        return add(self, [tripped(each) for each in results] if now else results, **arguments)
-
-    def between_swaps(self, other, own, turn):
-        if "step" in now:  # not in the check of the exchange
-            now["swaps"] += 1
-            own = tripped(own) if now["swaps"] == 2 else own
-        return swap(self, other, own, turn)
-
-    def between_meetings(tree, sums, add):
-        total = add_subtrees(tree, sums, add)
-        return tripped(total) if "step" in now else total
+        if now:
+            wire = tf.numpy_function(trip, [now["step"], results[0][0]], tf.int64)
+            with tf.control_dependencies([wire]):
+                results = [tf.identity(each) for each in results]
+        return add(self, results, **arguments)
 
     def write_some(vectors, new):
         (first, variable), *rest = vectors.items()
@@ -148,15 +135,10 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
         with tf.control_dependencies([wire]):
             return written + [each.assign(new[name], read_value=False) for name, each in rest]
 
-    in_the_graph(lambda step: now.update(step=step, swaps=0))
-    add, swap = CollectiveEngine._sum, Collectives.swap
-    add_subtrees = shared_memory.add_subtrees
+    in_the_graph(lambda step: now.update(step=step))
+    add = CollectiveEngine._sum
     if phase == "before-exchange":
         CollectiveEngine._sum = before_the_sum
-    elif phase == "in-exchange":
-        shared_memory.add_subtrees = between_meetings
-    elif phase == "between-pairs":
-        Collectives.swap = between_swaps
     else:
         memory.write_all = write_some
 
@@ -188,8 +170,6 @@ def on_start() -> None:
         for number, fault in enumerate(filter(None, os.environ.get("FAULT", "").split(","))):
             worker, phase, kind = fault.split()
             note = f"failed-{number}" if number else "failed"
-            if phase == "between-pairs":  # over the network, as workers of several machines
-                os.environ.pop("PACELINE_NEIGHBORS", None)
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
             if phase in IN_A_ROUND and (is_victim or phase == "torn"):
                 breaking = partial(break_in_a_round, phase, kind, note, is_victim)
