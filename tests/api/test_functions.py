@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 import paceline as library
 from paceline.experiment.recipes.table import get_recipe
-from run_folders import make_folder
+from report_runs import make_folder
 
 
 def test_runs_of_the_library_are_the_rows_of_the_table(tmp_path: Path):

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import Ended, paceline
+from helpers import Ended, assert_refused, files_in, fine, paceline
 from in_process import paceline_here
-from refusals import assert_refused, files_in, fine
 
 
 def smoke(*flags: str, cwd: Path) -> Ended:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import free_port, paceline, program, result_of, wait_until
+from helpers import fine, free_port, paceline, program, result_of, wait_until
 from in_process import paceline_here
 from paceline.cli.parse import parse
 from paceline.cli.train import Train
@@ -22,8 +22,7 @@ from paceline.experiment.recipes.table import RECIPES, get_recipe
 from paceline.run_folder.finding import default_path
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import list_runs, resume_command
-from refusals import fine
-from run_folders import make_folder
+from report_runs import make_folder
 
 
 def test_the_table_tells_states_and_sorts_by_every_column(tmp_path: Path):

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import paceline
+from helpers import assert_refused, files_in, paceline
 from in_process import paceline_here
-from refusals import assert_refused, files_in
 
 
 @pytest.mark.parametrize(

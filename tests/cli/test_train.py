@@ -21,6 +21,9 @@ from helpers import (
     TIMEOUT_S,
     Ended,
     Program,
+    assert_refused,
+    files_in,
+    fine,
     losses_of,
     metrics_of,
     paceline,
@@ -31,7 +34,6 @@ from helpers import (
 )
 from in_process import paceline_here
 from paceline.experiment.recipes.table import get_recipe
-from refusals import assert_refused, files_in, fine
 
 RESULT_FIELDS = [
     "step",

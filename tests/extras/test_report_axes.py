@@ -10,8 +10,7 @@ from paceline.experiment.experiment import Data, Experiment, Model
 from paceline.extras.report.charts import WIDTH, Chart, Drawing, Line
 from paceline.extras.report.formats import whole_percent
 from paceline.extras.report.run_data import read_run
-from report_runs import make_run, report
-from run_folders import make_folder
+from report_runs import make_folder, make_run, report
 
 
 @pytest.mark.parametrize("value", [0.0, 0.02, 0.4, 0.97, 1.0])

@@ -19,9 +19,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from export_run import export
 from helpers import paceline
-from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
+from made_runs import SMALL, encode, export, make_grey_run, make_pictures_run, make_run
 from paceline.experiment.experiment import Augmentation, Data, Scaling
 from paceline.formats.encoded.boxes import Box
 from paceline.formats.encoded.headers import read_headers

@@ -16,10 +16,9 @@ import pytest
 import tensorflow as tf
 from safetensors import safe_open
 
-from export_run import export
 from helpers import SUPPORT, TIMEOUT_S, Ended, paceline
 from in_process import paceline_here
-from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
+from made_runs import SMALL, encode, export, make_grey_run, make_pictures_run, make_run
 from paceline.data.images import scale
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.experiment.recipes.table import get_recipe
 from paceline.results.in_worker import _note_unfinished
-from run_folders import make_folder
+from report_runs import make_folder
 
 
 def test_an_unfinished_run_has_a_best_checkpoint_only_with_a_validation_split(tmp_path: Path):

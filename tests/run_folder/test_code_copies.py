@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers import result_of
+from helpers import fine, result_of
 from in_process import paceline_here
 from paceline.experiment.experiment import Data
 from paceline.experiment.recipes.table import get_recipe
 from paceline.experiment.user_code import load_function
 from paceline.run_folder.code_copies import copied, keep_copy
 from paceline.run_folder.folder import RunFolder
-from refusals import fine
-from run_folders import make_folder
+from report_runs import make_folder
 
 OWN = """
 import keras

@@ -212,6 +212,28 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory, name: str, *flags: str) 
 WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
 
 
+def assert_refused(ended: Ended, *parts: str) -> None:
+    """Assert that a person's mistake was answered with exit code 2 and one line."""
+    assert ended.code == 2, ended
+    assert ended.err.startswith("paceline: "), ended
+    assert ended.err.count("\n") == 1, ended.err
+    for part in parts:
+        assert part in ended.err
+    assert "Traceback" not in ended.out + ended.err
+
+
+def fine(ended: Ended) -> Ended:
+    """Return how the command ended, which must be without an error."""
+    assert ended.code == 0, ended
+    return ended
+
+
+def files_in(folder: Path) -> set[str]:
+    """Return everything in a folder but Python's caches."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {name for name in names if "__pycache__" not in name}
+
+
 def result_of(run: Path) -> dict[str, Any]:
     return unsealed(json.loads((run / "result.json").read_text()))
 

@@ -12,9 +12,11 @@ from paceline.build import build_core
 from paceline.experiment.experiment import Average, Data, Experiment, Model, Scaling
 from paceline.fingerprint import data_facts
 from paceline.formats.arrays import save_arrays
-from paceline.job import Job
+from paceline.job import Job, Run
 from paceline.maths.replica import Core
 from paceline.maths.state import State
+from paceline.requests import ExportRequest
+from paceline.results.export import answer
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from small_images import encode as encode
@@ -80,3 +82,13 @@ def save(path: Path, pixels: np.ndarray, orientation: int = 1) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(path, exif=exif, quality=95)
+
+
+def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
+    """Export a run in this process, as the worker of the command does; return the warnings."""
+    notes: list[str] = []
+    job = Job(run.experiment(), run=Run(run_dir=str(run.path)))
+    request = ExportRequest(str(out), to, serving)
+    done = answer(job, request, lambda message: notes.append(message.text))
+    assert done["out"] == str(out)
+    return notes
