@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gcs_server import google  # noqa: F401
-from helpers import WEIGHTS, smoke_run
+from helpers import WEIGHTS, once_per_session, paceline
 from s3_server import folder, s3  # noqa: F401
 
 if TYPE_CHECKING:
@@ -89,22 +89,22 @@ def mirrored() -> Callable[[int], tf.distribute.Strategy]:
     return build
 
 
-@pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke` that nobody stopped."""
-    return smoke_run(tmp_path_factory, "uninterrupted")
+def smoke_run(name: str, *flags: str) -> Any:
+    """A fixture: the folder of a `train smoke` with these flags, made once for all processes."""
+
+    @pytest.fixture(scope="session", name=name)
+    def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        def make(where: Path) -> None:
+            assert paceline("train", "smoke", "--run-dir", "run", *flags, cwd=where).code == 0
+
+        return once_per_session(tmp_path_factory, name, make) / "run"
+
+    return run
 
 
-@pytest.fixture(scope="session")
-def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a `train smoke` that averages weights, in one process."""
-    return smoke_run(tmp_path_factory, "averaged", *WEIGHTS)
-
-
-@pytest.fixture(scope="session")
-def stopped_at_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that was stopped after step 5, in its first epoch, with checkpoints 4 and 5."""
-    return smoke_run(tmp_path_factory, "stopped-at-5", "--stop-at", "5")
+uninterrupted = smoke_run("uninterrupted")
+averaged = smoke_run("averaged", *WEIGHTS)
+stopped_at_5 = smoke_run("stopped_at_5", "--stop-at", "5")  # in its first epoch, saved at 4 and 5
 
 
 @pytest.fixture

@@ -47,11 +47,3 @@ def test_every_extra_that_a_message_or_a_page_names_exists() -> None:
     }
     assert "search" in named
     assert named <= set(PROJECT["optional-dependencies"])
-
-
-def test_the_archive_of_sources_lists_files_that_exist() -> None:
-    lines = (ROOT / "MANIFEST.in").read_text().splitlines()
-    for line in lines:
-        kind, *names = line.split()
-        if kind == "include":
-            assert all((ROOT / name).is_file() for name in names), line

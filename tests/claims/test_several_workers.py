@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,15 +56,6 @@ def test_averaged_weights_give_the_same_bits_on_one_and_several_workers(
     assert {each["test_count"] for each in one} == {131.0}
 
 
-@pytest.mark.long
-def test_averaged_weights_resume_with_another_number_of_workers(
-    averaged: Path, tmp_path: Path
-) -> None:
-    digest_of(tmp_path, "several", *WEIGHTS, "--workers", "2", "--stop-at", "5")
-    digest = digest_of(tmp_path, "several", *WEIGHTS, "--workers", "4")
-    assert digest == result_of(averaged)["state_sha256"]
-
-
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(WEIGHTS, marks=pytest.mark.long)], ids=["gradients", "weights"]
 )
@@ -75,9 +65,8 @@ def test_two_workers_of_two_devices_each_give_the_same_bits(
     one = result_of(averaged if flags else uninterrupted)["state_sha256"]
     environment = with_faults(LOGICAL_DEVICES="2", DEVICES_FOLDER=str(tmp_path))
     assert digest_of(tmp_path, "run", *flags, "--workers", "2", **environment) == one
-    assert {(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)} == {"4"}, (
-        "replicas in sync, by the strategy"
-    )
+    in_sync = [(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)]
+    assert in_sync == ["4", "4"], "by the strategy"
 
 
 @pytest.mark.parametrize(
@@ -97,13 +86,6 @@ def test_workers_that_would_compute_other_bits_are_told_at_the_start(
     assert "worker 1 (127.0.0.1:" in ended.err
     assert f"differs from the chief: {told}" in ended.err
     assert not (tmp_path / "run").exists(), "nothing began"
-
-
-def test_more_tasks_than_replicas_is_one_line(tmp_path: Path) -> None:
-    environment = tf_config({"worker": free_addresses(5)}, "worker")
-    ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
-    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended
-    assert "workers is 5, but there are only 4 replicas to share" in ended.err
 
 
 def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writes(
@@ -136,20 +118,6 @@ def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
     assert f"no answer from {absent}" in ended.err
 
 
-@pytest.mark.long
-def test_a_port_that_another_program_has_is_one_clear_line(tmp_path: Path) -> None:
-    (absent,) = free_addresses(1)
-    with socket.socket() as other:
-        other.bind(("0.0.0.0", 0))
-        other.listen()
-        own = f"127.0.0.1:{other.getsockname()[1]}"
-        environment = tf_config({"worker": [own, absent]}, "worker")
-        ended = paceline("train", "smoke", cwd=tmp_path, environment=environment)
-    assert ended.code == 2
-    assert f"cannot listen at {own}" in ended.err.splitlines()[-1]
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has SCHED_BATCH")
 @pytest.mark.parametrize(
     ("before", "after"), [("SCHED_OTHER", "SCHED_BATCH"), ("SCHED_IDLE", "SCHED_IDLE")]
 )

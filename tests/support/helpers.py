@@ -200,15 +200,6 @@ def once_per_session(
     return folder
 
 
-def smoke_run(tmp_path_factory: pytest.TempPathFactory, name: str, *flags: str) -> Path:
-    """Return the folder of a `train smoke` with these flags, made once for all tests."""
-
-    def make(folder: Path) -> None:
-        assert paceline("train", "smoke", "--run-dir", "run", *flags, cwd=folder).code == 0
-
-    return once_per_session(tmp_path_factory, name, make) / "run"
-
-
 WEIGHTS = ("--sync.method", "weights", "--sync.every", "3", "--epochs", "1.25")
 
 
