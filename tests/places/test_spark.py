@@ -115,18 +115,6 @@ def test_a_killed_chief_is_named_and_the_run_goes_on_from_the_memory_of_the_othe
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
-@pytest.mark.long  # test_train.py has the quick one, of a local worker
-def test_a_python_error_in_a_worker_reaches_the_person_as_that_error(tmp_path: Path) -> None:
-    write_own_code(tmp_path)
-    flags = ("--actions", "own.py:forget", *on_spark("local[1]"))
-    ended = train(tmp_path, "run", *flags)
-    assert ended.code == 2
-    assert "the action own.py:forget failed at step 1: KeyError: 'nothing here'" in ended.err
-    assert f"{tmp_path / 'own.py'}:" in ended.err
-    assert len(ended.err.splitlines()) == 1
-    assert "Traceback" in (tmp_path / "run" / "worker-0.log").read_text()
-
-
 @pytest.mark.long
 def test_ctrl_c_saves_and_leaves_no_process_on_any_executor(
     uninterrupted: Path, tmp_path: Path, master: str
@@ -223,25 +211,6 @@ def test_executors_whose_python_has_no_paceline_get_the_drivers(
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     flags = ("--workers", "2", *on_spark(master, *TWO_SLOTS))
     assert digest_of(tmp_path, "run", *flags) == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.long
-def test_a_worker_sees_the_gpus_that_spark_gave_its_task(tmp_path: Path, master: str) -> None:
-    code = (
-        "import os\n\n\ndef note(step, metrics):\n"
-        "    open('gpus.txt', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
-    )
-    (tmp_path / "note.py").write_text(code)
-    gpus = (
-        "spark.executor.resource.gpu.amount=2",
-        "spark.task.resource.gpu.amount=2",
-        "spark.cores.max=1",
-    )
-    ended = train(
-        tmp_path, "run", "--stop-at", "1", "--actions", "note.py:note", *on_spark(master, *gpus)
-    )
-    assert ended.code == 0, ended
-    assert (tmp_path / "gpus.txt").read_text() == "3,5"
 
 
 def test_pyspark_has_the_private_names_that_paceline_uses() -> None:

@@ -12,10 +12,8 @@ import pytest
 
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job, Run
-from paceline.maths.metrics import Tail
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Block, Held, Message, Piece
-from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.survivor import Survivor as WorkerSurvivor
 from paceline.storage.lock import FileLock
@@ -124,24 +122,8 @@ def test_a_state_that_is_not_finite_is_not_kept(tmp_path: Path, value: float, ke
     folder.checkpoints.mkdir(exist_ok=True)
     survivor, core = WorkerSurvivor(sent.append), SimpleNamespace(layout=LAYOUT)
     survivor._offer = Job(Experiment()), core, None, folder
-    survivor._state = some_state(3)
-    survivor._state.vectors["params"][0] = value
+    vectors = {"params": np.full(6, value, np.float32), "stats": np.ones(2, np.float32)}
+    survivor._state = State(3, vectors)
     survivor.answer({"request": "keep", "lease": 1})
     assert sent == [Held(kept)]
     assert len(list(folder.checkpoints.iterdir())) == (kept == 3)
-
-
-def some_state(step: int, tails: np.ndarray | None = None) -> State:
-    vectors = {"params": np.arange(6, dtype=np.float32), "stats": np.ones(2, np.float32)}
-    return State(step, vectors) if tails is None else State(step, vectors, tails)
-
-
-def test_a_checkpoint_keeps_the_tails_of_a_state_that_survived(tmp_path: Path) -> None:
-    tails = np.random.default_rng(0).random([3, len(Tail)], np.float32)
-    checkpoints = Checkpoints(tmp_path, LAYOUT)
-    checkpoints.save(some_state(4))
-    assert len(checkpoints.latest().tails) == 0
-    checkpoints.save(some_state(7, tails))
-    found = checkpoints.latest()
-    assert found.step == 7
-    assert np.array_equal(found.tails, tails)

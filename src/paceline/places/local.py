@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -60,11 +60,11 @@ def _free_addresses(count: int) -> tuple[str, ...]:
 
     Another program may take one before TensorFlow does: then all workers are started again.
     """
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    for each in sockets:
+        each.close()
+    return addresses
 
 
 def connect_neighbors(workers: int) -> list[list[int]]:

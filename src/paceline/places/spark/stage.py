@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -65,7 +65,10 @@ def open_stage(context: SparkContext, job: Job) -> Iterator[list[RemoteWorker]]:
         thread = InheritableThread(target=submit, daemon=True)
         thread.start()
         try:
-            _accept_tasks(server, job, secret, workers, partial(_check, thread, errors))
+            for index, connection, host in _accept_tasks(server, job, secret, thread, errors):
+                own = replace(job, cluster=Cluster(index=index))
+                log = run.log(own.cluster.name)
+                workers[index] = RemoteWorker(own, log, connection, host)
             server.close()  # tasks that Spark starts again later find no listener
             yield [workers[index] for index in sorted(workers)]
         finally:
@@ -93,39 +96,36 @@ def _accept_tasks(
     server: socket.socket,
     job: Job,
     secret: str,
-    workers: dict[int, RemoteWorker],
-    check: Callable[[], None],
-) -> None:
-    """Add the worker of every task that knows the secret of this stage; refuse anybody else."""
-    timeout_s, count = job.place.start_timeout, job.place.workers
+    thread: InheritableThread,
+    errors: Sequence[Exception],
+) -> Iterator[tuple[int, Connection, str]]:
+    """Yield number, connection and host of every task that knows the secret of this stage.
+
+    Anybody else is refused. Raises what ends the stage before its workers began.
+    """
+    timeout_s, count, known = job.place.start_timeout, job.place.workers, set[int]()
     deadline = time.monotonic() + timeout_s
     server.settimeout(0.2)
-    while len(workers) < count:
+    while len(known) < count:
         try:
             accepted = server.accept()[0]
         except TimeoutError:
-            check()
-            if time.monotonic() > deadline:
-                reason = f"Spark started {len(workers)} of {count} tasks in {timeout_s:.0f} s"
-                raise WorkerFailed(f"worker {len(workers)}", reason, None) from None
+            if errors:
+                raise explain_failure(errors[0]) from errors[0]
+            if time.monotonic() > deadline or not thread.is_alive():
+                ended = f"in {timeout_s:.0f} s" if thread.is_alive() else "and gave the stage up"
+                reason = f"Spark started {len(known)} of {count} tasks {ended}"
+                raise WorkerFailed(f"worker {len(known)}", reason, None) from None
             continue
-        connection, index = Connection(accepted), -1
+        connection = Connection(accepted)
         with suppress(OSError, ValueError, KeyError, TypeError):
             hello = json.loads(connection.read_first(HELLO_TIMEOUT_S))
-            if hmac.compare_digest(hello["secret"], secret) and hello["worker"] not in workers:
-                index = hello["worker"]
-                own = replace(job, cluster=Cluster(index=index))
-                log = RunFolder(job.run.run_dir).log(own.cluster.name)
-                workers[index] = RemoteWorker(own, log, connection, hello["host"])
-        if index not in workers:
-            accepted.close()
-
-
-def _check(thread: InheritableThread, errors: list[Exception]) -> None:
-    """Raise what ended the stage before its workers began."""
-    if not thread.is_alive():
-        given_up = WorkerFailed("worker 0", "Spark gave the stage up", None)
-        raise explain_failure(errors[0]) if errors else given_up
+            index, host = int(hello["worker"]), str(hello["host"])
+            if hmac.compare_digest(hello["secret"], secret) and index not in known:
+                known.add(index)
+                yield index, connection, host
+                continue
+        accepted.close()
 
 
 class RemoteWorker:
