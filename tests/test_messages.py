@@ -24,7 +24,7 @@ MESSAGES = [
     Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas"),
     Block(7, {"loss": 0.5, "images_per_second": 2345.6}),
     Evaluation(7, {"test_accuracy": 0.5}),
-    Saved(7, "a/b"),
+    Saved(7),
     Warn("text"),
     Error("text", address_taken=True),
     Crash("text", lost=True),

@@ -144,8 +144,7 @@ class ChiefRun(FollowerRun):
         self.first_step = state.reported_step
         if damaged := folder.metrics.truncate(self.first_step):
             send(Warn(f"{damaged} damaged lines of {folder.metrics.path} were left out"))
-        start = start_message(job, core, state.step, run_dir=folder.where)
-        send(replace(start, lease=folder.epoch))
+        send(start_message(job, core, state.step, lease=folder.epoch))
         folder.append_start(state.step, job.place.on, job.cluster.num_workers)
         self.board = TensorBoard(folder.events, self.first_step, folder.epoch)
         self.board.settings(job.experiment)

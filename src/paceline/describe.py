@@ -32,10 +32,10 @@ def summary_line(job: Job, core: Core) -> str:
     )
 
 
-def start_message(job: Job, core: Core, first_step: int, who: str = "", run_dir: str = "") -> Start:
+def start_message(job: Job, core: Core, first_step: int, who: str = "", lease: int = 0) -> Start:
     """Return the message that training begins or continues."""
     plan, line = core.plan, who + summary_line(job, core)
-    return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, run_dir)
+    return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, lease)
 
 
 def numbers(job: Job, core: Core) -> dict[str, Any]:

@@ -44,7 +44,6 @@ class Start(Message):
     first_step: int = 0
     line: str = ""
     """Every derived number on one line."""
-    run_dir: str = ""
     lease: int = 0
     """The number of the chief's lease of the run folder."""
 
@@ -72,7 +71,6 @@ class Saved(Message):
     """The checkpoint of `step` is complete."""
 
     step: int
-    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,12 +163,7 @@ def to_line(message: Message) -> str:
 
 
 def from_line(line: str | bytes) -> Message:
-    """Return the message of a line.
-
-    Raises ValueError for an incomplete line, such as the last one of a killed process.
-    """
+    """Return the message of a line; raise ValueError for an incomplete one of a killed process."""
     values = json.loads(line)
-    kinds: dict[str, Callable[..., Message]] = {
-        kind.__name__: kind for kind in Message.__subclasses__()
-    }
+    kinds = {kind.__name__: kind for kind in Message.__subclasses__()}
     return kinds[values.pop("kind")](**values)

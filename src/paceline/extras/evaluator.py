@@ -82,7 +82,7 @@ class _Evaluator:
         checkpoints = Checkpoints(folder.checkpoints, core.layout, experiment_digest=digest)
         done = {record["step"]: record for record in folder.evaluations.read()}
         first_step = max(done, default=0)
-        self._send(start_message(self._job, core, first_step, "evaluator: ", folder.where))
+        self._send(start_message(self._job, core, first_step, "evaluator: "))
         published = True
         with closing(TensorBoard(folder.evaluator_events, first_step)) as board:
             while not (last := self._last(done, plan.total_steps)) or not published:

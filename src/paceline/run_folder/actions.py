@@ -133,10 +133,10 @@ class SaveCheckpoint:
         assert state.step == step, f"the state is of step {state.step}, the loop at {step}"
         check_finite(state)
         validation = evaluation.splits.get("validation") if evaluation else None
-        path = self._checkpoints.save(state, validation.accuracy if validation else None)
+        self._checkpoints.save(state, validation.accuracy if validation else None)
         self._publish()  # remote storage has it only now
         self._saved_step = step
-        self._send(Saved(step, str(path)))
+        self._send(Saved(step))
 
 
 class Speed:
