@@ -11,7 +11,7 @@ from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Crash, Error, Message
-from paceline.run_folder.survivor import Survivor
+from paceline.worker import Memory
 
 
 class FullDisk:
@@ -39,5 +39,5 @@ def test_every_error_is_reported_even_if_the_log_is_on_a_full_disk(
     monkeypatch.setattr("sys.stderr", FullDisk())
     sent = list[Message]()
     job = Job(Experiment())
-    assert worker_process._report(error, job, sent.append, Survivor(sent.append)) == code
+    assert worker_process._report(error, job, sent.append, Memory()) == code
     assert sent == [message]

@@ -8,7 +8,7 @@ process around it, and `loop` the training loop.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
@@ -22,22 +22,31 @@ from paceline.job import Job
 from paceline.loop import Action, Outcome, StopRequested
 from paceline.maths.metrics import BlockResult, EvalResult, Tail, block_result
 from paceline.messages import Send, Working
-from paceline.run_folder.survivor import Survivor
 from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
     from paceline.maths.replica import Core
     from paceline.maths.state import State
+    from paceline.run_folder.folder import RunFolder
+
+
+@dataclass
+class Memory:
+    """What this worker trains now. If another worker is lost, `run_folder.survivor` saves it."""
+
+    training: tuple[Job, Core, Engine, RunFolder] | None = None
+    held: State | None = None
+    """The state that the parent asked for."""
 
 
 def run_worker(
-    job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack
+    job: Job, send: Send, stop: Event, memory: Memory, at_end: ExitStack
 ) -> Outcome | None:
     """Train this worker's share of a job; return None if the run was finished before.
 
-    `send` takes messages to the parent, `stop` is set by a SIGTERM. `survivor` answers the parent
-    when another worker is lost. What is in `at_end` runs after an error has been reported.
+    `send` takes messages to the parent, `stop` is set by a SIGTERM. `memory` shows what is trained
+    here. What is in `at_end` runs after an error has been reported.
     """
     run = ChiefRun(job, send) if job.cluster.is_chief else FollowerRun(job, send)
     run.lock(at_end)
@@ -53,13 +62,13 @@ def run_worker(
     engine = open_engine(core)
     engine.check(fingerprint(job, core))  # all workers compute the same bits, or none trains
 
-    survivor.offer(job, core, engine, run.folder)
+    memory.training = job, core, engine, run.folder
     with run.begin(core, engine):
         state = engine.load(run.first_state())  # all workers continue from the chief's
         actions = [*run.actions(state), _stop_action(job, core, stop)]
         outcome = train_from(state, core, engine, run, actions)
         run.finish(engine.state(), outcome)
-    survivor.withdraw()
+    memory.training = None  # its state is in a checkpoint
     engine.close()
     return outcome
 

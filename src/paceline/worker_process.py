@@ -23,13 +23,14 @@ from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.job import Job
 from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Send, to_line
 from paceline.requests import ANSWERS, UseRun
-from paceline.run_folder.survivor import Survivor
 from paceline.storage.files import to_log
 from paceline.supervise.process import MARK, end_descendants
-from paceline.worker import run_worker
+from paceline.worker import Memory, run_worker
 
 ALIVE_EVERY_S = 1.0
 READ_BYTES_PER_S = 20e6
+LINGER_S = 60.0
+"""The time in which the parent asks a worker that lost another one; then it ends the worker."""
 
 
 def main() -> int:
@@ -45,31 +46,31 @@ def main() -> int:
         with lock:
             pipe.write(to_line(message))
 
-    survivor, stop = Survivor(send), Event()
-    threading.Thread(target=_listen_to_parent, args=(survivor,), daemon=True).start()
+    memory, stop = Memory(), Event()
+    threading.Thread(target=_listen_to_parent, args=(send, memory), daemon=True).start()
     threading.Thread(target=_send_alive, args=(send,), daemon=True).start()
     # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a platform may send it to all processes
     has_nothing_to_save = isinstance(job.request, UseRun)
     signal.signal(signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set())
-    code = run(job, send, stop, survivor)
+    code = run(job, send, stop, memory)
     if job.cluster.ps and not code:
         os._exit(0)  # threads of TensorFlow may wait for servers that are gone
     return code
 
 
-def run(job: Job, send: Send, stop: Event, survivor: Survivor) -> int:
+def run(job: Job, send: Send, stop: Event, memory: Memory) -> int:
     """Do the work of the job, report an error to the parent, and return the exit code."""
     with ExitStack() as at_end:
         try:
-            stopped = _do(job, send, stop, survivor, at_end)
+            stopped = _do(job, send, stop, memory, at_end)
         except Exception as error:
-            return _report(error, job, send, survivor)
+            return _report(error, job, send, memory)
     return 128 + signal.SIGTERM if stopped else 0
 
 
-def _do(job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack) -> bool:
+def _do(job: Job, send: Send, stop: Event, memory: Memory, at_end: ExitStack) -> bool:
     """Do what the job asks for; return whether a SIGTERM to any of the workers stopped it."""
     if job.request is not None:
         send(Result(import_module(ANSWERS[job.request.kind]).answer(job, job.request, send)))
@@ -80,15 +81,17 @@ def _do(job: Job, send: Send, stop: Event, survivor: Survivor, at_end: ExitStack
         import_tensorflow(job)
         import_module("paceline.engines_more.parameter_server.serve").serve(job)
         return False
-    outcome = run_worker(job, send, stop, survivor, at_end)
+    outcome = run_worker(job, send, stop, memory, at_end)
     return outcome is not None and (stop.is_set() or outcome.stop_requested)
 
 
-def _listen_to_parent(survivor: Survivor) -> None:
+def _listen_to_parent(send: Send, memory: Memory) -> None:
     """Answer the requests of the parent, which holds the other end, and end with it."""
     try:
-        for line in sys.stdin:
-            survivor.answer(json.loads(line))
+        for line in sys.stdin:  # another worker is lost
+            from paceline.run_folder.survivor import answer
+
+            answer(json.loads(line), memory, send)
     finally:
         end_descendants(os.getpid(), os.environ[MARK])
         os._exit(1)
@@ -104,7 +107,7 @@ def _send_alive(send: Send) -> None:
         time.sleep(ALIVE_EVERY_S)
 
 
-def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
+def _report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
     """Write an error to the log and send it to the parent; return the exit code.
 
     The parent may end this process as soon as it gets the message.
@@ -120,8 +123,8 @@ def _report(error: Exception, job: Job, send: Send, survivor: Survivor) -> int:
     first_line = (str(error).strip().splitlines() or [""])[0]
     text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line}"
     send(Crash(text, lost))
-    if lost:
-        survivor.linger()
+    if lost and memory.training:
+        time.sleep(LINGER_S)
     return 1
 
 

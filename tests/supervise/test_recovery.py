@@ -15,11 +15,12 @@ from paceline.job import Job, Run
 from paceline.maths.state import State, StateLayout
 from paceline.messages import Block, Held, Message, Piece
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.survivor import Survivor as WorkerSurvivor
+from paceline.run_folder.survivor import answer
 from paceline.storage.lock import FileLock
 from paceline.supervise import recovery
 from paceline.supervise.process import Inbox
 from paceline.supervise.recovery import keep_newest
+from paceline.worker import Memory
 
 LAYOUT = StateLayout({"params": (("kernel", (2, 3)),), "stats": (("mean", (2,)),)})
 
@@ -120,10 +121,9 @@ def test_a_state_that_is_not_finite_is_not_kept(tmp_path: Path, value: float, ke
     folder, sent = RunFolder(tmp_path), list[Message]()
     folder.lock()
     folder.checkpoints.mkdir(exist_ok=True)
-    survivor, core = WorkerSurvivor(sent.append), SimpleNamespace(layout=LAYOUT)
-    survivor._offer = Job(Experiment()), core, None, folder
+    core = SimpleNamespace(layout=LAYOUT)
     vectors = {"params": np.full(6, value, np.float32), "stats": np.ones(2, np.float32)}
-    survivor._state = State(3, vectors)
-    survivor.answer({"request": "keep", "lease": 1})
+    memory = Memory((Job(Experiment()), core, None, folder), State(3, vectors))
+    answer({"request": "keep", "lease": 1}, memory, sent.append)
     assert sent == [Held(kept)]
     assert len(list(folder.checkpoints.iterdir())) == (kept == 3)

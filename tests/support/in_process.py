@@ -28,8 +28,8 @@ from paceline.cli import commands
 from paceline.engines import devices
 from paceline.job import Job
 from paceline.messages import Message, to_line
-from paceline.run_folder.survivor import Survivor
 from paceline.supervise import process
+from paceline.worker import Memory
 
 
 def paceline_here(*arguments: str, cwd: Path, environment: dict[str, str] | None = None) -> Ended:
@@ -113,7 +113,7 @@ class ThreadAsProcess:
                 open(self._log or os.devnull, "a") as log,
                 mock.patch.object(main, "to_log", partial(print, file=log)),
             ):
-                self._code = main.run(self._job, send, self._stop, Survivor(send))
+                self._code = main.run(self._job, send, self._stop, Memory())
 
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else self._code
