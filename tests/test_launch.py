@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from importlib import import_module
 from types import SimpleNamespace
@@ -108,8 +107,6 @@ def test_what_cannot_be_repaired_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UserError, match="no folder") as error:
         Command(monkeypatch, place, (STARTED, Error("no folder"), 2)).run()
     assert error.value.started
-    with pytest.raises(WorkerFailed, match="killed by SIGKILL"):
-        Command(monkeypatch, place, (STARTED, -signal.SIGKILL)).run()
 
 
 def test_after_failures_fewer_workers_continue(monkeypatch: pytest.MonkeyPatch) -> None:

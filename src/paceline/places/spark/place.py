@@ -57,7 +57,7 @@ def _prepare(
 
     place = job.place
     slots = _wait_for_slots(context, count, next(settled_s), place.start_timeout, listen)
-    if slots < max(place.min_workers, 1) or (slots < count and not place.min_workers):
+    if slots < min(count, place.min_workers or count):
         executors, cpus = count_slots(context)[1], context.getConf().get("spark.task.cpus", "1")
         raise UserError(
             f"--workers {count} needs {count} slots at once, but Spark has {slots} ({executors} "
