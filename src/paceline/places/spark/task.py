@@ -31,8 +31,6 @@ from paceline.supervise.process import MARK, new_mark, start_process, write_line
 
 CONNECT_TIMEOUT_S = 30.0
 LAST_MESSAGES_S = 10.0
-KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
-"""Options with which a host notices within half a minute that the other one has vanished."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,11 @@ class Connection:
         self._file = connection.makefile("rwb")
         self._lock = threading.Lock()
         connection.settimeout(None)
+        # a host notices within half a minute that the other one has vanished
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEP_ALIVE.items():
-            if hasattr(socket, option):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
     def write(self, line: bytes) -> None:
         with self._lock, suppress(OSError, ValueError):
