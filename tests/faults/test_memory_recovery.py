@@ -14,7 +14,6 @@ import pytest
 
 from fault_runs import assert_same_run, fault, faults, resumed_at
 from helpers import paceline
-from paceline.run_folder.folder import RunFolder
 
 # victims, workers, phase, step of the newest state
 CASES = [
@@ -74,19 +73,6 @@ def test_averaged_weights_continue_from_the_last_round(tmp_path: Path) -> None:
     ended = train(tmp_path, "2", environment, *weights)
     assert resumed_at(ended) == 10
     assert_same_run(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.mark.long
-def test_all_workers_take_part_again_after_the_next_checkpoint(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    flags = ("--max-restarts", "0", "--min-workers", "1")
-    ended = train(tmp_path, "2", fault(tmp_path, 1, "before-exchange", "SIGKILL"), *flags)
-    assert "continuing with 2 workers again, no longer 1" in ended.out
-    starts = [(each["step"], each["workers"]) for each in RunFolder(tmp_path / "run").starts.read()]
-    assert [workers for _, workers in starts] == [2, 1, 2]
-    assert 10 == starts[1][0] < starts[2][0] < 24
-    assert_same_run(tmp_path / "run", uninterrupted)
 
 
 @pytest.mark.long

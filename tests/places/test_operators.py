@@ -33,7 +33,7 @@ def test_the_entrypoint_of_the_rayjob_and_the_script_of_spark_are_commands_of_pa
     spark = objects("spark")["SparkApplication"]["spec"]
     assert spark["mainApplicationFile"].startswith(PACKAGE)
     script = spark["mainApplicationFile"].removeprefix(PACKAGE)
-    assert Path(paceline.__file__).with_name(script).exists()
+    assert Path(paceline.__file__).parent.joinpath(script).exists()
     for words in (entrypoint, spark["arguments"]):
         command = [sys.executable, "-m", "paceline", *words[:2], "--help"]
         dry = subprocess.run(command, capture_output=True, text=True)
