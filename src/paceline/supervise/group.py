@@ -109,7 +109,9 @@ class Group:
         if error and not isinstance(error, StopIteration):
             raise error from failure
         if failure:
-            self._after(failure)
+            failure.started, failure.saved = self._started, self._saved
+            if isinstance(failure, WorkerFailed | PassingFault):
+                self._keep_memory()
             raise failure
         result = self._result.values if self._result else {}
         was_asked = self._signals or any(worker.poll() == ASKED for worker in self.workers)
@@ -117,21 +119,12 @@ class Group:
             raise Interrupted(next(iter(self._signals), signal.SIGTERM))
         return result
 
-    def _after(self, failure: UserError | WorkerFailed) -> None:
-        """Note how far the group came, and let a surviving worker save its state.
-
-        A task that is alone in its group sees the run folder only if it is the chief.
-        """
-        failure.started, failure.saved = self._started, self._saved
-        if not isinstance(failure, WorkerFailed | PassingFault):
-            return
-        if self._signals:
-            raise Interrupted(self._signals[0]) from None
-        job = self.workers[0].job
-        if job.cluster.ps or not (job.cluster.is_chief or len(self.workers) > 1):
-            return
+    def _keep_memory(self) -> None:
+        """Let a surviving worker save the state in its memory, unless a person ends the run."""
         from paceline.supervise.recovery import keep_newest
 
+        if self._signals:
+            raise Interrupted(self._signals[0]) from None
         keep_newest(self.workers, self._watchdog.silent(EXPLAIN_S), self._inbox, self._lease)
 
     def _start(self, index: int) -> None:

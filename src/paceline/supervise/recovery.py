@@ -31,6 +31,9 @@ def keep_newest(workers: Sequence[Worker], silent: Sequence[int], inbox: Inbox, 
     `lease` is the number of the chief's lease: if the chief is lost, another command may have taken
     over the run folder.
     """
+    cluster, is_alone = workers[0].job.cluster, len(workers) == 1
+    if cluster.ps or (is_alone and not cluster.is_chief):  # then it does not see the run folder
+        return -1
     running = [index for index, worker in enumerate(workers) if worker.poll() is None]
     survivors = set(running) - set(silent)
     for index in survivors:
