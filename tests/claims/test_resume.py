@@ -116,20 +116,6 @@ def test_a_run_whose_worker_or_parent_is_killed(uninterrupted: Path, run: Path) 
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_the_middle_of_a_save(uninterrupted: Path, run: Path) -> None:
-    for action in ("kill_in_the_middle_of_the_next_write", "kill_before_the_next_rename"):
-        flags = ("--actions", f"own.py:{action}", "--max-restarts", "0")
-        ended = train(run, *flags, program=paceline)
-        assert ended.code == 1
-        assert "killed by SIGKILL" in ended.err
-        assert saved_step(run) == 5
-        (unfinished,) = (run / "checkpoints").glob(".step-00000008*")
-        whole = (run / "checkpoints/step-00000005.safetensors").stat().st_size
-        assert (unfinished.stat().st_size < whole) == ("in_the_middle" in action)
-    assert_same(run, uninterrupted)
-
-
-@pytest.mark.slow
 def test_a_run_killed_between_its_last_checkpoint_and_its_result(
     uninterrupted: Path, run: Path
 ) -> None:

@@ -3,9 +3,7 @@
 import os
 import signal
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 HERE = Path(__file__).parent
 
@@ -25,37 +23,6 @@ def slowly(step, metrics):
     """Time enough for a signal to come before the last step."""
     (HERE / "reached").write_text(str(step))
     time.sleep(0.5)
-
-
-def kill_before_the_next_rename(step, metrics):
-    """End the process when the next checkpoint is on disk, but not yet under its name."""
-    rename = os.replace
-
-    def die(source, target):
-        if "checkpoints" in str(target):
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(source, target)
-
-    os.replace = die
-
-
-def kill_in_the_middle_of_the_next_write(step, metrics):
-    """Half of the next checkpoint is in its file when the process is gone."""
-    from paceline.run_folder import checkpoints as checkpoint
-
-    replacing = checkpoint.replacing
-
-    @contextmanager
-    def dying(path):
-        with replacing(path) as file:
-            yield SimpleNamespace(write=lambda content: write_half(file, content))
-
-    def write_half(file, content):
-        file.write(content[: len(content) // 2])
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    checkpoint.replacing = dying
 
 
 def kill_at_the_end(step, metrics):
