@@ -30,8 +30,17 @@ from typing import Any
 
 import boto3
 
-from chaos_faults import FAULTS, names, possible, wait
-from chaos_scene import LIMITS, Plan, Scene, build_scene, experiment_flags
+from chaos_scene import (
+    FAULTS,
+    LIMITS,
+    Plan,
+    Scene,
+    build_scene,
+    experiment_flags,
+    names,
+    possible,
+    wait,
+)
 from helpers import Ended, losses_of, paceline, wait_until
 from image_folders import convert_here, write_images
 from paceline.run_folder.finding import existing_run
