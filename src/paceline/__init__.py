@@ -10,27 +10,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.api.functions import evaluate, export, predict, recipes, report, runs
+    from paceline.api.functions import evaluate, export, predict, report, runs
     from paceline.api.search import search
     from paceline.api.training import Result, train
     from paceline.data.source import Source, Split
     from paceline.errors import UserError
-    from paceline.experiment.experiment import (
-        Augmentation,
+    from paceline.experiment.data import Augmentation, Data, Records, Scaling
+    from paceline.experiment.experiment import Experiment
+    from paceline.experiment.groups import Group
+    from paceline.experiment.model import Model
+    from paceline.experiment.optimizer import (
         Average,
-        Data,
         EarlyStopping,
-        Experiment,
-        Group,
         Loss,
-        Model,
         Optimizer,
-        Records,
-        Scaling,
         Schedule,
         Sync,
     )
-    from paceline.experiment.recipes.table import get_recipe
+    from paceline.experiment.recipes.table import get_recipe, recipes
     from paceline.extras.keras_callbacks import KerasCallbacks
     from paceline.extras.search.run_search import SearchResult
     from paceline.extras.weights import Weights
@@ -38,68 +35,39 @@ if TYPE_CHECKING:
     from paceline.results.predictor import load_predictor
     from paceline.results.trained_model import load
 
-__all__ = [
-    "Augmentation",
-    "Average",
-    "Data",
-    "EarlyStopping",
-    "Experiment",
-    "Group",
-    "KerasCallbacks",
-    "Loss",
-    "Model",
-    "Optimizer",
-    "Place",
-    "Records",
-    "Result",
-    "Run",
-    "Scaling",
-    "Schedule",
-    "SearchResult",
-    "Source",
-    "Split",
-    "Sync",
-    "UserError",
-    "Weights",
-    "evaluate",
-    "export",
-    "get_recipe",
-    "load",
-    "load_predictor",
-    "predict",
-    "recipes",
-    "report",
-    "runs",
-    "search",
-    "train",
-]
+__all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group"]
+__all__ += ["KerasCallbacks", "Loss", "Model", "Optimizer", "Place", "Records", "Result", "Run"]
+__all__ += ["Scaling", "Schedule", "SearchResult", "Source", "Split", "Sync", "UserError"]
+__all__ += ["Weights", "evaluate", "export", "get_recipe", "load", "load_predictor", "predict"]
+__all__ += ["recipes", "report", "runs", "search", "train"]
 
 _NAMES = {
-    "paceline.api.functions": ("evaluate", "export", "predict", "recipes", "report", "runs"),
-    "paceline.api.search": ("search",),
-    "paceline.api.training": ("Result", "train"),
-    "paceline.data.source": ("Source", "Split"),
-    "paceline.errors": ("UserError",),
-    "paceline.experiment.experiment": (
-        *("Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group", "Loss"),
-        *("Model", "Optimizer", "Records", "Scaling", "Schedule", "Sync"),
-    ),
-    "paceline.experiment.recipes.table": ("get_recipe",),
-    "paceline.extras.keras_callbacks": ("KerasCallbacks",),
-    "paceline.extras.search.run_search": ("SearchResult",),
-    "paceline.extras.weights": ("Weights",),
-    "paceline.job": ("Place", "Run"),
-    "paceline.results.predictor": ("load_predictor",),
-    "paceline.results.trained_model": ("load",),
+    "api.functions": ("evaluate", "export", "predict", "report", "runs"),
+    "api.search": ("search",),
+    "api.training": ("Result", "train"),
+    "data.source": ("Source", "Split"),
+    "errors": ("UserError",),
+    "experiment.data": ("Augmentation", "Data", "Records", "Scaling"),
+    "experiment.experiment": ("Experiment",),
+    "experiment.groups": ("Group",),
+    "experiment.model": ("Model",),
+    "experiment.optimizer": ("Average", "EarlyStopping", "Loss", "Optimizer", "Schedule", "Sync"),
+    "experiment.recipes.table": ("get_recipe", "recipes"),
+    "extras.keras_callbacks": ("KerasCallbacks",),
+    "extras.search.run_search": ("SearchResult",),
+    "extras.weights": ("Weights",),
+    "job": ("Place", "Run"),
+    "results.predictor": ("load_predictor",),
+    "results.trained_model": ("load",),
 }
 """Module -> the public names that it defines. It is imported when one of them is first used."""
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"paceline.{module}"), name)
+    raise AttributeError(f"module 'paceline' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

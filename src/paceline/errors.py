@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 
@@ -56,22 +58,12 @@ class Interrupted(Ended):
         self.exit_code = 128 + (signal.SIGTERM if number == signal.SIGUSR1 else number)
 
 
-def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint with the nearest known name, or with all of them if none is near."""
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-
-
-def near_names(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint with some near names of many, whatever their case, or with the first ones."""
-    import difflib
-
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a hint with the nearest known name, whatever its case, or else with all of them."""
     by_lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=4)
-    shown = [by_lower[each] for each in near] or [*known[:6], "..."]
-    return f"{'near it are' if near else 'there are'} {', '.join(shown)}"
+    if near := difflib.get_close_matches(name.lower(), by_lower, n=1):
+        return f"did you mean {by_lower[near[0]]!r}?"
+    return f"known: {', '.join([*known][:30])}{' ...' if len(known) > 30 else ''}"
 
 
 def address_taken(address: str) -> AddressTaken:

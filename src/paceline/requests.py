@@ -64,6 +64,6 @@ ANSWERS = {
     "evaluate": "paceline.results.evaluate",
     "predict": "paceline.results.predict_files",
     "export": "paceline.results.export",
-    "describe": "paceline.describe",
+    "describe": "paceline.results.dry_run",
 }
 """Kind of a request -> the module whose `answer(job, request, send)` returns the result."""

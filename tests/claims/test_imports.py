@@ -20,7 +20,7 @@ DRIVER_SIDE = """
     experiment.user_code places places.local places.ray places.spark.place places.spark.session
     run_folder.folder run_folder.listing results.in_worker results.predict_files results.predictor
     results.evaluate results.export extras.doctor extras.bench extras.report
-    extras.search.run_search cli.commands cli.results cli.machine cli.completion cli.runs cli.train
+    extras.search.run_search cli.commands cli.results cli.machine cli.runs cli.train
     cli.search cli.data cli.parse data loop
 """
 NOT_FOR_THE_LOOP = "data.build_source models.build maths.template engines.collective"

@@ -298,7 +298,7 @@ def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
     ended = smoke("--stop-at", "5", "--keep", "3", cwd=here)
     assert ended.code == 0
     assert ended.err.splitlines()[-1] == (
-        "stopped after step 5; this continues: paceline train smoke --keep 3"
+        "stopped after step 5; the same command without --stop-at continues"
     )
     assert ended.last_line["run_dir"] == str(folder)
     for name in ("step", "finished", "state_sha256"):

@@ -1,36 +1,18 @@
-"""An experiment: its rules, its digest, and JSON."""
+"""An experiment: its rules and its digest."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment, Loss, Optimizer, Schedule, Sync
-from paceline.experiment.recipes.table import RECIPES, get_recipe
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_survives_json(name):
-    experiment = get_recipe(name)
-    text = json.dumps(experiment.to_json())
-    again = Experiment.from_json(json.loads(text))
-    assert again == experiment
-    assert again.digest() == experiment.digest() == get_recipe(name).digest()
-    assert len(experiment.digest()) == 8
+from paceline.experiment.experiment import Loss, Optimizer, Schedule, Sync
+from paceline.experiment.recipes.table import get_recipe
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"seed": 1},
-        {"replicas": 2},
-        {"epochs": 2.5},
-        {"precision": "bfloat16"},
-        {"global_batch_size": 64},
-    ],
+    "changes", [*({"seed": 1}, {"replicas": 2}, {"epochs": 2.5}, {"precision": "bfloat16"})]
 )
 def test_whatever_decides_the_numbers_changes_the_digest(changes):
     smoke = get_recipe("smoke")

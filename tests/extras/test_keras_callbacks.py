@@ -13,7 +13,7 @@ import paceline
 from helpers import metrics_of, result_of
 from in_process import paceline_here
 from paceline import EarlyStopping, KerasCallbacks, UserError
-from paceline.extras.keras_callbacks import REFUSED, early_stopping_of
+from paceline.extras.keras_callbacks import REFUSED
 from paceline.run_folder.folder import RunFolder
 
 SMALL = {"data": {"train_size": 36, "test_size": 16, "validation": 4}, "epochs": 3}
@@ -97,6 +97,7 @@ class SeesBatches(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (keras.callbacks.EarlyStopping, "use early_stopping=dict(patience=3)"),
         (keras.callbacks.ReduceLROnPlateau, "ReduceLROnPlateau cannot be used: the learning rate"),
         (lambda: keras.callbacks.ModelCheckpoint("x.keras"), "the newest and the best checkpoint"),
         (keras.callbacks.TerminateOnNaN, "TerminateOnNaN has on_batch_end, which is never called"),
@@ -120,33 +121,13 @@ def test_refused_callbacks_exist_in_keras_and_the_model_is_not_here() -> None:
         KerasCallbacks([ReadsWeights()])(4, block(1.0, 2.0))
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"monitor": "val_accuracy", "patience": 3}, EarlyStopping(3)),
-        ({"patience": 0}, EarlyStopping(1, "loss")),
-        ({"patience": 2, "min_delta": 0.01, "mode": "min"}, EarlyStopping(2, "loss", 0.01)),
-        ({"monitor": "loss"}, "it must be 'val_accuracy' or 'val_loss'"),
-        ({"monitor": "val_loss", "mode": "max"}, "which is wrong for a loss"),
-        ({"baseline": 0.5}, "has baseline"),
-        ({"start_from_epoch": 2}, "has start_from_epoch"),
-    ],
-)
-def test_keras_early_stopping_becomes_the_setting(settings: dict[str, Any], expected: Any) -> None:
-    callback = keras.callbacks.EarlyStopping(**settings)
-    if isinstance(expected, EarlyStopping):
-        assert early_stopping_of(callback) == expected
-    else:
-        with pytest.raises(UserError, match=expected):
-            early_stopping_of(callback)
-
-
 @pytest.mark.slow
 def test_a_training_calls_callbacks_and_ends_early_as_the_setting_says(library_here: Path) -> None:
     diary = Diary()
-    stop = keras.callbacks.EarlyStopping("val_accuracy", min_delta=2.0, patience=1)
     log = keras.callbacks.CSVLogger("log.csv")
-    result = paceline.train("smoke", callbacks=[diary, log, stop], **SMALL)
+    result = paceline.train(
+        "smoke", callbacks=[diary, log], early_stopping={"min_delta": 2.0, "patience": 1}, **SMALL
+    )
     assert result.finished
     assert result.ended_early
     run = Path(result.run_dir)

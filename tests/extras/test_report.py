@@ -227,7 +227,7 @@ def test_a_run_that_cannot_be_read_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which run?"),
+        ([], "RUN is missing"),
         (["RUN", "-o", "nowhere/page.html"], "cannot write"),
         (["RUN", "-o", "."], "is a folder"),
     ],

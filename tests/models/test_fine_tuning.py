@@ -180,12 +180,12 @@ def test_without_network_one_line_says_which_file_to_put_where(cached: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--model.build", "keras:resnet5O"), "near it are ResNet50"),
-        (("--model.init-from", "keras:Foo"), "there is no keras.applications.Foo; there are"),
+        (("--model.build", "keras:resnet5O"), "did you mean 'ResNet50'?"),
+        (("--model.init-from", "keras:Foo"), "there is no keras.applications.Foo; known: "),
         (("--scaling.method", "application"), "the model is not from keras.applications"),
         (("--model.build", "keras:VGG16", "--model.outputs", "probabilities"), "head of logits"),
         (("--model.build", "keras:VGG16"), "keras:VGG16 cannot be built: Input size must be"),
-        (("--model.freeze", "stemm"), "no layer is called stemm or begins so; near it are"),
+        (("--model.freeze", "stemm"), "no layer is called stemm or begins so; did you mean 'stem_"),
         (("--model.freeze", "stage2..stem"), "stage2 comes after stem in the model"),
         (("--model.freeze", "*"), "model.freeze * leaves nothing to train"),
     ],

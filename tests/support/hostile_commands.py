@@ -25,13 +25,13 @@ from report_runs import make_run
 COMMANDS = """train smoke|train smoke|train shapes|train nothing|train shapes --run-dir runs/one|
 runs runs|report runs/one -o page.html|eval runs/one|eval runs/one --json|eval|
 predict runs/one runs/one/lock|export runs/one out --to keras|recipes|data check runs|
-data info runs/one|data|completion bash|data convert runs out|nothing|zoo"""
+data info runs/one|data|data convert runs out|nothing|zoo"""
 TRAIN_FLAGS = """--seed --epochs --steps --replicas --workers --global-batch-size --json --run-dir
 --model.depth --model.width --schedule.rate --stall-timeout --start-timeout --scaling.mean --on
 --records.raw-shape --sync.method --kernels --keep --ps --optimizer.momentum --dry-run
 --scaling.std --schedule.boundaries"""
 OTHER_FLAGS = """--sort --checkpoint --top --top-k --views --to -o --force --split --data.split
---shards --first-label --help --csv --json -x"""
+--shards --first-label --help --json -x"""
 VALUES = (
     *("0", "-1", "1", "2", "4", "20", "nan", "inf", "-inf", "1e308", "1e-320", "9" * 5000, ""),
     *("²", "٣", "\udcff", "0x10", "1_000", "True", "gradients", "local", "10,20", "20,10", "a b"),

@@ -1,5 +1,4 @@
-"""Paceline as a library, beside `train`: `evaluate`, `predict`, `export`, `report`, `runs`,
-`recipes`.
+"""Paceline as a library, beside `train`: `evaluate`, `predict`, `export`, `report` and `runs`.
 
 The work happens in a worker process, as on the command line, because TensorFlow's settings must be
 made before it is loaded.
@@ -12,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.api.search import search
-from paceline.api.training import Result, train
+from paceline.api.training import Result
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.messages import Message, Predictions
@@ -27,29 +25,13 @@ if TYPE_CHECKING:
     from paceline.results.scores import Evaluation
     from paceline.run_folder.listing import RunSummary
 
-__all__ = [
-    "Result",
-    "evaluate",
-    "export",
-    "predict",
-    "recipes",
-    "report",
-    "runs",
-    "search",
-    "train",
-]
-
 AnyRun = str | Path | Result
-"""Folder of a run, its name in runs/, or the result of a training."""
+"""Folder of a run, its name in runs/, or the result of a training. The code of a training that this
+process started is the caller's own, so it is trusted."""
 
 
 def _found(run: AnyRun) -> str | Path:
     return run.run_dir if isinstance(run, Result) else run
-
-
-def _trusted(run: AnyRun, trust_code: bool) -> bool:
-    """The code of a training that this process started is the caller's own."""
-    return trust_code or isinstance(run, Result)
 
 
 def evaluate(
@@ -71,10 +53,6 @@ def evaluate(
         views: "mirror" or "shifts" averages the outputs over several versions of each image.
         trust_code: Whether to run code of your own that the run names. Not needed for a Result.
 
-    Returns:
-        Accuracy, loss, and the label and probabilities of each example. Its methods `per_class`,
-        `macro`, `calibration_error`, `top_k` and `confusion` compute the rest.
-
     Example:
         paceline.evaluate("runs/smoke-1a2b3c4d", checkpoint="last").accuracy
     """
@@ -85,13 +63,12 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="paceline-eval-") as folder:
         file = str(Path(folder, "examples.npz"))
         request = EvaluateRequest(checkpoint, data_dir, split, views, examples=file)
-        trusted = _trusted(run, trust_code)
+        trusted = trust_code or isinstance(run, Result)
         outcome = in_a_worker(existing_run(_found(run)), request, trust_code=trusted)
         with np.load(file) as examples:
             arrays = {name: examples[name] for name in ("labels", "probabilities")}
     classes = tuple(score["name"] for score in outcome["classes"])
-    numbers = {name: outcome[name] for name in NUMBERS}
-    return Evaluation(**numbers, classes=classes, **arrays)
+    return Evaluation(**{name: outcome[name] for name in NUMBERS}, classes=classes, **arrays)
 
 
 def predict(
@@ -107,15 +84,12 @@ def predict(
 
     Args:
         run: Folder of the run, its name in runs/, or the Result of `train`.
-        pictures: Image files, folders or globs, one or several.
+        pictures: Image files, folders or globs, one or several. If a file is not an image, its
+            prediction has an error instead of classes.
         checkpoint: "best", "last" or a step.
         top: Number of classes for each image, the most probable first.
         views: "mirror" or "shifts" averages the outputs over several versions of each image.
         trust_code: Whether to run code of your own that the run names. Not needed for a Result.
-
-    Returns:
-        A prediction for each image. For a file that is not an image it has an error instead of
-        classes.
 
     Example:
         for prediction in paceline.predict("runs/smoke-1a2b3c4d", "photos/*.jpg", top=1):
@@ -125,14 +99,15 @@ def predict(
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
     files = find_files([str(pattern) for pattern in patterns])
-    request = PredictRequest(tuple(files), checkpoint, top, views)
     found: list[Prediction] = []
 
     def listen(message: Message) -> None:
         if isinstance(message, Predictions):
             found.extend(Prediction.from_json(each) for each in message.predictions)
 
-    in_a_worker(existing_run(_found(run)), request, listen, _trusted(run, trust_code))
+    request = PredictRequest(tuple(files), checkpoint, top, views)
+    trusted = trust_code or isinstance(run, Result)
+    in_a_worker(existing_run(_found(run)), request, listen, trusted)
     return found
 
 
@@ -165,7 +140,7 @@ def export(
     """
     from paceline.results.export import run_export
 
-    trusted = _trusted(run, trust_code)
+    trusted = trust_code or isinstance(run, Result)
     done = run_export(_found(run), out, to, serving, checkpoint, views, force, trusted)
     return Path(done["out"])
 
@@ -173,15 +148,12 @@ def export(
 def report(
     runs: AnyRun | Sequence[AnyRun], out: str | Path = "report.html", *, force: bool = False
 ) -> list[str]:
-    """Write one self-contained page about one or several runs.
+    """Write one self-contained page about runs. Return a line for each run that cannot be read.
 
     Args:
         runs: Folders of runs, their names in runs/, or results of `train`; one or several.
         out: The HTML file to write.
         force: Whether to replace `out` if it exists.
-
-    Returns:
-        A line for each run that cannot be read and is left out.
 
     Example:
         paceline.report(["runs/smoke-1a2b3c4d", "runs/smoke-5e6f7a8b"], "both.html")
@@ -193,15 +165,13 @@ def report(
 
 
 def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSummary]:
-    """List the runs in a folder.
+    """List the runs in a folder, the newest, best or fastest first.
+
+    The note of an unfinished run is the command that continues it.
 
     Args:
         folder: Folder that contains the run folders.
         sort: "name", "state", "step", "accuracy", "loss", "speed" or "changed".
-
-    Returns:
-        A row for each run, the newest, best or fastest first. The note of an unfinished run is the
-        command that continues it.
 
     Example:
         for row in paceline.runs(sort="accuracy"):
@@ -217,18 +187,3 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSumma
             "your runs"
         )
     return list_runs(folder, sort)
-
-
-def recipes() -> dict[str, str]:
-    """List the recipes that `train` knows.
-
-    Returns:
-        The name of each recipe and what it is. `paceline.get_recipe(name)` returns its Experiment.
-
-    Example:
-        for name, what in paceline.recipes().items():
-            print(name, what)
-    """
-    from paceline.experiment.recipes.table import describe_recipes
-
-    return describe_recipes()

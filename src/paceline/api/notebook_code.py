@@ -16,6 +16,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -41,14 +42,11 @@ def ship_function(function: Callable[..., Any], what: str) -> str:
         )
     module, name = sys.modules.get(function.__module__), function.__name__
     if _is_importable(function, name) and module and module.__file__:
-        packaged = "." in module.__name__
-        return f"{module.__name__ if packaged else module.__file__}:{name}"
-    text = _source_with_needs(function, what)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    path = cache_folder() / "code" / f"{name}-{digest}.py"
-    if not path.exists():
-        _write(path, text.encode())
-    return f"{path}:{name}"
+        return f"{module.__name__ if '.' in module.__name__ else module.__file__}:{name}"
+    needs = {"": '"""A function of a notebook or a script, as paceline.train found it."""\n'}
+    _add(needs, name, function, what)
+    text = ("\n".join(needs.values()) + "\n").encode()
+    return f"{_keep('code', f'{name}-{hashlib.sha256(text).hexdigest()[:12]}.py', text)}:{name}"
 
 
 def ship_model(model: Any) -> str:
@@ -64,53 +62,39 @@ def ship_model(model: Any) -> str:
         file = Path(temporary, "model.keras")
         model.save(file)
         name = f"{model.name}-{saved_model_digest(file)[:12]}.keras"
-        path = cache_folder() / "models" / name
-        if not path.exists():
-            _write(path, file.read_bytes())
-    return str(path)
+        return _keep("models", name, file.read_bytes())
 
 
-def _write(path: Path, content: bytes) -> None:
+def _keep(folder: str, name: str, content: bytes) -> str:
+    path = cache_folder() / folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(content)
+    if not path.exists():
+        with replacing(path) as file:
+            file.write(content)
+    return str(path)
 
 
 def _is_importable(value: Any, name: str) -> bool:
     """Return whether another process finds this object under this name in its module."""
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    return (
-        module is not None
-        and module.__name__ != "__main__"
-        and getattr(module, name, None) is value
-    )
-
-
-def _source_with_needs(function: FunctionType, what: str) -> str:
-    """Return the source of a function after everything of its surroundings that it uses."""
-    needs: dict[str, str] = {}
-    _add(needs, function.__name__, function, what)
-    header = '"""A function of a notebook or a script, as paceline.train found it."""\n\n'
-    return header + "\n".join(needs.values()) + "\n"
+    module = sys.modules.get(getattr(value, "__module__", None) or "__main__")
+    return module is not sys.modules["__main__"] and getattr(module, name, None) is value
 
 
 def _add(needs: dict[str, str], name: str, value: Any, what: str) -> None:
     """Add the lines that define `name`, after those that they need."""
+    own = getattr(value, "__name__", "")
     if name in needs:
         return
     if isinstance(value, ModuleType):
-        needs[name] = f"import {value.__name__} as {name}"
-    elif isinstance(value, FunctionType) and not _is_importable(value, value.__name__):
-        source = _source_of(value, what)
-        around = inspect.getclosurevars(value).nonlocals
-        for used in _free_names(source) - {value.__name__}:
-            if used in around or used in value.__globals__:
-                _add(needs, used, around.get(used, value.__globals__.get(used)), what)
-        needs[name] = f"\n\n{source}"
-        if name != value.__name__:
-            needs[name] += f"\n{name} = {value.__name__}"
-    elif _is_importable(value, own := getattr(value, "__name__", "")):
+        needs[name] = f"import {own} as {name}"
+    elif _is_importable(value, own):
         needs[name] = f"from {value.__module__} import {own} as {name}"
+    elif isinstance(value, FunctionType):
+        source = _source_of(value, what)
+        known = {**value.__globals__, **inspect.getclosurevars(value).nonlocals}
+        for used in sorted((_free_names(source) - {own}) & known.keys()):
+            _add(needs, used, known[used], what)
+        needs[name] = f"\n\n{source}" + (f"\n{name} = {own}" if name != own else "")
     elif _is_constant(value):
         needs[name] = f"{name} = {value!r}"
     else:
@@ -131,20 +115,16 @@ def _source_of(function: FunctionType, what: str) -> str:
 
 def _free_names(source: str) -> set[str]:
     """Return the names that the code takes from its surroundings."""
-    found: set[str] = set()
-    tables = [symtable.symtable(source, "source", "exec")]
-    while tables:
-        table = tables.pop()
+    found, tables = set[str](), [symtable.symtable(source, "source", "exec")]
+    for table in tables:
         tables += table.get_children()
         outermost = table.get_type() == "module"
-        for symbol in table.get_symbols():
-            if symbol.is_referenced() and (symbol.is_global() or outermost):
-                found.add(symbol.get_name())
-    return {name for name in found if not hasattr(builtins, name)}
+        used = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
+        found |= {symbol.get_name() for symbol in used if outermost or symbol.is_global()}
+    return found - set(dir(builtins))
 
 
 def _is_constant(value: Any) -> bool:
-    try:
+    with suppress(ValueError, SyntaxError, TypeError):
         return bool(ast.literal_eval(repr(value)) == value)
-    except (ValueError, SyntaxError, TypeError):
-        return False
+    return False

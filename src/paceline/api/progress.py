@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,6 +19,7 @@ from rich.text import Text
 from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Transfer, Warn
 
 PLAIN_LINE_EVERY_S = 10.0
+DIGITS = {"loss": 4, "accuracy": 4, "learning_rate": 5}
 
 
 class Progress:
@@ -31,14 +31,10 @@ class Progress:
         self._console = console or Console()
         self._clock = clock
         self._live: Live | None = None
-        self._total_steps = 0
-        self._steps_per_epoch = 0
+        self._start = Start(total_steps=0, steps_per_epoch=0)
         self._step = 0
-        self._block: dict[str, Any] = {}
-        self._evaluation = ""
-        self._saved = ""
-        self._times: deque[tuple[float, int]] = deque(maxlen=20)
-        self._only_start_timed = True
+        self._below = {"numbers": "", "evaluation": "", "saved": ""}
+        self._blocks: deque[tuple[float, int]] = deque(maxlen=20)
         self._last_line_s = float("-inf")
         self._expected_end_s: float | None = None
 
@@ -51,7 +47,9 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop_live()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def handle(self, message: Message) -> None:
         """Show a message."""
@@ -63,7 +61,7 @@ class Progress:
             case Evaluation():
                 self._on_evaluation(message)
             case Saved():
-                self._saved = f"saved at step {message.step:,}"
+                self._below["saved"] = f"saved at step {message.step:,}"
             case Transfer():
                 self._print_now_and_then(message.text)
             case Warn():
@@ -72,51 +70,42 @@ class Progress:
                 self._on_result(message)
 
     def _on_start(self, message: Start) -> None:
-        self._total_steps = message.total_steps
-        self._steps_per_epoch = message.steps_per_epoch
-        self._step = message.first_step
-        self._block = {}
+        self._start, self._step = message, message.first_step
+        self._below["numbers"] = "preparing the first steps ..."
         self._expected_end_s = None
-        self._times.clear()
-        self._times.append((self._clock(), self._step))
-        self._only_start_timed = True
+        self._blocks.clear()
         if message.line:
             self._print(message.line)
         if self._step:
-            self._print(f"resuming at step {self._step:,} of {self._total_steps:,}")
+            self._print(f"resuming at step {self._step:,} of {message.total_steps:,}")
 
     def _on_block(self, message: Block) -> None:
-        self._step = message.step
-        self._block = message.metrics
-        self._time_block(self._clock())
+        now, self._step = self._clock(), message.step
+        self._blocks.append((now, self._step))  # not the start: the first block has compilation
+        first_s, first_step = self._blocks[0]
+        if self._step > first_step:
+            seconds_per_step = (now - first_s) / (self._step - first_step)
+            left = self._start.total_steps - self._step
+            self._expected_end_s = now + seconds_per_step * left
+        metrics = message.metrics
+        known = [name for name in DIGITS if name in metrics]
+        numbers = [_measure(name, metrics[name], DIGITS[name]) for name in known]
+        if "images_per_second" in metrics:
+            numbers.append(f"{_number(metrics['images_per_second'], 0)} images/s")
+        self._below["numbers"] = "  ".join(numbers)
         if self._live is None:
-            parts = (self._position(), self._numbers(), self._time_left())
+            parts = (self._position(), self._below["numbers"], self._time_left())
             self._print_now_and_then("  ".join(part for part in parts if part))
 
-    def _time_block(self, now: float) -> None:
-        # The first block contains compilation: it counts only until there is a second one.
-        if self._only_start_timed and len(self._times) > 1:
-            self._times.popleft()
-            self._only_start_timed = False
-        self._times.append((now, self._step))
-        first_s, first_step = self._times[0]
-        if self._step > first_step and not self._only_start_timed:
-            seconds_per_step = (now - first_s) / (self._step - first_step)
-            # One number, because the thread that draws reads it while this one works.
-            self._expected_end_s = now + seconds_per_step * (self._total_steps - self._step)
-
     def _on_evaluation(self, message: Evaluation) -> None:
-        measures = [
-            f"{name.replace('_', ' ')} {_number(value, 4)}"
-            for name, value in message.metrics.items()
-            if not name.endswith("_count")
-        ]
-        self._evaluation = "  ".join([*measures, f"(step {message.step:,})"])
+        shown = [each for each in message.metrics.items() if not each[0].endswith("_count")]
+        measures = [_measure(name, value, 4) for name, value in shown]
+        self._below["evaluation"] = "  ".join([*measures, f"(step {message.step:,})"])
         if self._live is None:
-            self._print(f"evaluation: {self._evaluation}")
+            self._print(f"evaluation: {self._below['evaluation']}")
 
     def _on_result(self, message: Result) -> None:
-        self._stop_live()
+        self.__exit__()
         if message.already:
             self._print(
                 "this run is finished; give another --run-dir or other settings for a new one"
@@ -129,63 +118,45 @@ class Progress:
             self._last_line_s = self._clock()
             self._print(line)
 
-    def _stop_live(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
     def _print(self, line: str, style: str = "") -> None:
         # Not wrapped: a line stays one line in a log, and a digest can be copied.
         self._console.print(Text(line, style=style), soft_wrap=True)
 
     def _position(self) -> str:
-        position = f"step {self._step:,}/{self._total_steps:,}"
-        if not self._steps_per_epoch:
-            return position
-        epoch, epochs = (n / self._steps_per_epoch for n in (self._step, self._total_steps))
-        return f"{position}  epoch {epoch:.2f}/{epochs:.4g}"
-
-    def _numbers(self) -> str:
-        digits = {"loss": 4, "accuracy": 4, "learning_rate": 5}
-        parts = [
-            f"{name.replace('_', ' ')} {_number(self._block[name], digits[name])}"
-            for name in digits
-            if name in self._block
-        ]
-        if "images_per_second" in self._block:
-            parts.append(f"{_number(self._block['images_per_second'], 0)} images/s")
-        return "  ".join(parts)
+        start, step = self._start, self._step
+        epoch, epochs = (n / start.steps_per_epoch for n in (step, start.total_steps))
+        return f"step {step:,}/{start.total_steps:,}  epoch {epoch:.2f}/{epochs:.4g}"
 
     def _time_left(self) -> str:
         if self._expected_end_s is None:
             return ""
-        return f"{_duration(max(0.0, self._expected_end_s - self._clock()))} left"
+        minutes, seconds = divmod(round(max(0.0, self._expected_end_s - self._clock())), 60)
+        hours, minutes = divmod(minutes, 60)
+        left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return f"{left} left"
 
     def _render(self) -> Group | Text:
-        if not self._total_steps:
+        if not self._start.total_steps:
             return Text("starting ...")
         bar = Table.grid(expand=True, padding=(0, 2, 0, 0))
         bar.add_column(no_wrap=True)
         bar.add_column(ratio=1)
         bar.add_column(no_wrap=True)
-        bar.add_row(self._position(), ProgressBar(self._total_steps, self._step), self._time_left())
-        below = (self._numbers() or "preparing the first steps ...", self._evaluation, self._saved)
-        return Group(
-            bar, *(Text(line, overflow="ellipsis", no_wrap=True) for line in below if line)
-        )
+        steps = ProgressBar(self._start.total_steps, self._step)
+        bar.add_row(self._position(), steps, self._time_left())
+        below = [line for line in self._below.values() if line]
+        return Group(bar, *(Text(line, overflow="ellipsis", no_wrap=True) for line in below))
 
 
-def _number(value: Any, digits: int) -> str:
+def _measure(name: str, value: object, digits: int) -> str:
+    return f"{name.replace('_', ' ')} {_number(value, digits)}"
+
+
+def _number(value: object, digits: int) -> str:
     return f"{value:,.{digits}f}" if isinstance(value, int | float) else str(value)
 
 
-def _result_value(value: Any) -> str:
+def _result_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -26,7 +26,7 @@ def search(
     test: Arrays | None = None,
     classes: Sequence[str] | None = None,
     model: OwnModel | None = None,
-    place: Place | Mapping[str, Any] | None = None,
+    place: Place | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> SearchResult:
@@ -43,9 +43,8 @@ def search(
         test: Test images and labels, as in `train`.
         classes: Names of the classes of `data`.
         model: Your own model instead of the recipe's, as in `train`.
-        place: The cluster and what each trial gets of it, as a Place or a dict of its settings. By
-            default each trial is one worker with one CPU, on a Ray that is started here or that
-            RAY_ADDRESS names.
+        place: The cluster and what each trial gets of it. By default each trial is one worker with
+            one CPU, on a Ray that is started here or that RAY_ADDRESS names.
         progress: Whether to print a line for each evaluation.
         **settings: Further settings by name: those of the experiment and the place, as in `train`,
             and trials, method ("random" or "grid"), scheduler ("asha" or "none"), metric
@@ -68,13 +67,8 @@ def search(
     from paceline.extras.search.run_search import run_search
 
     base = get_recipe(experiment) if isinstance(experiment, str) else experiment
-    settings |= place if isinstance(place, Mapping) else {}
-    chosen, where, options = apply_settings(
-        settings | own_settings(data, test, classes, model),
-        base,
-        place if isinstance(place, Place) else Place(),
-        Options(),
-    )
+    settings |= own_settings(data, test, classes, model)
+    chosen, where, options = apply_settings(settings, base, place or Place(), Options())
     name = experiment if isinstance(experiment, str) else run_name(chosen)
     plan = build_search(name, chosen, build_space(over, chosen), where, options)
     return run_search(plan, print if progress else lambda line: None)

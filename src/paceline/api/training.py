@@ -17,19 +17,18 @@ from paceline.api.notebook_code import ship_function, ship_model
 from paceline.api.progress import Progress
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.experiment.model import NETWORKS
 from paceline.experiment.names import apply_settings
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
-from paceline.messages import Block, Message
 from paceline.run_folder.finding import default_path, existing_run
 from paceline.storage.locations import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from paceline.extras.keras_callbacks import KerasCallbacks
     from paceline.run_folder.user_actions import UserFunction
 
     Arrays = tuple[np.ndarray, np.ndarray]
@@ -86,85 +85,53 @@ def train(
     model: OwnModel | None = None,
     callbacks: Sequence[Any] = (),
     actions: Sequence[UserFunction | str] = (),
-    place: Place | Mapping[str, Any] | None = None,
-    run: Run | Mapping[str, Any] | None = None,
+    place: Place | None = None,
+    run: Run | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Result:
-    """Train an experiment, or continue its unfinished run.
-
-    Every flag of `paceline train` is a setting here, under its name with underscores. Settings with
-    a prefix are a dict, `optimizer=dict(weight_decay=1e-4)`, or have two underscores,
-    `optimizer__weight_decay=1e-4`. They are checked like flags. `paceline train RECIPE --help`
-    describes each.
+    """Train an experiment, or continue its unfinished run. See docs/python.md.
 
     Args:
         experiment: The name of a recipe (`paceline.recipes()` lists them), or an Experiment.
-        data: Training data instead of the recipe's: images and labels, uint8
-            [n, height, width] or [n, height, width, channels] and integers from 0; a folder; a
-            function that takes a paceline.Data and returns a paceline.Source; or a dict of
-            settings.
-        test: Test images and labels, in the same form. Without them, a tenth of `data` is held out.
+        data: Your images and labels, a folder, a function, or a dict of settings.
+        test: Test images and labels. Without them, a tenth of `data` is held out.
         classes: Names of the classes of `data`.
-        model: Your own model instead of the recipe's: a function `(image_shape, num_classes) ->
-            keras.Model`, a Keras model (training starts from its weights; how it was compiled does
-            not count), 'file.py:function', or a dict of settings. A function of a notebook is
-            shipped as its source, with the imports, constants and functions that it uses.
+        model: Your function, Keras model, 'file.py:function', or a dict of settings.
         callbacks: Keras callbacks, called in this process: see `KerasCallbacks`.
-            keras.callbacks.EarlyStopping becomes the setting early_stopping.
-        actions: Each is called in this process with (step, metrics) after every block and every
-            evaluation. If one raises StopIteration, the run stops as after an interruption. Any
-            other error ends the run after a checkpoint. 'file.py:function' is called by the
-            chief instead, as with the flag.
-        place: Where the workers run, as a Place or a dict of its settings. The default is one
-            process on this machine.
-        run: The run folder and what is written to it, as a Run or a dict of its settings. By
-            default the folder is runs/<recipe or data and model>-<hash of the experiment>.
+        actions: Functions, called with (step, metrics) after every block and every evaluation.
+        place: Where the workers run. The default is one process on this machine.
+        run: The run folder and what is written to it.
         progress: Whether to show progress on the terminal.
-        **settings: Further settings by name.
-            Of the experiment: epochs, steps, global_batch_size, replicas, threads_per_replica,
-            precision, kernels, evaluate_every, save_every, seed, and the dicts data, records,
-            augment, scaling, model, loss, optimizer, average, schedule, sync, early_stopping.
-            Of the place: on, workers, devices, cores, start_timeout, stall_timeout, max_restarts,
-            min_workers, ps, and the dicts ray, spark.
-            Of the run: run_dir, stop_at, keep, track, trust_code.
-
-    Returns:
-        The result: accuracy and loss on the test split, the digest of the state, the run folder.
-
-    Raises:
-        UserError: Something that you can correct, in one line.
+        **settings: Any flag of `paceline train` by its name, such as epochs and workers.
 
     Example:
         result = paceline.train("smoke", epochs=2, optimizer=dict(weight_decay=1e-4), workers=2)
         print(result.test_accuracy, result.state_sha256)
     """
-    settings = _with_early_stopping(settings, callbacks)
-    base = get_recipe(experiment) if isinstance(experiment, str) else experiment
+    settings |= own_settings(data, test, classes, model)
     if named := tuple(each for each in actions if isinstance(each, str)):
-        settings["actions"] = named
-    for part in (place, run):  # a dict of settings is the same as these settings
-        settings |= part if isinstance(part, Mapping) else {}
-    chosen, where, what = apply_settings(
-        settings | own_settings(data, test, classes, model),
-        base,
-        place if isinstance(place, Place) else Place(),
-        run if isinstance(run, Run) else Run(),
-    )
-    if not what.run_dir:
-        name = experiment if isinstance(experiment, str) else run_name(chosen)
-        what = replace(what, run_dir=str(default_path(name, chosen)))
+        settings["actions"] = named  # called by the chief
+    job = build_job(experiment, settings, place or Place(), run or Run())
     called = [each for each in actions if not isinstance(each, str)]
-    outcome = _train(Job(chosen, where, what), called, _adapter(callbacks), progress)
-    known = Result.__dataclass_fields__
-    return Result(**{name: value for name, value in outcome.items() if name in known})
+    outcome = _train(job, called, callbacks, progress)
+    return Result(**{name: outcome[name] for name in Result.__annotations__ if name in outcome})
+
+
+def build_job(experiment: Experiment | str, settings: Json, place: Place, run: Run) -> Job:
+    """Return the job of a recipe or an experiment with settings changed by name."""
+    base = get_recipe(experiment) if isinstance(experiment, str) else experiment
+    chosen, where, what = apply_settings(settings, base, place, run)
+    name = experiment if isinstance(experiment, str) else run_name(chosen)
+    run_dir = what.run_dir or str(default_path(name, chosen))
+    return Job(chosen, where, replace(what, run_dir=run_dir))
 
 
 def own_settings(
     data: OwnData | None, test: Arrays | None, classes: Sequence[str] | None, model: OwnModel | None
-) -> dict[str, Any]:
+) -> Json:
     """Return data and model of the caller as settings; what workers need is written to files."""
-    settings: dict[str, Any] = {}
+    settings: Json = {}
     if isinstance(data, Mapping):
         settings |= {f"data.{name}": value for name, value in data.items()}
     elif isinstance(data, str | Path):
@@ -206,55 +173,29 @@ def run_name(experiment: Experiment) -> str:
     return f"{own or Path(data.dir).name}-{built or network}"
 
 
-def _with_early_stopping(settings: Mapping[str, Any], callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Return the settings with Keras's EarlyStopping as one of them."""
-    stops = [each for each in callbacks if _is_early_stopping(each)]
-    if not stops:
-        return dict(settings)
-    from paceline.extras.keras_callbacks import early_stopping_of
-
-    if len(stops) > 1 or any(name.startswith("early_stopping") for name in settings):
-        raise UserError("early stopping was given twice; give one EarlyStopping or early_stopping")
-    return {**settings, "early_stopping": early_stopping_of(stops[0])}
-
-
-def _is_early_stopping(callback: Any) -> bool:
-    return any(
-        kind.__name__ == "EarlyStopping" and kind.__module__.startswith("keras")
-        for kind in type(callback).__mro__
-    )
-
-
-def _adapter(callbacks: Sequence[Any]) -> KerasCallbacks | None:
-    others = [callback for callback in callbacks if not _is_early_stopping(callback)]
-    if not others:
-        return None
-    from paceline.extras.keras_callbacks import KerasCallbacks
-
-    return KerasCallbacks(others)
-
-
 def _train(
-    job: Job, actions: Sequence[UserFunction], callbacks: KerasCallbacks | None, progress: bool
-) -> dict[str, Any]:
+    job: Job, actions: Sequence[UserFunction], callbacks: Sequence[Any], progress: bool
+) -> Json:
     """Train, show progress, and call the actions and callbacks; return the result."""
     with ExitStack() as stack:
         show = stack.enter_context(Progress()).handle if progress else lambda message: None
+        adapter, block = None, Json()
         if callbacks:
-            stack.enter_context(closing(callbacks))
-        block: dict[str, Any] = {}
+            from paceline.extras.keras_callbacks import KerasCallbacks
 
-        def listen(message: Message) -> None:
+            adapter = stack.enter_context(closing(KerasCallbacks(callbacks)))
+
+        def listen(message: messages.Message) -> None:
             show(message)
-            if isinstance(message, messages.Start) and callbacks:
-                callbacks.start_at(message.first_step)
-            if not isinstance(message, Block | messages.Evaluation):
+            if isinstance(message, messages.Start) and adapter:
+                adapter.start_at(message.first_step)
+            if not isinstance(message, messages.Block | messages.Evaluation):
                 return
             for action in actions:
                 action(message.step, message.metrics)
             block.update(message.metrics)
-            if callbacks and not getattr(message, "evaluation_follows", False):
-                callbacks(message.step, {**block})
+            if adapter and not getattr(message, "evaluation_follows", False):
+                adapter(message.step, {**block})
                 block.clear()
 
         return launch(job, listen)

@@ -34,11 +34,10 @@ COMMANDS = {
     "data info": "data:Info",
     "data convert": "data:Convert",
     "data check": "data:Check",
-    "recipes": "train:Recipes",
+    "recipes": "runs:Recipes",
     "bench": "machine:Bench",
     "doctor": "machine:Doctor",
-    "completion": "completion:Completion",
-    "spark-script": "train:SparkScript",
+    "spark-script": "runs:SparkScript",
 }
 """Words of a command -> its module in this folder and its class."""
 
@@ -53,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
-    except UserError as error:
-        print(f"paceline: {_on_one_line(str(error))}", file=sys.stderr)
+    except UserError as error:  # names that it quotes may contain line breaks
+        text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error))
+        print(f"paceline: {text}", file=sys.stderr)
         return 2
     except Ended as end:
         print(f"paceline: {end}", file=sys.stderr)
@@ -73,22 +73,13 @@ def _run(arguments: list[str]) -> int:
         return 0
     name, arguments = split_command(arguments)
     if name not in COMMANDS:
-        known = [each for each in COMMANDS if each.startswith(name)]
-        if known and (not arguments or arguments[0] in ("-h", "--help")):
-            print(_help(known))
-            return 0
-        return _refuse(name, arguments)
+        return _help(name, arguments)
     command, program, default = load_command(name), f"paceline {name}", None
     if hasattr(command, "of_recipe"):  # the first word is a recipe, with the defaults of flags
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
         program, default = f"{program} {recipe}", command.of_recipe(recipe)
     code: int = parse(command, program, arguments, default)()
     return code
-
-
-def _on_one_line(text: str) -> str:
-    """Return a text with escapes for line breaks and control characters of names that it quotes."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def split_command(words: list[str]) -> tuple[str, list[str]]:
@@ -106,24 +97,17 @@ def load_command(name: str) -> Any:
     return getattr(import_module(f"paceline.cli.{module}"), kind)
 
 
-def _refuse(group: str, arguments: list[str]) -> int:
-    given = f"{group} {arguments[0]}".strip()
-    words = {each.removeprefix(group).split()[0]: None for each in COMMANDS if group in each}
-    raise UserError(f"unknown command {given!r}; {did_you_mean(arguments[0], list(words))}")
-
-
-def _help(names: Sequence[str]) -> str:
-    """Return a line for each command: the first line of its docstring."""
-    width = max(map(len, names))
-    summaries = (load_command(name).__doc__.splitlines()[0] for name in names)
-    lines = [f"  paceline {n:<{width}}  {text}" for n, text in zip(names, summaries, strict=True)]
-    return "\n".join(
-        [
-            "paceline trains ResNets, and any Keras image classifier. "
-            "The same experiment gives the same bits in every place.",
-            "",
-            *lines,
-            "",
-            "`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train",
-        ]
-    )
+def _help(group: str, words: list[str]) -> int:
+    """Print a line for each command of a group, or refuse a command that does not exist."""
+    names = [each for each in COMMANDS if each.startswith(group)]
+    if words and words[0] not in ("-h", "--help"):
+        known = dict.fromkeys(each.removeprefix(group).split()[0] for each in names)
+        given = f"{group} {words[0]}".strip()
+        raise UserError(f"unknown command {given!r}; {did_you_mean(words[0], known)}")
+    print("paceline trains ResNets, and any Keras image classifier. ", end="")
+    print("The same experiment gives the same bits in every place.\n")
+    for name in names:
+        summary = load_command(name).__doc__.splitlines()[0]
+        print(f"  paceline {name:<{max(map(len, names))}}  {summary}")
+    print("\n`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train")
+    return 0

@@ -23,7 +23,6 @@ from tyro.constructors import (
 
 from paceline.errors import UserError
 from paceline.experiment.groups import Group, parse_group
-from paceline.experiment.names import nearest_name
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -71,56 +70,41 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
 def _default(item: dataclasses.Field[Any], defaults: Any) -> Any:
     if dataclasses.is_dataclass(defaults):
         return getattr(defaults, item.name)
-    if item.default is not dataclasses.MISSING:
-        return item.default
-    if item.default_factory is not dataclasses.MISSING:
-        return item.default_factory()
-    return tyro.MISSING_NONPROP
+    made = item.default_factory
+    own = item.default if made is dataclasses.MISSING else made()
+    return tyro.MISSING_NONPROP if own is dataclasses.MISSING else own
 
 
 def parse(kind: Any, program: str, arguments: list[str], default: Any = None) -> Any:
     """Return the flags as an instance of `kind`; raise UserError for what it does not allow."""
     panel = io.StringIO()
+    if arguments.count("--spark.conf") > 1:  # tyro would drop all but the last
+        raise UserError("--spark.conf was given twice; give all settings after one --spark.conf")
     try:
         with CONSTRUCTORS, redirect_stderr(panel):
             command, unknown = tyro.cli(
                 kind,
                 prog=program,
-                args=_joined(arguments),
+                args=arguments,
                 default=tyro.MISSING_NONPROP if default is None else default,
                 return_unknown_args=True,
             )
     except SystemExit as end:
         if not end.code:  # after help
             raise
-        raise UserError(f"{_reason(panel.getvalue())} (see {program} --help)") from None
+        lines = [line.strip("│ ") for line in panel.getvalue().splitlines()[1:]]
+        text = " ".join(takewhile(lambda line: line and line[0] not in "─╰", lines))
+        reason = text.removesuffix(".") or "the flags cannot be understood"
+        raise UserError(f"{reason} (see {program} --help)") from None
     if unknown:
         raise UserError(f"{_unknown(unknown[0], kind)} (see {program} --help)")
     return command
 
 
-def _reason(panel: str) -> str:
-    """Return the first paragraph of tyro's error panel as one line."""
-    lines = [line.strip("│ ") for line in panel.splitlines()[1:]]
-    text = " ".join(takewhile(lambda line: line and line[0] not in "─╰", lines))
-    return text.removesuffix(".") or "the flags cannot be understood"
-
-
-def _joined(arguments: list[str], flag: str = "--spark.conf") -> list[str]:
-    """Return `--spark.conf A --spark.conf B`, as in spark-submit, as `--spark.conf A B`.
-
-    tyro would drop A.
-    """
-    values, others, takes = list[str](), list[str](), False
-    for word in arguments:
-        takes = word == flag or (takes and not word.startswith("--"))
-        if word != flag:
-            (values if takes else others).append(word)
-    return [*others, flag, *values] if values else arguments
-
-
 def _unknown(word: str, kind: Any) -> str:
     """Return what is wrong with a word, and the nearest flag."""
+    from paceline.experiment.names import nearest_name
+
     if not word.startswith("-"):
         recipe_first = "the recipe comes first, " * hasattr(kind, "of_recipe")
         return f"cannot understand {word!r}; {recipe_first}a value follows its flag"

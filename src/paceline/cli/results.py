@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -16,6 +15,7 @@ from paceline.cli.parse import RunName
 from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
 from paceline.experiment.data import Views
+from paceline.experiment.fields import Json
 from paceline.messages import Message, Predictions, Progress, Send, Warn
 from paceline.requests import EvaluateRequest, PredictRequest
 
@@ -85,7 +85,7 @@ class Eval(RunFlags):
         return 0
 
 
-def _print_classes(found: dict[str, Any]) -> None:
+def _print_classes(found: Json) -> None:
     headings = ("class", "images", "precision", "recall", "F1", "most often predicted instead<")
     macro = found["macro"] | {"name": "macro", "count": found["count"], "mistaken_for": ""}
     rows = (
@@ -107,7 +107,7 @@ class Predict(RunFlags):
     The images can have any size and any usual format; they are prepared as in the training. A file
     that is not an image is reported and skipped, and the exit code is then 1.
 
-    Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --csv
+    Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --json
     """
 
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
@@ -116,64 +116,38 @@ class Predict(RunFlags):
     """Number of classes to print for each image, the most probable first."""
     json: bool = False
     """Print a line of JSON for each image."""
-    csv: bool = False
-    """Print comma-separated values."""
 
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
         from paceline.results.predict_files import Prediction, find_files
         from paceline.run_folder.finding import existing_run
 
-        self._check()
-        run, files = existing_run(self.run), find_files(self.images)
-        top = min(self.top, len(run.data_facts().get("classes", ())) or self.top)
-        show = _show_json if self.json else _csv_writer(top) if self.csv else _show_line
-        with _listening("predicting") as listen:
-
-            def show_and_listen(message: Message) -> None:
-                for each in message.predictions if isinstance(message, Predictions) else ():
-                    prediction = Prediction.from_json(each)
-                    show(prediction)
-                    if prediction.error:
-                        skipped = f"skipped {prediction.file}: it {prediction.error}"
-                        print(f"paceline: {skipped}", file=sys.stderr)
-                sys.stdout.flush()
-                listen(message)
-
-            request = PredictRequest(tuple(files), self.checkpoint, top, self.views)
-            found = in_a_worker(run, request, show_and_listen, self.trust_code)
-        return 1 if found["faults"] else 0
-
-    def _check(self) -> None:
-        if self.json and self.csv:
-            raise UserError("--json and --csv were given; choose one of them")
         if self.top < 1:
             raise UserError(f"top is {self.top}; it must be 1 or more")
         if not self.images:
             raise UserError("IMAGE is missing; give files, folders or globs such as 'photos/*.jpg'")
+        run, files = existing_run(self.run), find_files(self.images)
+        with _listening("predicting") as listen:
 
+            def show_and_listen(message: Message) -> None:
+                for each in message.predictions if isinstance(message, Predictions) else ():
+                    self._show(Prediction.from_json(each))
+                sys.stdout.flush()
+                listen(message)
 
-def _show_line(prediction: Prediction) -> None:
-    if not prediction.error:
-        classes = "  ".join(f"{name} {share:.4f}" for name, share in prediction.top)
-        print(f"{prediction.file}  {classes}")
+            request = PredictRequest(tuple(files), self.checkpoint, self.top, self.views)
+            found = in_a_worker(run, request, show_and_listen, self.trust_code)
+        return 1 if found["faults"] else 0
 
-
-def _show_json(prediction: Prediction) -> None:
-    top = [{"class": name, "probability": share} for name, share in prediction.top]
-    print(json.dumps(asdict(prediction) | {"top": top}))
-
-
-def _csv_writer(top: int) -> Callable[[Prediction], None]:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    names = [f"{name}_{place}" for place in range(1, top + 1) for name in ("class", "probability")]
-    writer.writerow(["file", *names, "error"])
-
-    def show(prediction: Prediction) -> None:
-        cells = [cell for pair in prediction.top for cell in pair] or [""] * len(names)
-        writer.writerow([prediction.file, *cells, prediction.error])
-
-    return show
+    def _show(self, prediction: Prediction) -> None:
+        if self.json:
+            top = [{"class": name, "probability": share} for name, share in prediction.top]
+            print(json.dumps(asdict(prediction) | {"top": top}))
+        elif not prediction.error:
+            classes = "  ".join(f"{name} {share:.4f}" for name, share in prediction.top)
+            print(f"{prediction.file}  {classes}")
+        if prediction.error:
+            print(f"paceline: skipped {prediction.file}: it {prediction.error}", file=sys.stderr)
 
 
 @contextmanager

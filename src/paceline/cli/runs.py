@@ -1,4 +1,4 @@
-"""What shows runs: `paceline runs`, `report` and `tensorboard`."""
+"""What shows runs and recipes: `paceline runs`, `report`, `tensorboard`, `recipes`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +19,7 @@ import tyro
 from paceline.cli.parse import DataFolder, RunNames
 from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
+from paceline.experiment.recipes.table import recipes
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class WriteReport:
     Example: paceline report runs/shapes-6d2c1f04 runs/shapes-41b6c3aa -o report.html
     """
 
-    runs: RunNames = ()
+    runs: RunNames
     """Run folders, or names of runs in runs/."""
     out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = "report.html"
     """The file to write."""
@@ -79,8 +81,7 @@ class WriteReport:
     def __call__(self) -> int:
         from paceline.api import functions as api
 
-        if not self.runs:
-            raise UserError("which run? Use: paceline report RUN... -o FILE")
+        _check_given(self.runs)
         left_out = api.report(self.runs, self.out, force=self.force)
         for line in left_out:
             print(f"paceline: left out: {line}", file=sys.stderr)
@@ -107,10 +108,7 @@ class TensorBoard:
     def __call__(self) -> int:
         from paceline.run_folder.finding import existing_run
 
-        if not self.runs:
-            raise UserError(
-                "RUN is missing; give run folders, or names of runs in runs/ (see paceline runs)"
-            )
+        _check_given(self.runs)
         folders = [existing_run(run).path for run in self.runs]
         with tempfile.TemporaryDirectory(prefix="paceline-tensorboard-") as together:
             names: list[str] = []
@@ -120,6 +118,11 @@ class TensorBoard:
                 Path(together, names[-1]).symlink_to((folder / "events").resolve())
             port = ["--port", str(self.port)] if self.port else []
             return _run_tensorboard(["--logdir", together, "--host", self.host, *port])
+
+
+def _check_given(runs: Sequence[str]) -> None:
+    if not runs:
+        raise UserError("RUN is missing; give run folders, or names of runs (see paceline runs)")
 
 
 def _run_tensorboard(arguments: list[str]) -> int:
@@ -138,3 +141,35 @@ def _run_tensorboard(arguments: list[str]) -> int:
             process.wait(10)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its data server, if that is still there
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the recipes that `paceline train` knows: paceline recipes
+
+    Example: paceline recipes
+    """
+
+    def __call__(self) -> int:
+        print_table(("recipe", "what it is<"), recipes().items())
+        return 0
+
+
+@dataclass(frozen=True)
+class SparkScript:
+    """Print the path of the script for spark-submit: paceline spark-script [--zip FILE]
+
+    Example: spark-submit --master URL $(paceline spark-script) train smoke --workers 2
+    """
+
+    zip: str = ""
+    """Write this package to a zip file for spark-submit --py-files, and print its path instead."""
+
+    def __call__(self) -> int:
+        if self.zip:
+            from paceline.places.spark.session import write_package
+
+            print(write_package(Path(self.zip)))
+        else:
+            print(Path(__file__).with_name("spark_script.py"))
+        return 0

@@ -12,21 +12,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from paceline.errors import UserError
-from paceline.experiment.data import Augmentation as Augmentation
-from paceline.experiment.data import Data as Data
-from paceline.experiment.data import Records as Records
-from paceline.experiment.data import Scaling as Scaling
+from paceline.experiment.data import Augmentation, Data, Records, Scaling
 from paceline.experiment.fields import Json, Range, check_fields, diff, from_json, to_json
-from paceline.experiment.groups import Group as Group
-from paceline.experiment.groups import check_groups
-from paceline.experiment.model import IMAGENET_STAGES
-from paceline.experiment.model import Model as Model
-from paceline.experiment.optimizer import Average as Average
-from paceline.experiment.optimizer import EarlyStopping as EarlyStopping
-from paceline.experiment.optimizer import Loss as Loss
-from paceline.experiment.optimizer import Optimizer as Optimizer
-from paceline.experiment.optimizer import Schedule as Schedule
-from paceline.experiment.optimizer import Sync as Sync
+from paceline.experiment.groups import Group, check_groups
+from paceline.experiment.model import IMAGENET_STAGES, Model
+from paceline.experiment.optimizer import Average, EarlyStopping, Loss, Optimizer, Schedule, Sync
+
+__all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group", "Loss"]
+__all__ += ["Model", "Optimizer", "Records", "Scaling", "Schedule", "Sync"]
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _rebuild_object(kind: Any, values: Json, name: str) -> Any:
     prefix, hints = f"{name}." if name else "", _hints(kind)
     for key in values:
         if key not in hints:
-            known = did_you_mean(key, list(hints))
+            known = did_you_mean(key, hints)
             raise UserError(f"unknown field {prefix + key!r} in the experiment; {known}")
     made = {key: _rebuild(hints[key], value, prefix + key) for key, value in values.items()}
     try:

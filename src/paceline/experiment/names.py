@@ -26,12 +26,8 @@ ALIASES = {
     "gpus": "replicas",
     "output": "run-dir",
     "output-dir": "run-dir",
-    "data-dir": "data.dir",
-    "patience": "early-stopping.patience",
 }
 """Names that other tools give to what Paceline calls otherwise."""
-UNNAMED = ("experiment", "place", "run", "options")
-"""Parts of a training whose settings are flags without a prefix."""
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
@@ -57,21 +53,16 @@ def apply_settings(settings: Mapping[str, Any], *parts: Any) -> list[Any]:
     `**{"optimizer.weight-decay": 1e-4}` are the same. All are checked like flags.
     """
     changed = [to_json(part) for part in parts]
-    for given, value in flatten({name: _plain(value) for name, value in settings.items()}).items():
+    for given, value in flatten(_plain(settings)).items():
         name = given.replace("__", ".").replace("-", "_")
         owner = next((each for each in changed if name in flatten(each)), None)
         if owner is None:
-            raise unknown_setting(name, [known for part in parts for known in names_of(part)])
+            raise unknown_setting(name, [known for each in changed for known in flatten(each)])
         *sections, last = name.split(".")
         for section in sections:
             owner = owner[section]
-        owner[last] = _plain(value)
+        owner[last] = value
     return [from_json(type(part), each) for part, each in zip(parts, changed, strict=True)]
-
-
-def names_of(value: Any) -> list[str]:
-    """Return the dotted names of all settings of a dataclass, as fields are spelled."""
-    return list(flatten(to_json(value)))
 
 
 def unknown_setting(name: str, known: Sequence[str]) -> UserError:
@@ -85,28 +76,23 @@ def unknown_setting(name: str, known: Sequence[str]) -> UserError:
 
 def _plain(value: Any) -> Any:
     """Return dataclasses, NumPy's numbers and arrays, and paths, as JSON has them."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
     if hasattr(value, "tolist"):
         return value.tolist()
     return str(value) if hasattr(value, "__fspath__") else to_json(value)
 
 
 def changed_flags(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Return what differs between two dataclasses, as words of a command line.
-
-    Sections of a command that flags do not name (experiment, place, run) add no prefix.
-    """
+    """Return what differs between two dataclasses, as words of a command line."""
     words: list[str] = []
     for item in dataclasses.fields(new):
-        name = item.name.replace("_", "-")
         before, after = getattr(old, item.name), getattr(new, item.name)
+        name = prefix + item.name.replace("_", "-")
         if dataclasses.is_dataclass(after):
-            inner = "" if name in UNNAMED else f"{prefix}{name}."
-            words += changed_flags(before, after, inner)
-        elif before == after:
-            continue
-        elif isinstance(after, bool):
-            words.append(f"--{prefix}{'' if after else 'no-'}{name}")
-        else:
-            values = after if isinstance(after, tuple) else (after,)
-            words += [f"--{prefix}{name}", *map(str, values)]
+            words += changed_flags(before, after, f"{name}.")
+        elif isinstance(after, bool) and before != after:
+            words.append(f"--{name}" if after else f"--{prefix}no-{name.removeprefix(prefix)}")
+        elif before != after:
+            words += [f"--{name}", *map(str, after if isinstance(after, tuple) else (after,))]
     return words

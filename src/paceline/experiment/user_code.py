@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -17,7 +16,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from paceline.errors import UserError, did_you_mean
 
@@ -56,19 +55,68 @@ def load_function(spec: str) -> Callable[..., Any]:
     """Return the function that `spec` names. The working directory is importable."""
     home, source, name = spec_parts(spec)
     if home:
-        _prefer(Path(home), source)
-        source = str(Path(home, source)) if source.endswith(".py") else source
+        _prefer(home, source)
     _make_importable(Path.cwd())
-    module = _import_file(source, spec) if source.endswith(".py") else _import_module(source, spec)
-    if not hasattr(module, name):
-        members = vars(module).items()
-        known = [key for key, value in members if callable(value) and not key.startswith("_")]
+    module = _import(home, source, spec)
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None or not callable(function):
+        known = [key for key, own in vars(module).items() if callable(own) and key[0] != "_"]
         hint = did_you_mean(name, known) if known else "it defines none"
         raise UserError(f"{spec}: there is no function {name!r} in {source}; {hint}")
-    function = getattr(module, name)
-    if not callable(function):
-        raise UserError(f"{spec}: {name!r} is a {type(function).__name__}, not a function")
-    return cast("Callable[..., Any]", function)
+    return function
+
+
+def _import(home: str, source: str, spec: str) -> ModuleType:
+    file = Path(home, source).expanduser().resolve()
+    if source.endswith(".py") and not file.is_file():
+        raise UserError(f"{spec}: there is no file {file}")
+    try:
+        return _import_file(file) if source.endswith(".py") else importlib.import_module(source)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{source}.".startswith(f"{missing}."):
+            raise UserError(
+                f"{spec}: there is no module {missing!r} in {Path.cwd()} or among the installed "
+                "packages"
+            ) from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        where = f"{last.filename}:{last.lineno}"
+        raise UserError(f"{spec}: importing it failed: {reason} ({where})") from error
+
+
+def _import_file(file: Path) -> ModuleType:
+    """Import a file once per process, so that its classes keep their identity; its neighbors are
+    importable too."""
+    name = f"paceline_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        _make_importable(file.parent)
+        found = importlib.util.spec_from_file_location(name, file)
+        assert found is not None
+        assert found.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(found)
+        try:
+            found.loader.exec_module(sys.modules[name])
+        except Exception:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _prefer(home: str, source: str) -> None:
+    """Import from this folder first; forget a module of another folder with the same name."""
+    sys.path[:] = [home, *(folder for folder in sys.path if folder != home)]
+    top = source.partition(".")[0]
+    known = None if source.endswith(".py") else sys.modules.get(top)
+    if known is not None and not (getattr(known, "__file__", None) or "").startswith(home):
+        for name in [name for name in sys.modules if name.partition(".")[0] == top]:
+            del sys.modules[name]
+
+
+def _make_importable(folder: Path) -> None:
+    """Last on the path: a user's `data.py` must not hide a module of an installed package."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def code_digest(spec: str) -> str:
@@ -78,11 +126,9 @@ def code_digest(spec: str) -> str:
     """
     if spec.endswith(SAVED_MODEL):
         return saved_model_digest(Path(spec).expanduser())[:16]
-    function = inspect.unwrap(load_function(spec))
     try:
-        file = inspect.getsourcefile(function)
-        text = Path(file).read_bytes() if file else b""
-        tree = ast.dump(ast.parse(text))
+        file = inspect.getsourcefile(inspect.unwrap(load_function(spec)))
+        tree = ast.dump(ast.parse(Path(file or "").read_bytes()))
     except (TypeError, OSError, SyntaxError):
         return ""
     return hashlib.sha256(tree.encode()).hexdigest()[:16]
@@ -98,65 +144,3 @@ def saved_model_digest(file: Path) -> str:
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} is not a .keras file that can be read: {error}") from error
     return digest.hexdigest()
-
-
-def _import_module(name: str, spec: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UserError(
-                f"{spec}: there is no module {error.name!r} in {Path.cwd()} or among the installed "
-                "packages"
-            ) from error
-        raise _failed(spec, error) from error
-    except Exception as error:
-        raise _failed(spec, error) from error
-
-
-def _import_file(source: str, spec: str) -> ModuleType:
-    """Import a file once per process, so that its classes keep their identity; its neighbors are
-    importable too."""
-    file = Path(source).expanduser().resolve()
-    if not file.is_file():
-        raise UserError(f"{spec}: there is no file {file}")
-    name = f"paceline_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    _make_importable(file.parent)
-    found = importlib.util.spec_from_file_location(name, file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        found.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise _failed(spec, error) from error
-    return module
-
-
-def _failed(spec: str, error: Exception) -> UserError:
-    source = traceback.extract_tb(error.__traceback__)[-1]
-    reason = (str(error).splitlines() or [""])[0]
-    where = f"{source.filename}:{source.lineno}"
-    return UserError(f"{spec}: importing it failed: {type(error).__name__}: {reason} ({where})")
-
-
-def _prefer(home: Path, source: str) -> None:
-    """Import from this folder first; forget a module of another folder with the same name."""
-    sys.path[:] = [str(home), *(folder for folder in sys.path if folder != str(home))]
-    top = source.partition(".")[0]
-    if source.endswith(".py") or not is_found(f"{home}{HOME}{source}:_"):
-        return
-    known = sys.modules.get(top)
-    if known is not None and not (getattr(known, "__file__", None) or "").startswith(str(home)):
-        for name in [name for name in sys.modules if name.partition(".")[0] == top]:
-            del sys.modules[name]
-
-
-def _make_importable(folder: Path) -> None:
-    """Last on the path: a user's `data.py` must not hide a module of an installed package."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))

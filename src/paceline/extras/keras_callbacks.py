@@ -7,12 +7,13 @@ Callbacks that would change the training are refused, with the setting that does
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import EarlyStopping
 
 REFUSED = {
+    "EarlyStopping": "early stopping is part of the experiment, so that all places stop after the "
+    "same step; use early_stopping=dict(patience=3) and data=dict(validation=1000)",
     "ReduceLROnPlateau": "the learning rate of each step is part of the experiment, so that a "
     "resumed run has the same one; use schedule (steps, cosine, one-cycle)",
     "LearningRateScheduler": "the learning rate of each step is part of the experiment; use "
@@ -21,7 +22,7 @@ REFUSED = {
     "save_every, and paceline.export for a .keras file",
     "BackupAndRestore": "every run resumes from its last checkpoint; call train again",
     "TensorBoard": "the run folder has TensorBoard's files already: paceline tensorboard RUN",
-    "SwapEMAWeights": "use optimizer=dict(ema=0.999), whose average is then evaluated",
+    "SwapEMAWeights": "use average=dict(decay=0.999), whose average is then evaluated",
 }
 """Callbacks of Keras that need the model -> what to do instead."""
 BATCH_HOOKS = tuple(
@@ -167,22 +168,3 @@ def _check(callback: Any) -> None:
             f"the callback {type(callback).__name__} has {own[0]}, which is never called: many "
             "steps are one call into TensorFlow; use on_epoch_end"
         )
-
-
-def early_stopping_of(callback: Any) -> EarlyStopping:
-    """Return Keras's EarlyStopping as the setting of an experiment, which gives the same bits in
-    every place and survives a resume."""
-    metrics: dict[str, Literal["accuracy", "loss"]]
-    metrics = {"val_accuracy": "accuracy", "val_loss": "loss"}
-    metric = metrics.get(str(callback.monitor))
-    if metric is None:
-        raise UserError(
-            f"EarlyStopping monitors {callback.monitor!r}; it must be 'val_accuracy' or 'val_loss'"
-        )
-    rising = callback.mode == "max" or (callback.mode == "auto" and metric == "accuracy")
-    if rising != (metric == "accuracy"):
-        raise UserError(f"EarlyStopping has mode {callback.mode!r}, which is wrong for a {metric}")
-    for name, plain in (("baseline", None), ("start_from_epoch", 0)):
-        if getattr(callback, name, plain) != plain:
-            raise UserError(f"EarlyStopping has {name}, which early_stopping does not have")
-    return EarlyStopping(max(1, int(callback.patience)), metric, abs(float(callback.min_delta)))

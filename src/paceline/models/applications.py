@@ -13,7 +13,7 @@ import numpy as np
 from keras import layers
 
 from paceline.data.draws import initializer_seed
-from paceline.errors import UserError, near_names
+from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import (
     KERAS,
     Experiment,
@@ -48,7 +48,7 @@ def find_application(name: str) -> Any:
     """Return the function of `keras.applications` that builds a network."""
     known = [each for each in dir(keras.applications) if each[0].isupper()]
     if name not in known:
-        raise UserError(f"there is no keras.applications.{name}; {near_names(name, known)}")
+        raise UserError(f"there is no keras.applications.{name}; {did_you_mean(name, known)}")
     return getattr(keras.applications, name)
 
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import keras
 
-from paceline.errors import UserError, near_names
+from paceline.errors import UserError, did_you_mean
 
 BACKBONE = "backbone"
 """All layers before the last one with weights."""
@@ -46,7 +46,7 @@ def _indices(names: list[str], pattern: str) -> list[int]:
     """Return the layers that a pattern means: stage1 includes stage1_block1_conv1, not stage10."""
     found = [index for index, name in enumerate(names) if _fits(name, pattern)]
     if not found:
-        near = near_names(pattern, names)
+        near = did_you_mean(pattern, names)
         raise UserError(f"model.freeze: no layer is called {pattern} or begins so; {near}")
     return found
 

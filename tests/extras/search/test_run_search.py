@@ -221,7 +221,7 @@ def test_python_takes_settings_by_name(tmp_path: Path) -> None:
             "smoke",
             over={"schedule.rate": "0.01..0.5:log", "optimizer.weight_decay": [1e-4, 5e-4]},
             data={"validation": 48},
-            place={"workers": 2},
+            workers=2,
             trials=4,
             search_dir=str(tmp_path / "search"),
         )

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.experiment.experiment import (
-    Augmentation,
-    Data,
-    Experiment,
-    Loss,
-    Model,
-    Optimizer,
-    Scaling,
-    Schedule,
-)
+from paceline.experiment.data import Augmentation, Data, Scaling
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.model import Model
+from paceline.experiment.optimizer import Loss, Optimizer, Schedule
 
 _SCALING = Scaling(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
 _IMAGENET = Data(source="tfrecord", image_size=224)

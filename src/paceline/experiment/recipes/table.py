@@ -11,15 +11,10 @@ from importlib import import_module
 from typing import cast
 
 from paceline.errors import UserError, did_you_mean
-from paceline.experiment.experiment import (
-    Augmentation,
-    Data,
-    Experiment,
-    Model,
-    Optimizer,
-    Scaling,
-    Schedule,
-)
+from paceline.experiment.data import Augmentation, Data, Scaling
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.model import Model
+from paceline.experiment.optimizer import Optimizer, Schedule
 
 _MODULES = {
     "table": ("shapes", "smoke"),
@@ -37,12 +32,12 @@ RECIPES = {name: module for module, names in _MODULES.items() for name in names}
 def get_recipe(name: str) -> Experiment:
     """Return the experiment of that name."""
     if name not in RECIPES:
-        raise UserError(f"unknown recipe {name!r}; {did_you_mean(name, list(RECIPES))}")
+        raise UserError(f"unknown recipe {name!r}; {did_you_mean(name, RECIPES)}")
     return _function(name)()
 
 
-def describe_recipes() -> dict[str, str]:
-    """Return each recipe's name and the first paragraph of its docstring, on one line."""
+def recipes() -> dict[str, str]:
+    """Return the name of each recipe and what it is: the first paragraph of its docstring."""
     texts = {name: inspect.cleandoc(_function(name).__doc__ or "") for name in RECIPES}
     return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}
 

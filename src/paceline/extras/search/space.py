@@ -16,7 +16,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import flatten, to_json
-from paceline.experiment.names import names_of, unknown_setting
+from paceline.experiment.names import unknown_setting
 from paceline.job import Place, Run
 
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
@@ -95,7 +95,7 @@ def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment)
 
 def _check_name(name: str, known: Mapping[str, Any]) -> None:
     """Raise UserError if a search cannot vary this setting."""
-    if name in (*names_of(Place()), *names_of(Run())):
+    if name in flatten(to_json(Place())) | flatten(to_json(Run())):
         raise UserError(
             f"over has {_flag(name)}, which does not change the numbers; a search varies settings "
             f"of the experiment, {EXAMPLES}"
