@@ -10,18 +10,14 @@ import pytest
 from helpers import paceline
 from in_process import paceline_here
 from paceline.cli import commands
+from paceline.experiment.recipes.table import RECIPES
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_help_names_every_command(arguments: list[str], here: Path) -> None:
     ended = (paceline_here if arguments else paceline)(*arguments, cwd=here)
     assert (ended.code, ended.err) == (0, "")
-    for word in (
-        "paceline train",
-        "paceline data",
-        "paceline recipes",
-        "Begin with: paceline train",
-    ):
+    for word in (*commands.COMMANDS, "Begin with: paceline train"):
         assert word in ended.out
 
 
@@ -38,15 +34,7 @@ def test_help_of_train_explains_every_flag(here: Path) -> None:
 def test_recipes_are_listed_with_what_they_are(here: Path) -> None:
     ended = paceline_here("recipes", cwd=here)
     assert (ended.code, ended.err) == (0, "")
-    for name in (
-        "shapes",
-        "smoke",
-        "cifar10-fast",
-        "cifar10-resnet110",
-        "ray-resnet32",
-        "estimator-resnet44",
-        "official-resnet56",
-    ):
+    for name in RECIPES:
         assert re.search(rf"^{name} ", ended.out, re.MULTILINE)
 
 
@@ -63,15 +51,8 @@ def test_the_help_of_every_command_has_an_example(command: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("command", ["info", "check"])
-def test_the_help_of_data_commands_has_only_what_they_use(command: str, tmp_path: Path):
-    import io
-    from contextlib import redirect_stdout, suppress
-
-    from paceline.cli.commands import main
-
-    out = io.StringIO()
-    with redirect_stdout(out), suppress(SystemExit):
-        main(["data", command, "--help"])
-    assert "--records.first-label" in out.getvalue()
+def test_the_help_of_data_commands_has_only_what_they_use(command: str, here: Path) -> None:
+    shown = paceline_here("data", command, "--help", cwd=here).out
+    assert "--records.first-label" in shown
     for other in ("cutout", "mixup", "flip", "--data.dir", "--data.source"):
-        assert other not in out.getvalue()
+        assert other not in shown

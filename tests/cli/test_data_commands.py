@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import Ended, assert_refused, files_in, fine, paceline
+from helpers import assert_refused, files_in, fine, paceline
 from in_process import paceline_here
-
-
-def smoke(*flags: str, cwd: Path) -> Ended:
-    return paceline_here("train", "smoke", *flags, cwd=cwd)
 
 
 def write_cifar10(folder: Path) -> Path:
@@ -32,20 +27,9 @@ def write_cifar10(folder: Path) -> Path:
     return folder
 
 
-class RunsCode:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch harmed",)
-
-
 def damage_nothing_there(folder: Path) -> list[str]:
     shutil.rmtree(folder)
     return [f"there is no folder {folder}", "paceline data fetch cifar10"]
-
-
-def damage_empty(folder: Path) -> list[str]:
-    for file in folder.iterdir():
-        file.unlink()
-    return [f"{folder} has no data set"]
 
 
 def damage_cut_by_one_byte(folder: Path) -> list[str]:
@@ -54,37 +38,12 @@ def damage_cut_by_one_byte(folder: Path) -> list[str]:
     return [f"{file} is cut short", f"offset {7 * 3073} has 3072 of 3073 bytes"]
 
 
-def damage_label(folder: Path) -> list[str]:
-    file = folder / "test_batch.bin"
-    content = bytearray(file.read_bytes())
-    content[2 * 3073] = 10
-    file.write_bytes(content)
-    return [f"{file} has label 10 in record 2", "0 to 9"]
-
-
-def damage_pickle_that_runs_code(folder: Path) -> list[str]:
-    for file in list(folder.glob("*.bin")):
-        file.with_suffix("").write_bytes(pickle.dumps({b"data": RunsCode()}))
-        file.unlink()
-    return [f"{folder / 'data_batch_1'}: its 'data' is not a uint8 array"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "command"),
-    [  # `data info` reads as `train` does, and answers sooner
-        (damage_nothing_there, "train cifar10-resnet20 --data.dir"),
-        (damage_empty, "data info"),
-        (damage_cut_by_one_byte, "train cifar10-resnet20 --data.dir"),
-        (damage_label, "data info"),
-        (damage_pickle_that_runs_code, "data info"),
-    ],
-)
-def test_a_bad_data_folder_gets_one_line(
-    damage: Callable[[Path], list[str]], command: str, here: Path
-) -> None:
+@pytest.mark.parametrize("damage", [damage_nothing_there, damage_cut_by_one_byte])
+def test_a_bad_data_folder_gets_one_line(damage: Callable[[Path], list[str]], here: Path) -> None:
     folder = write_cifar10(here.parent / "cifar")
     parts = damage(folder)
-    assert_refused(paceline_here(*command.split(), str(folder), cwd=here), *parts)
+    command = ("train", "cifar10-resnet20", "--data.dir", str(folder))
+    assert_refused(paceline_here(*command, cwd=here), *parts)
     assert files_in(here) <= {"runs"}
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,38 +106,18 @@ class TensorBoard:
         from paceline.run_folder.finding import existing_run
 
         _check_given(self.runs)
-        folders = [existing_run(run).path for run in self.runs]
-        with tempfile.TemporaryDirectory(prefix="paceline-tensorboard-") as together:
-            names: list[str] = []
-            for folder in folders:  # TensorBoard takes one folder, so it gets a link to each run
-                taken = folder.name in names
-                names.append(f"{folder.name}-{len(names)}" if taken else folder.name)
-                Path(together, names[-1]).symlink_to((folder / "events").resolve())
-            port = ["--port", str(self.port)] if self.port else []
-            return _run_tensorboard(["--logdir", together, "--host", self.host, *port])
+        folders = {existing_run(run).path.resolve() for run in self.runs}
+        taken = Counter(folder.name for folder in folders)
+        names = {each: each.name if taken[each.name] == 1 else str(each) for each in folders}
+        runs = ",".join(f"{name}:{folder / 'events'}" for folder, name in names.items())
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir_spec", runs]
+        command += ["--host", self.host, *(["--port", str(self.port)] if self.port else [])]
+        os.execv(sys.executable, command)
 
 
 def _check_given(runs: Sequence[str]) -> None:
     if not runs:
         raise UserError("RUN is missing; give run folders, or names of runs (see paceline runs)")
-
-
-def _run_tensorboard(arguments: list[str]) -> int:
-    """Run TensorBoard, which prints its address itself, until it ends or a signal ends it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs `finally`
-    # In its own session, so that a Ctrl-C reaches it once, through us.
-    command = [sys.executable, "-m", "tensorboard.main", *arguments]
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        return 2 if process.wait() else 0
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its data server, if that is still there
 
 
 @dataclass(frozen=True)

@@ -22,26 +22,18 @@ def learning_rate(
     schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int, global_batch_size: int
 ) -> float:
     """Return the rate with which step `step` (from 0) is applied."""
-    peak = schedule.rate
-    if schedule.scale_to_batch:
-        peak *= global_batch_size / schedule.scale_to_batch
-    rising = round(schedule.warmup * steps_per_epoch)
+    scale = global_batch_size / schedule.scale_to_batch if schedule.scale_to_batch else 1
+    peak, rising = schedule.rate * scale, round(schedule.warmup * steps_per_epoch)
     if step < rising:
         return peak * (schedule.warmup_from + (1 - schedule.warmup_from) * (step + 1) / rising)
-    return peak * _after_warmup(schedule, step, steps_per_epoch, rising, total_steps)
-
-
-def _after_warmup(
-    schedule: Schedule, step: int, steps_per_epoch: int, rising: int, total_steps: int
-) -> float:
+    if schedule.name == "constant":
+        return peak
     if schedule.name == "steps":
         passed = sum(step >= round(boundary * steps_per_epoch) for boundary in schedule.boundaries)
-        return schedule.factors[passed - 1] if passed else 1.0
-    if schedule.name == "constant":
-        return 1.0
+        return peak * (schedule.factors[passed - 1] if passed else 1.0)
     done = (step - rising) / max(1, total_steps - rising)
     left = (1 + math.cos(math.pi * done)) / 2 if schedule.name == "cosine" else 1 - done
-    return schedule.final + (1 - schedule.final) * left
+    return peak * (schedule.final + (1 - schedule.final) * left)
 
 
 class Rates(NamedTuple, Generic[Number]):
