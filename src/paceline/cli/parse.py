@@ -1,5 +1,4 @@
-"""Flags to dataclasses, through tyro. What tyro refuses becomes one line with the nearest known
-name."""
+"""Flags to dataclasses, through tyro. tyro's errors become one line with the nearest name."""
 
 from __future__ import annotations
 

@@ -34,13 +34,11 @@ class RunFlags:
     run: RunName
     """Folder of the run, or its name in runs/."""
     checkpoint: str = "best"
-    """Checkpoint to use: best, last or a step. The best is chosen on the validation split. Without
-    a validation split it is the last."""
+    """Checkpoint to use: best (on the validation split; without one, the last), last or a step."""
     views: Views = "none"
     """Test-time augmentation: none, mirror (add a flip) or shifts (flips and one-pixel shifts)."""
     trust_code: bool = False
-    """Allow the run's own Python code to execute (model.build, data.build). Use only for runs you
-    trust."""
+    """Run the run's own Python code (model.build, data.build). Use only for runs you trust."""
 
 
 @dataclass(frozen=True, kw_only=True)

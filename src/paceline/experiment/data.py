@@ -13,8 +13,7 @@ Side = Annotated[int, Range(0, 2**14)]
 """Pixels."""
 Views = Literal["none", "mirror", "shifts"]
 """Test-time augmentation: the versions of an image whose predictions are averaged. none: the image.
-mirror: also its mirror image. shifts: also both of them, shifted by one pixel up and left, and down
-and right."""
+mirror: also its mirror image. shifts: also both, shifted by one pixel in two directions."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class Data:
     test_size: Annotated[int, Range(0, 10**7)] = 0
     """Number of test images to generate (source shapes). 0 uses the source's default."""
     image_size: Side = 0
-    """Input size in pixels (square). Required for images of varying size; resizes fixed-size
-    images. 0 keeps their size."""
+    """Side of the input in pixels. Required for images of varying size. 0 keeps their size."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,9 @@ class Records:
     """How TFRecords are read."""
 
     image_key: str = ""
-    """Feature that contains the image. Default: as noted by the conversion, otherwise
-    image/encoded."""
+    """Feature with the image. Default: as the conversion noted, otherwise image/encoded."""
     label_key: str = ""
-    """Feature that contains the label. Default: as noted by the conversion, otherwise
-    image/class/label."""
+    """Feature with the label. Default: as the conversion noted, otherwise image/class/label."""
     first_label: Annotated[int, Range(-1, 1)] = -1
     """Label of the first class, 0 or 1. -1 uses what the conversion noted, otherwise 0."""
     raw_shape: Annotated[tuple[int, ...], Range(1, MOST)] = ()
@@ -91,11 +87,9 @@ class Augmentation:
     flip: bool = False
     """Flip a random half of the training images left to right."""
     alternate_flip: bool = False
-    """With flip: flip each image in every second epoch instead of at random, so that a short run
-    sees both sides of all images."""
+    """With flip: flip each image in every second epoch, not at random. For short runs."""
     cutout: Side = 0
-    """Side in pixels of a square that is blanked at a random position of each training image. 0
-    disables."""
+    """Side in pixels of a square that is blanked at a random position. 0 disables."""
     brightness: Annotated[float, Range(0)] = 0.0
     """Random brightness shift in [-B, B] per image, in units after scaling. 0 disables."""
     contrast: Share = 0.0
@@ -110,11 +104,9 @@ class Augmentation:
     rand_magnitude: Annotated[float, Range(0, 10)] = 9.0
     """Strength of the changes of rand-augment, 0 to 10."""
     random_erasing: Share = 0.0
-    """Probability of blanking a random rectangle of a training image, 2 to 33 % of its area. 0
-    disables."""
+    """Probability of blanking a random rectangle, 2 to 33 % of the image. 0 disables."""
     mixup: Annotated[float, Range(0)] = 0.0
-    """Mixup alpha. Blends pairs of images in the same replica's batch, and their labels. 0
-    disables."""
+    """Mixup alpha. Blends pairs of images and labels within a replica's batch. 0 disables."""
     cutmix: Annotated[float, Range(0)] = 0.0
     """CutMix alpha. Pastes a rectangle from another image in the same replica's batch and mixes the
     labels. With mixup too, each image gets one of the two. 0 disables."""

@@ -47,8 +47,7 @@ class Experiment:
     """Number of slices of the global batch, each with its own BatchNorm statistics. Must be at
     least the number of workers; one per core or GPU is fastest. Changes the result."""
     threads_per_replica: Annotated[int, Range(1, 4096)] = 1
-    """Threads per TensorFlow operation. Above 1, replicas run one after another. Changes the
-    result."""
+    """Threads per operation. Above 1, replicas run one after another. Changes the result."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Arithmetic of the layers; the state is always float32. float16, for GPUs, scales the loss so
     that small gradients are not lost."""

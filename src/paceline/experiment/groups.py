@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from paceline.errors import UserError
-from paceline.experiment.fields import Range
+from paceline.experiment.fields import Json, Range
 
 if TYPE_CHECKING:
     from paceline.experiment.optimizer import Optimizer
@@ -32,8 +32,7 @@ class Group:
     rule: Literal["", "muon"] = ""
     """muon makes the update of each filter tensor orthogonal and scales the tensor."""
     until: Annotated[float, Range(0, 1)] = 1.0
-    """Share of the steps after which the weights stay as they are. The curve of their learning rate
-    ends there."""
+    """Share of the steps after which the weights, and the curve of their rate, end."""
 
     def __str__(self) -> str:
         """Return the group as the command line takes it."""
@@ -85,10 +84,11 @@ def check_patterns(optimizer: Optimizer, names: Iterable[str]) -> None:
 def parse_group(text: str) -> Group:
     """Return the group that a text such as '*/kernel rule=muon rate=0.5' describes."""
     pattern, *settings = text.split() or [""]
-    given = dict(setting.partition("=")[::2] for setting in settings)
+    given: Json = dict(setting.partition("=")[::2] for setting in settings)
     try:
-        rule = given.pop("rule", "")
-        return Group(pattern, rule=rule, **{key: float(value) for key, value in given.items()})  # type: ignore[arg-type]
+        return Group(
+            pattern, rule=given.pop("rule", ""), **{key: float(given[key]) for key in given}
+        )
     except (TypeError, ValueError):
         raise UserError(
             f"optimizer.groups: {text!r} is not 'PATTERN KEY=VALUE ...'; the keys are rate, decay, "

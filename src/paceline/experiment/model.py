@@ -37,8 +37,7 @@ class Model:
     stride 2, max-pooling and four stages. speedrun: not a ResNet but six 3x3 convolutions with
     max-pooling after a 2x2 convolution, for short runs on small images."""
     depth: Annotated[int, Range(1, 4096)] = 20
-    """Number of layers. cifar: 6n+2, or 9n+2 with bottleneck blocks; imagenet: 18, 34, 50, 101, 152
-    or 200."""
+    """Layers. cifar: 6n+2, or 9n+2 with bottlenecks; imagenet: 18, 34, 50, 101, 152 or 200."""
     version: Literal["v1", "v1.5", "v2"] = "v1"
     """v1: He et al. 2015. v1.5: bottlenecks of imagenet have their stride on the 3x3 convolution,
     not on the first 1x1 (those of cifar always do). v2: pre-activation, He et al. 2016."""
@@ -48,14 +47,12 @@ class Model:
     shortcut: Literal["", "A", "A-pool", "B", "B-norm", "B-first"] = ""
     """Shortcut where a block changes shape. A: every second pixel, zero channels; A-pool: average
     pooling, zero channels; B: 1x1 convolution; B-norm: 1x1 convolution and BatchNorm; B-first: like
-    B-norm, also in the first block of the first stage. Default: A for cifar, B-norm for
-    imagenet."""
+    B-norm, also in the first block of the first stage. Default: A (cifar), B-norm (imagenet)."""
     width: Annotated[int, Range(0, 2**14)] = 0
     """Channels of the first stage, doubled in each later stage. speedrun has four times as many in
     the second and third stage. 0 uses 16 for cifar and 64 for imagenet and speedrun."""
     zero_gamma: bool = False
-    """Initialize the scale of the last BatchNorm of each block with 0, so that a block starts as
-    its shortcut (v1, v1.5)."""
+    """Start each block as its shortcut: with scale 0 in its last BatchNorm (v1, v1.5)."""
     norm_momentum: float = 0.9
     """BatchNorm momentum (Keras convention: weight of the old statistics)."""
     norm_epsilon: float = 1e-5

@@ -31,8 +31,7 @@ class Optimizer:
     weight_decay: float = 1e-4
     """Weight decay; added to the gradient, in adamw decoupled from it."""
     decay: Literal["kernels", "kernels-and-bias", "all"] = "kernels"
-    """Which weights get weight decay: kernels only, kernels and biases (not those of BatchNorm), or
-    all."""
+    """Weights that decay: kernels, kernels and biases (not those of BatchNorm), or all."""
     clip_norm: Annotated[float, Range(0, math.inf)] = 0.0
     """Clip the mean gradient to this norm. 0 disables."""
     groups: tuple[Group, ...] = ()
@@ -53,16 +52,14 @@ class Loss:
 
 @dataclass(frozen=True)
 class Average:
-    """A moving average (EMA) of the weights and of BatchNorm's statistics, which is then evaluated
-    and exported."""
+    """A moving average (EMA) of the whole model, which is then evaluated and exported."""
 
     decay: PartOfOne = 0.0
     """Decay of the average. 0 disables."""
     every: Annotated[int, Range(1)] = 1
     """Steps between two updates of the average."""
     power: Annotated[float, Range(0, 100)] = 0.0
-    """Ramp the decay up: decay * progress**power, so that the average follows the weights closely
-    at first. 0 uses a constant decay."""
+    """Ramp the decay up: decay * progress**power. 0 uses a constant decay."""
 
 
 @dataclass(frozen=True)

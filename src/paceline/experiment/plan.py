@@ -14,8 +14,7 @@ from paceline.experiment.groups import groups_of
 
 @dataclass(frozen=True)
 class Plan:
-    """All durations in steps. A round is the steps between two exchanges. Code that reads the state
-    waits until the round ends."""
+    """All durations in steps. Code that reads the state waits until a round ends."""
 
     steps_per_epoch: int
     total_steps: int

@@ -86,8 +86,7 @@ def _import(home: str, source: str, spec: str) -> ModuleType:
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Import a file once per process, so that its classes keep their identity; its neighbors are
-    importable too."""
+    """Import a file once per process, so that its classes keep their identity."""
     name = f"paceline_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         _make_importable(file.parent)

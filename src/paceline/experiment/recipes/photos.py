@@ -16,8 +16,7 @@ def imagenet_resnet50() -> Experiment:
     """ResNet-50 v1.5 on ImageNet: warm-up of 5 epochs, a tenth of the rate at epochs 30, 60 and 80,
     90 epochs; others report 0.76.
 
-    Not trained to its end by us: it needs GPUs. `--loss.label-smoothing 0.1` is often used with it,
-    `--model.depth 101` works."""
+    Not trained to its end by us: it needs GPUs. `--model.depth 101` works."""
     return Experiment(
         data=_IMAGENET,
         augment=Augmentation(flip=True),
