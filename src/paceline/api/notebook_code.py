@@ -95,9 +95,11 @@ def _add(needs: dict[str, str], name: str, value: Any, what: str) -> None:
         for used in sorted((_free_names(source) - {own}) & known.keys()):
             _add(needs, used, known[used], what)
         needs[name] = f"\n\n{source}" + (f"\n{name} = {own}" if name != own else "")
-    elif _is_constant(value):
-        needs[name] = f"{name} = {value!r}"
     else:
+        needs[name] = f"{name} = {value!r}"
+        with suppress(ValueError, SyntaxError, TypeError):
+            if ast.literal_eval(repr(value)) == value:
+                return
         raise UserError(
             f"{what} uses {name}, a {type(value).__name__}, which cannot be shipped as source; "
             f"make it inside the function, or {PUT_IN_A_FILE}"
@@ -122,9 +124,3 @@ def _free_names(source: str) -> set[str]:
         used = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
         found |= {symbol.get_name() for symbol in used if outermost or symbol.is_global()}
     return found - set(dir(builtins))
-
-
-def _is_constant(value: Any) -> bool:
-    with suppress(ValueError, SyntaxError, TypeError):
-        return bool(ast.literal_eval(repr(value)) == value)
-    return False
