@@ -74,8 +74,7 @@ trackers: setup-all
 MINUTES ?= 10
 SEED ?= 1
 chaos: setup-all
-	@mkdir -p build
-	$(BIN)/python tests/support/chaos.py --minutes $(MINUTES) --seed $(SEED) --log build/chaos.jsonl
+	$(BIN)/python tests/support/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
 # A wheel with the compiled kernels in it, in dist/.
 wheel: setup

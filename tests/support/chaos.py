@@ -6,24 +6,23 @@
 A round repeats its command as a platform would, until it ends well. Each end must have a message
 that names a fault that was there, within its time. Then the digest must be that of an undisturbed
 run, the metrics must have no gap and no repeat, and nothing may be left behind. A round that fails
-prints its seed. `--log FILE` appends a line of JSON for each round.
+prints its seed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
 import signal
 import sys
 import tempfile
-import threading
 import time
+import traceback
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,8 @@ from chaos_scene import (
     possible,
     wait,
 )
-from helpers import Ended, losses_of, paceline, wait_until
+from fault_runs import assert_same_run
+from helpers import Ended, paceline, result_of, wait_until
 from image_folders import convert_here, write_images
 from paceline.run_folder.finding import existing_run
 from s3_server import KEYS, server
@@ -60,53 +60,49 @@ class Reference:
     """Undisturbed runs, each computed once."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self.records = folder, folder / "records"
         self.get = cache(self._get)
         write_images(folder / "images", per_class=90)
-        self.records = folder / "records"
         convert_here(folder / "images", self.records)
         began = time.monotonic()
         self.get("gradients", False)
         self.seconds = time.monotonic() - began
 
-    def _get(self, method: str, records: bool) -> dict[str, Any]:
-        """Return what is shown of the run."""
+    def _get(self, method: str, records: bool) -> Path:
         name = f"{method}-{records}"
         flags = experiment_flags(method, self.records if records else None)
         words = ("train", "smoke", "--run-dir", name, *flags)
         ended = paceline(*words, cwd=self._folder, timeout_s=1e6)
         assert ended.code == 0, ended
-        return show(str(self._folder / name), self._folder / "reader")
+        return self._folder / name
 
 
-def play(seed: int, s3: str, reference: Reference) -> dict[str, Any]:
-    """Play one round to its end, good or bad; return what is noted of it."""
-    chance = random.Random(seed)
+def play(seed: int, s3: str, reference: Reference) -> bool:
+    """Play one round to its end; return whether it was good."""
+    chance, happened = random.Random(seed), list[dict[str, Any]]()
     plan = Plan.draw(chance)
     print(f"round {seed}: {plan}", flush=True)
     expected = reference.get(plan.method, plan.records)
-    began, attempts = time.monotonic(), list[dict[str, Any]]()
-    noted = {"seed": seed, "plan": asdict(plan), "attempts": attempts, "result": "ok"}
     with ExitStack() as stack:
         try:
             scene = build_scene(plan, chance, stack, s3, reference.records)
-            noted["faults"] = scene.happened
-            repeat_until_done(scene, attempts, reference.seconds)
+            scene.happened = happened
+            repeat_until_done(scene, reference.seconds)
             check_round(scene, expected)
-        except AssertionError as error:
-            noted["result"] = str(error)[:3000] or repr(error)
-    return noted | {"seconds": round(time.monotonic() - began)}
+        except AssertionError:
+            print(f"round {seed} FAILED: {traceback.format_exc()[-4000:]}\nfaults:", flush=True)
+            print(*happened, sep="\n", flush=True)
+            return False
+    return True
 
 
-def repeat_until_done(scene: Scene, attempts: list[dict[str, Any]], unit_s: float) -> None:
+def repeat_until_done(scene: Scene, unit_s: float) -> None:
     """Repeat the command as a platform would."""
     for attempt in range(ATTEMPTS):
         first = 0 if attempt else 2
         faults = [] if attempt >= ATTEMPTS // 2 else choose_faults(scene, first, unit_s)
         before = len(scene.happened)
         ended = run_attempt(scene, faults)
-        lines = [(each.err.strip().splitlines() or [""])[-1][:300] for each in ended]
-        attempts.append({"codes": [each.code for each in ended], "lines": lines})
         check_attempt(ended, scene, {each["fault"] for each in scene.happened[before:]})
         if not any(each.code for each in ended):
             return
@@ -125,20 +121,12 @@ def choose_faults(scene: Scene, first: int, unit_s: float) -> list[tuple[str, fl
 
 
 def run_attempt(scene: Scene, faults: list[tuple[str, float, float]]) -> list[Ended]:
-    failures: list[BaseException] = []
-    with commands(scene):
+    with commands(scene), ThreadPoolExecutor(8) as threads:
         scene.quiet_since = time.monotonic()
-        threads = [
-            threading.Thread(target=later, args=(scene, failures, *fault), daemon=True)
-            for fault in faults
-        ]
-        for thread in threads:
-            thread.start()
+        happening = [threads.submit(later, scene, *fault) for fault in faults]
         ended = [wait(each, lambda: scene.quiet_since + LIMIT_S) for each in scene.running]
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        for each in happening:
+            each.result()
     return ended
 
 
@@ -159,24 +147,17 @@ def commands(scene: Scene) -> Iterable[None]:
         scene.others = []
 
 
-def later(
-    scene: Scene, failures: list[BaseException], name: str, begin: float, seconds: float
-) -> None:
+def later(scene: Scene, name: str, begin: float, seconds: float) -> None:
     began = time.monotonic()
     while time.monotonic() - began < begin:
         time.sleep(0.2)
         if not any(each.is_running() for each in scene.running):
             return
     scene.quiet_since = max(scene.quiet_since, time.monotonic() + seconds)
-    try:
-        what = FAULTS[name][0](scene, seconds)
-    except BaseException as error:
-        failures.append(error)
-        return
+    what = FAULTS[name][0](scene, seconds)
     scene.quiet_since = max(scene.quiet_since, time.monotonic())
     if what:
-        times = {"at": round(begin, 1), "seconds": round(seconds, 1)}
-        scene.happened.append({"fault": name, "what": what} | times)
+        scene.happened.append({"fault": name, "at": begin, "seconds": seconds, "what": what})
 
 
 def check_attempt(ended: list[Ended], scene: Scene, faults: set[str]) -> None:
@@ -200,32 +181,15 @@ def check_attempt(ended: list[Ended], scene: Scene, faults: set[str]) -> None:
         assert explained, f"no cause that was there is named: {text}"
 
 
-def check_round(scene: Scene, expected: dict[str, Any]) -> None:
+def check_round(scene: Scene, expected: Path) -> None:
     """Check what is shown of the run, and that nothing else is left of it."""
-    shown = show(scene.run_dir, scene.folder / "reader")
-    assert shown["result"]["finished"], shown["result"]
-    for name in ("losses", "evaluations", "digest"):
-        assert shown[name] == expected[name], f"{name}: {shown[name]} instead of {expected[name]}"
-    steps = shown["steps"]
-    assert steps == sorted(set(steps)), f"steps repeat: {steps}"
-    assert steps[-1] == shown["result"]["step"], steps
-    files = [] if scene.proxy else [str(path) for path in Path(scene.run_dir).rglob("*")]
+    os.environ["PACELINE_CACHE"] = str(scene.folder / "reader")
+    run = existing_run(scene.run_dir, checkpoints=False)
+    assert result_of(run.path)["finished"]
+    assert_same_run(run.path, expected)
+    files = [] if scene.proxy else [str(path) for path in run.path.rglob("*")]
     left = [name for name in files if re.search(r"\.tmp|/\.[^/]*$", name)]
     assert not left, f"files are left: {left}"
-
-
-def show(run_dir: str, cache: Path) -> dict[str, Any]:
-    """Return what is shown of a run."""
-    os.environ["PACELINE_CACHE"] = str(cache)
-    run = existing_run(run_dir, checkpoints=False)
-    result, metrics = run.read_result(), run.metrics.read()
-    return {
-        "result": result,
-        "digest": (result or {}).get("state_sha256"),
-        "losses": losses_of(run.path),
-        "steps": [each["step"] for each in metrics],
-        "evaluations": [(e["step"], e["test_loss"]) for e in metrics if "test_loss" in e],
-    }
 
 
 def main() -> int:
@@ -233,7 +197,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--round", type=int, help="play this round alone")
-    parser.add_argument("--log", type=Path, default=os.devnull)
     options = parser.parse_args()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # commands would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -249,12 +212,8 @@ def main() -> int:
         boto3.client("s3").create_bucket(Bucket="bucket")
         seed = options.seed if options.round is None else options.round
         while True:
-            played = play(seed, s3, reference)
-            with open(options.log, "a") as file:
-                file.write(json.dumps(played) + "\n")
-            if played["result"] != "ok":
+            if not play(seed, s3, reference):
                 failed.append(seed)
-                print(f"round {seed} FAILED: {json.dumps(played, indent=1)}", flush=True)
             seed += 1
             if options.round is not None or time.monotonic() > deadline:
                 break
