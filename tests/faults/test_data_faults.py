@@ -142,23 +142,6 @@ def break_file(file: Path) -> Callable[[], Any]:
     return lambda: whole.rename(file)
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [("cifar10", "data_batch_2.bin"), ("cifar100", "test"), ("arrays", "train_images.npy")],
-)
-def test_a_file_that_the_kernel_cannot_read_is_not_called_damaged(
-    tmp_path: Path, name: str, file: str
-) -> None:
-    SOURCES[name](tmp_path)
-    mend = break_file(tmp_path / file)
-    with pytest.raises(PassingFault, match="Input/output error"):
-        build_source(Data(source=name, dir=str(tmp_path)))
-    with pytest.raises(PassingFault, match="Input/output error"):
-        check(tmp_path)
-    mend()
-    build_source(Data(source=name, dir=str(tmp_path)))
-
-
 def test_a_file_that_ends_before_its_size_is_not_called_damaged() -> None:
     with pytest.raises(OSError, match="only 3 of 8 bytes could be read") as caught:
         files.read_exactly(io.BytesIO(b"abc"), 8)
