@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import paceline as library
-from helpers import Ended, metrics_of, program, wait_until
+from helpers import assert_refused, metrics_of, program, wait_until
 from in_process import paceline_here
 from made_runs import SMALL, make_grey_run, make_run
 from paceline.errors import UserError
@@ -22,14 +22,6 @@ from paceline.experiment.experiment import Average, Data
 from paceline.maths.metrics import num_batches, summarize
 from paceline.results.evaluate import evaluate_run
 from paceline.results.scores import Evaluation
-
-
-def assert_refused(ended: Ended, *parts: str) -> None:
-    assert ended.code == 2, ended
-    assert ended.err.startswith("paceline: "), ended
-    assert ended.err.count("\n") == 1, ended.err
-    for part in parts:
-        assert part in ended.err
 
 
 @pytest.fixture(scope="module")
