@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from paceline.extras.search.run_search import SearchResult
     from paceline.extras.weights import Weights
     from paceline.job import Place, Run
-    from paceline.results.predictor import load_predictor
+    from paceline.results.predict import load_predictor
     from paceline.results.trained_model import load
 
 __all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group"]
@@ -57,7 +57,7 @@ _NAMES = {
     "extras.search.run_search": ("SearchResult",),
     "extras.weights": ("Weights",),
     "job": ("Place", "Run"),
-    "results.predictor": ("load_predictor",),
+    "results.predict": ("load_predictor",),
     "results.trained_model": ("load",),
 }
 """Module -> the public names that it defines. It is imported when one of them is first used."""

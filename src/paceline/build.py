@@ -20,7 +20,7 @@ from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import build_plan
 from paceline.job import Job
-from paceline.kernels.choice import accelerated
+from paceline.kernels.library import accelerated
 from paceline.maths import replica
 from paceline.maths.state import State
 from paceline.maths.template import build_template
@@ -76,7 +76,7 @@ def _resolve(
     if scaling.mean != "auto" and scaling.method != "application" and not loss.class_weights:
         return experiment
     from paceline.data.statistics import with_numbers, with_stored_means
-    from paceline.models.applications import with_own_scaling
+    from paceline.models.fine_tuning import with_own_scaling
 
     scaling = with_stored_means(scaling, stored)
     experiment = with_own_scaling(replace(experiment, scaling=scaling))
@@ -112,7 +112,7 @@ def initial_state(core: replica.Core, send: Send) -> State:
         state = whiten(state, core.template, core.train, experiment.scaling, count)
     if source := experiment.model.init_from:
         from paceline.maths.initial_values import start_from
-        from paceline.models.applications import scaling_warning
+        from paceline.models.fine_tuning import scaling_warning
         from paceline.run_folder.weights import read_weights
 
         if note := scaling_warning(experiment):

@@ -13,7 +13,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.follower import FollowerRun
 from paceline.job import Job
-from paceline.kernels.choice import why_not_own
+from paceline.kernels.library import why_not_own
 from paceline.loop import Action, Outcome
 from paceline.maths.state import State
 from paceline.messages import Result, Send, Warn

@@ -58,6 +58,11 @@ class Interrupted(Ended):
         self.exit_code = 128 + (signal.SIGTERM if number == signal.SIGUSR1 else number)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a hint with the nearest known name, whatever its case, or else with all of them."""
     by_lower = {each.lower(): each for each in known}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
-from paceline.kernels.choice import exact_name
-from paceline.kernels.library import cpu_flags
+from paceline.kernels.library import cpu_flags, exact_name
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ class Progress(Message):
 
 @dataclass(frozen=True)
 class Predictions(Message):
-    """The next predictions, each as `results.predict_files.Prediction.to_json` returns it."""
+    """The next predictions, each as `vars` of a `results.predict.Prediction`."""
 
     predictions: list[dict[str, Any]]
 

@@ -62,7 +62,7 @@ Request = EvaluateRequest | PredictRequest | ExportRequest | DescribeRequest
 
 ANSWERS = {
     "evaluate": "paceline.results.evaluate",
-    "predict": "paceline.results.predict_files",
+    "predict": "paceline.results.predict",
     "export": "paceline.results.export",
     "describe": "paceline.results.dry_run",
 }

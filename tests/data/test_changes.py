@@ -140,3 +140,16 @@ def test_with_mixup_and_cutmix_each_example_gets_one_of_them():
         np.testing.assert_array_equal(both.images[k], wanted.images[k])
         np.testing.assert_array_equal(both.targets[k], wanted.targets[k])
     np.testing.assert_allclose(both.targets.numpy().sum(1), 1, rtol=1e-6)
+
+
+def test_brightness_and_contrast_equal_numpy():
+    plain, _, chosen = train_batch(Augmentation(), 3, 1)
+    lit, _, _ = train_batch(Augmentation(brightness=0.2, contrast=0.3), 3, 1)
+    light, contrast = (
+        drawn_by_numpy(name, 5, 1, chosen) / 2**30 - 1 for name in ("brightness", "contrast")
+    )
+    wanted = plain.images.numpy() * (1 + 0.3 * contrast)[:, None, None, None]
+    wanted += 0.2 * light[:, None, None, None]
+    np.testing.assert_allclose(lit.images, wanted, atol=1e-5)
+    assert np.abs(light).max() <= 1
+    assert np.ptp(light) > 0.5

@@ -1,5 +1,7 @@
 """Crop, flip and scaling equal NumPy; images of one size are resized; settings fit the source."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,38 +9,14 @@ from PIL import Image
 
 from augmented import PLAIN, drawn_by_numpy, to_pixels, train_batch
 from encoded_images import SIZE, drawn
-from paceline.data.batches import build_eval_batches, build_train_batches
+from paceline.data.batches import build_eval_batches, build_train_batches, evaluation_images
 from paceline.data.draws import Draws
 from paceline.data.images import image_shape, mirrored
 from paceline.data.source import Source, Split, in_memory
 from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
 from paceline.maths.losses import build_targets
-from tiny import number
-
-
-def crop_and_flip_by_numpy(image, pad, flip, row, column, mirror):
-    height, width, _ = image.shape
-    padded = np.zeros((height + 2 * pad, width + 2 * pad, image.shape[2]), np.uint8)
-    padded[pad : pad + height, pad : pad + width] = image
-    top, left = row % (2 * pad + 1), column % (2 * pad + 1)
-    crop = padded[top : top + height, left : left + width]
-    return crop[:, ::-1] if flip and mirror % 2 else crop
-
-
-@pytest.mark.parametrize(("padding", "flip"), [(0, False), (0, True), (2, False), (4, True)])
-def test_crop_and_flip_equal_numpy_pixel_for_pixel(padding, flip):
-    for step, replica in [(0, 0), (3, 1)]:
-        batch, raw, chosen = train_batch(Augmentation(padding=padding, flip=flip), step, replica)
-        names = ("crop/row", "crop/column", "flip")
-        numbers = [drawn_by_numpy(name, 5, step // 2, chosen) for name in names]
-        wanted = [
-            crop_and_flip_by_numpy(image, padding, flip, *own)
-            for image, *own in zip(raw, *numbers, strict=True)
-        ]
-        np.testing.assert_array_equal(to_pixels(batch.images), np.stack(wanted))
-        if padding or flip:
-            assert (to_pixels(batch.images) != raw).any()
+from tiny import EXPERIMENT, build_tiny_core, number, pictures
 
 
 def test_alternating_flips_change_every_epoch_and_are_random_at_first():
@@ -126,3 +104,40 @@ def test_gray_images_are_scaled_by_the_first_channels_numbers():
         PLAIN, shape=(8, 6, 1), scaling=Scaling("mean_std", (10.0, 0.0, 0.0), (4.0, 1.0, 1.0))
     )
     np.testing.assert_allclose(batch.images.numpy(), (raw.astype(np.float64) - 10) / 4, rtol=1e-6)
+
+
+def crop_by_numpy(picture, data, row, column, mirror):
+    """Pad by NumPy, then cut."""
+    side, pad = data.crop_size or picture.shape[0], data.padding
+    extra = side - picture.shape[0]
+    around = [[pad + extra // 2, pad + extra - extra // 2]] * 2 + [[0, 0]]
+    padded = np.pad(picture, around, "reflect" if data.padding_mode == "reflect" else "constant")
+    top, left = row % (2 * pad + 1), column % (2 * pad + 1)
+    crop = padded[top : top + side, left : left + side]
+    return crop[:, ::-1] if data.flip and mirror % 2 else crop
+
+
+@pytest.mark.parametrize("mode", ["reflect", "zeros"])
+@pytest.mark.parametrize(("padding", "crop_size"), [(2, 0), (2, 9), (0, 11), (3, 8)])
+def test_padded_crops_equal_numpy_pixel_for_pixel(mode, padding, crop_size):
+    data = Augmentation(padding=padding, padding_mode=mode, crop_size=crop_size, flip=True)
+    batch, raw, chosen = train_batch(data, 3, 1, shape=(8, 8, 3))
+    draws = [drawn_by_numpy(name, 5, 1, chosen) for name in ("crop/row", "crop/column", "flip")]
+    wanted = [crop_by_numpy(*each) for each in zip(raw, [data] * 8, *draws, strict=True)]
+    np.testing.assert_array_equal(to_pixels(batch.images), wanted)
+
+
+@pytest.mark.parametrize(("side", "before"), [(33, 0), (34, 1), (32, 0)])
+def test_evaluation_takes_the_crop_in_the_centre(side, before):
+    images = pictures(3, (32, 32, 3))[0]
+    settings = Augmentation(padding=2, padding_mode="reflect", crop_size=side)
+    experiment = Experiment(augment=settings)
+    found = evaluation_images(experiment, tf.constant(images), tf.range(3)).numpy()
+    around = [[0, 0], [before, side - 32 - before], [before, side - 32 - before], [0, 0]]
+    np.testing.assert_array_equal(found, np.pad(images, around, "reflect"))
+
+
+def test_reflected_padding_larger_than_the_image_is_refused():
+    settings = Augmentation(padding=9, padding_mode="reflect")
+    with pytest.raises(UserError, match="reflect cannot add 9 pixels to images of 8 pixels; use 7"):
+        build_tiny_core(replace(EXPERIMENT, augment=settings))

@@ -62,8 +62,8 @@ def test_a_source_of_the_users_own_is_built_with_the_data(own):
         ("long_labels", r"labels int64 \(5,\); they must be int32 \(5,\)"),
         ("floats", "gave float32 .*; it must be uint8"),
         ("other_shape", r"must be uint8 \(5, 5, 5, 3\)"),
-        ("no_classes", r"classes is \(\)"),
-        ("flat", r"image_shape is \(4, 4\)"),
+        ("no_classes", "label 0 for example 0; labels are 0 to -1"),
+        ("flat", r"must be uint8 \(5, 4, 4\)"),
         ("python", "read of the train split failed in a compiled step"),
     ],
 )

@@ -16,7 +16,7 @@ from paceline.experiment.experiment import Augmentation, Experiment
 from paceline.experiment.plan import build_plan
 from paceline.experiment.recipes.table import RECIPES, get_recipe, recipes
 from paceline.experiment.schedule import learning_rate
-from paceline.models.applications import with_own_scaling
+from paceline.models.fine_tuning import with_own_scaling
 from tiny import build_source, build_tiny_core
 
 ALL = list(RECIPES)

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +26,8 @@ from paceline.formats.encoded.boxes import Box
 from paceline.formats.encoded.headers import read_headers
 from paceline.formats.encoded.prepare import decode_boxes
 from paceline.results.evaluate import evaluate_run
-from paceline.results.predictor import Predictor, load_predictor
-from paceline.results.preprocessing import describe_preprocessing
+from paceline.results.export import describe_preprocessing
+from paceline.results.predict import Predictor, load_predictor
 from paceline.run_folder.folder import RunFolder
 from spark_runs import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
 
@@ -121,9 +121,7 @@ def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path)
     for name, run in runs_to_repeat(tmp_path).items():
         predictor, experiment = load_predictor(run.path), run.experiment()
         shape = run.data_facts()["image_shape"]
-        steps = json.loads(
-            json.dumps(asdict(describe_preprocessing(experiment, shape and tuple(shape))))
-        )
+        steps = json.loads(json.dumps(describe_preprocessing(experiment, shape and tuple(shape))))
         readable = [each for each in files if not each.startswith(b"II*")]  # TIFF
         ours = predictor._prepare(readable).numpy()
         for each, found in zip(readable, ours, strict=True):
@@ -229,7 +227,7 @@ def test_two_hundred_images_in_five_formats_are_the_same_to_all(
     serve = tf.saved_model.load(str(tmp_path / "model.savedmodel")).signatures["serving_default"]
     model = keras.models.load_model(tmp_path / "model.keras")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    steps = asdict(describe_preprocessing(pictures.experiment(), None))
+    steps = describe_preprocessing(pictures.experiment(), None)
     for kind in files[0]:
         contents = [each[kind] for each in files]
         pixels = np.stack([documented().prepare(io.BytesIO(data), steps) for data in contents])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from kernel_checks import needs_kernels
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.kernels import accelerate, build, choice, library, ops
+from paceline.kernels import build, library, ops
 
 COMPILER = """#!/bin/sh
 echo "$@" >> "$0.calls"
@@ -67,19 +68,14 @@ def test_its_name_changes_with_sources_tensorflow_and_flags(
         library.library_name.cache_clear()
         return library.library_name()
 
-    sources, names = library.read_sources(), {name()}
-    try:
+    sources = library.read_sources() | {"ops.cc": b"int x;"}
+    changes = {"read_sources": lambda: sources, "tensorflow_version": lambda: "2.22.0"}
+    names = {name()}
+    for attribute, value in (changes | {"KERNEL_FLAGS": ("-O2",)}).items():
         with monkeypatch.context() as patch:
-            patch.setattr(library, "read_sources", lambda: sources | {"ops.cc": b"int x;"})
+            patch.setattr(library, attribute, value)
             names.add(name())
-        with monkeypatch.context() as patch:
-            patch.setattr(library, "tensorflow_version", lambda: "2.22.0")
-            names.add(name())
-        with monkeypatch.context() as patch:
-            patch.setattr(library, "KERNEL_FLAGS", ("-O2",))
-            names.add(name())
-    finally:
-        library.library_name.cache_clear()
+    library.library_name.cache_clear()
     assert len(names) == 4
 
 
@@ -146,29 +142,13 @@ def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
     make_cpu_without(monkeypatch, *missing)
     reason = f"this CPU has no {' and '.join(missing)}: they need one with AVX2 and FMA"
     assert library.why_unavailable() == reason
-    assert choice.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
-    assert choice.why_not_own(Experiment(), "tensorflow") == reason
+    assert library.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
+    assert library.why_not_own(Experiment(), "tensorflow") == reason
     with pytest.raises(UserError, match="or give --kernels tensorflow"):
-        choice.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
+        library.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
     assert build.main() == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "TensorFlow's are used" in line
-
-
-def test_accelerating_a_model_on_a_cpu_without_avx2_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import keras
-
-    make_cpu_without(monkeypatch, "avx2")
-    layer = keras.layers.Conv2D(8, 3, padding="same")
-    model = keras.Sequential([keras.Input((8, 8, 8)), layer])
-    ops.load.cache_clear()
-    try:
-        with pytest.raises(UserError, match="this CPU has no avx2"):
-            accelerate(model)
-    finally:
-        ops.load.cache_clear()
 
 
 def test_the_reason_why_kernels_are_unavailable_says_what_to_do(
@@ -198,21 +178,30 @@ def test_an_image_gets_the_backend_that_builds_paceline() -> None:
 
 
 @needs_kernels
-def test_a_model_trained_with_own_kernels_can_be_used_beside_a_gpu() -> None:
-    experiment = replace(Experiment(), kernels=choice.usable_kernels("own"))
-    assert choice.choose_kernels(experiment, uses_gpus=True) == "tensorflow"
-    assert choice.choose_kernels(experiment, uses_gpus=False) == "own"
-    experiment = replace(Experiment(), kernels=choice.usable_kernels("tensorflow"))
-    assert choice.choose_kernels(experiment, uses_gpus=False) == "tensorflow"
+def test_a_gpu_has_tensorflows_kernels() -> None:
+    assert library.choose_kernels(Experiment(), uses_gpus=True) == "tensorflow"
+    assert library.choose_kernels(Experiment(), uses_gpus=False) == "own"
 
 
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing is loaded."""
+    ops.load.cache_clear()
+    yield
+    ops.load.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
 def test_a_damaged_library_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     damaged = tmp_path / "library.so"
     damaged.write_bytes(b"not a library")
-    monkeypatch.setattr(ops, "find_library", lambda: Path(damaged))
-    ops.load.cache_clear()
-    try:
-        with pytest.raises(UserError, match="remove the file"):
-            ops.load()
-    finally:
-        ops.load.cache_clear()
+    monkeypatch.setattr(ops, "find_library", lambda: damaged)
+    with pytest.raises(UserError, match="remove the file"):
+        ops.load()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_loading_them_on_a_cpu_without_avx2_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cpu_without(monkeypatch, "avx2")
+    with pytest.raises(UserError, match="this CPU has no avx2"):
+        ops.load()

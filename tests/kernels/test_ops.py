@@ -15,31 +15,19 @@ pytestmark = needs_kernels
 
 CHANNELS = st.integers(1, 64).map(lambda n: 8 * n)
 SIDES = st.integers(1, 13)
-LARGE_SIDES = st.integers(1, 40)
+MORE_SIDES = st.one_of(SIDES, st.integers(14, 40))
 
 
 def stock_conv(stride, padding="SAME"):
     return lambda x, kernel: tf.nn.conv2d(x, kernel, stride, padding)
 
 
-def compare_3x3(n, h, w, c, k, seed):
-    images, kernel = random(seed, n, h, w, c), random(seed + 1, 3, 3, c, k)
-    compare(ops.conv3x3, stock_conv(1), [images, kernel], random(seed + 2, n, h, w, k))
-
-
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 5), SIDES, SIDES, CHANNELS, CHANNELS, st.integers(0, 99))
+@given(st.integers(1, 5), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(0, 99))
 def test_3x3_convolutions_and_their_gradients_are_as_exact_as_tensorflows(n, h, w, c, k, seed):
-    compare_3x3(n, h, w, c, k, seed)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 9), LARGE_SIDES, LARGE_SIDES, CHANNELS, CHANNELS, st.integers(0, 99))
-def test_3x3_convolutions_of_larger_images_are_as_exact_as_tensorflows(n, h, w, c, k, seed):
-    compare_3x3(n, h, w, c, k, seed)
+    images, kernel = random(seed, n, h, w, c), random(seed + 1, 3, 3, c, k)
+    compare(ops.conv3x3, stock_conv(1), [images, kernel], random(seed + 2, n, h, w, k))
 
 
 def compare_conv(n, h, w, c, k, stride, size, padding, seed):
@@ -53,7 +41,6 @@ def compare_conv(n, h, w, c, k, stride, size, padding, seed):
 
 STRIDES, SIZES = st.integers(1, 3), st.sampled_from([1, 2, 3, 5, 7])
 PADDINGS, SEEDS = st.sampled_from(["SAME", "VALID"]), st.integers(0, 99)
-MORE_SIDES = st.one_of(SIDES, st.integers(14, 40))
 FEW = (st.sampled_from([1, 3, 8, 16]), st.sampled_from([8, 16, 24, 64]))
 
 
@@ -70,18 +57,6 @@ def test_other_convolutions_and_their_gradients_are_as_exact_as_tensorflows(
 @given(st.integers(1, 4), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(1, 2), SEEDS)
 def test_1x1_convolutions_of_many_channels_are_as_exact_as_tensorflows(n, h, w, c, k, stride, seed):
     compare_conv(n, h, w, c, k, stride, 1, "SAME", seed)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@settings(max_examples=100, deadline=None)
-@given(
-    st.integers(1, 6), LARGE_SIDES, LARGE_SIDES, CHANNELS, CHANNELS, STRIDES, SIZES, PADDINGS, SEEDS
-)
-def test_other_convolutions_of_larger_images_are_as_exact_as_tensorflows(
-    n, h, w, c, k, stride, size, padding, seed
-):
-    compare_conv(n, min(h, 20), min(w, 20), c, k, stride, size, padding, seed)
 
 
 def stock_norm(slope):
@@ -143,7 +118,8 @@ def test_batch_norm_with_given_statistics_and_its_gradients(slope, residuals):
         return tf.where(z > 0, z, tf.cast(slope, z.dtype) * z)
 
     def own(x, gamma, beta, mean, variance, *residual):
-        return ops.batch_norm_inference(x, gamma, beta, mean, variance, list(residual), 1e-5, slope)
+        norm = [gamma, beta, mean, variance]
+        return ops.batch_norm_inference(x, norm, list(residual), 1e-5, slope)
 
     arguments = [x, gamma, beta, mean, variance, *([random(5, 3, 4, 5, 16)] * residuals)]
     compare(own, stock, arguments, random(6, 3, 4, 5, 16))
@@ -208,8 +184,8 @@ def test_a_convolution_with_its_norm_for_inference_and_their_gradients(stride, c
         return ops.conv_norm_inference(x, kernel, stride, norm, list(residual), 1e-5, 0.1)
 
     def apart(x, kernel, gamma, beta, mean, variance, *residual):
-        y = ops.conv(x, kernel, stride)
-        return ops.batch_norm_inference(y, gamma, beta, mean, variance, list(residual), 1e-5, 0.1)
+        y, norm = ops.conv(x, kernel, stride), [gamma, beta, mean, variance]
+        return ops.batch_norm_inference(y, norm, list(residual), 1e-5, 0.1)
 
     dy = random(7, *output)
     for one, other in zip(
@@ -243,6 +219,11 @@ def test_six_threads_at_once_get_the_same_bits():
 IMAGES, FILTER = (2, 4, 4, 8), (3, 3, 8, 8)
 
 
+def op(name, *more, **attributes):
+    """An operation of the library with these arguments after two tensors."""
+    return lambda x, y: getattr(ops.load(), f"paceline_{name}")(x, y, *more, **attributes)
+
+
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(
     ("function", "shapes"),
@@ -263,7 +244,7 @@ IMAGES, FILTER = (2, 4, 4, 8), (3, 3, 8, 8)
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((2, 4, 4, 12), (12,))),
         (lambda x, g: ops.batch_norm(x, g, g, [x[:1]], 1e-5, 0.0), (IMAGES, (8,))),
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((8,), (8,))),
-        (lambda x, g: ops.batch_norm_inference(x, g, g, g, g, [], 1e-5, 0.0), (IMAGES, (16,))),
+        (lambda x, g: ops.batch_norm_inference(x, [g] * 4, [], 1e-5, 0.0), (IMAGES, (16,))),
         (lambda x, m: ops.batch_norm(x, m, m, [], 1e-5, 0.0, [m, m]), (IMAGES, (8,))),
         (lambda x, m: ops.batch_norm(x, m, m, [], 1e-5, 0.0, [m, m, tf.zeros(16)]), (IMAGES, (8,))),
         (
@@ -274,32 +255,22 @@ IMAGES, FILTER = (2, 4, 4, 8), (3, 3, 8, 8)
             lambda x, f: ops.conv_norm_inference(x, f, 2, [tf.ones(8)] * 4, [x], 1e-5, 0.0),
             (IMAGES, FILTER),
         ),
-        (
-            lambda x, f: ops.load().paceline_conv3x3(x, f, num_moments=2, forks=0, epsilon=1e-5),
-            (IMAGES, FILTER),
-        ),
+        (op("conv3x3", num_moments=2, forks=0, epsilon=1e-5), (IMAGES, FILTER)),
         (lambda x, f: ops.load().paceline_conv3x3_input_gradient(x, f, [x[:1]]), (IMAGES, FILTER)),
-        (lambda x, dy: ops.load().paceline_conv3x3_filter_gradient(x, dy), (IMAGES, (2, 4, 5, 8))),
-        (lambda x, dy: ops.load().paceline_conv3x3_filter_gradient(x, dy), (IMAGES, (2, 4, 8))),
-        (
-            lambda x, f: ops.load().paceline_conv3x3_input_gradient(x, f, []),
-            (IMAGES, (3, 3, 8, 16)),
-        ),
+        (op("conv3x3_filter_gradient"), (IMAGES, (2, 4, 5, 8))),
+        (op("conv3x3_filter_gradient"), (IMAGES, (2, 4, 8))),
+        (op("conv3x3_input_gradient", []), (IMAGES, (3, 3, 8, 16))),
         (
             lambda x, f: ops.load().paceline_conv_input_gradient(x, f, x, [], stride=2),
             (IMAGES, FILTER),
         ),
         (
-            lambda x, dy: ops.load().paceline_conv_filter_gradient(
-                x, dy, tf.zeros(FILTER), stride=2
-            ),
+            op("conv_filter_gradient", np.zeros(FILTER, np.float32), stride=2),
             (IMAGES, (2, 3, 2, 8)),
         ),
         (
-            lambda x, dy: ops.load().paceline_batch_norm_gradient(
-                dy, x, *[tf.zeros(8)] * 4, [], slope=0.0
-            ),
-            (IMAGES, (2, 4, 3, 8)),
+            op("batch_norm_gradient", *[np.zeros(8, np.float32)] * 4, [], slope=0.0),
+            ((2, 4, 3, 8), IMAGES),
         ),
         (ops.max_pool, ((1, 2, 2, 4),)),
         (ops.max_pool, ((1, 1, 2, 8),)),
@@ -323,19 +294,6 @@ def test_empty_images_are_errors(shape):
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="not empty"):
             call(tf.zeros(shape))
-
-
-@pytest.mark.parametrize("kind", [tf.float64, tf.float16, tf.int32])
-def test_other_types_are_errors(kind):
-    x, kernel, vector = (tf.zeros(shape, kind) for shape in (IMAGES, FILTER, (8,)))
-    for call in (
-        lambda: ops.conv3x3(x, kernel),
-        lambda: ops.conv(x, kernel, 2),
-        lambda: ops.batch_norm(x, vector, vector, [], 1e-5, 0.0),
-        lambda: ops.batch_norm_inference(x, *[vector] * 4, [], 1e-5, 0.0),
-    ):
-        with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
-            call()
 
 
 # --- max-pooling and z sigmoid(alpha z)
@@ -385,9 +343,3 @@ def test_max_pooling_equals_tensorflows_bit_for_bit(side):
     stock = with_gradients(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), (x,), dy)
     for mine, theirs in zip(own, stock, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-def test_the_first_of_equal_maxima_takes_the_gradient():
-    x = np.zeros((1, 2, 2, 8), np.float32)
-    _, dx = with_gradients(ops.max_pool, (x,), np.ones((1, 1, 1, 8), np.float32))
-    np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 0], [0, 0]])

@@ -31,10 +31,13 @@ from paceline.maths.initial_values import start_from
 from paceline.maths.replica import Step
 from paceline.maths.state import State
 from paceline.maths.template import build_template
-from paceline.models import applications
-from paceline.models.applications import build_application, own_scaling, scaling_warning
 from paceline.models.build import build_model
-from paceline.results.export_formats import scaling_layers
+from paceline.models.fine_tuning import (
+    build_application,
+    own_scaling,
+    read_application,
+    scaling_warning,
+)
 from paceline.run_folder.weights import newest_variables, read_weights
 from tiny import EXPERIMENT, build_tiny_core, number
 
@@ -96,28 +99,6 @@ def test_scaling_is_the_applications_own_preprocess_input(name):
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-5)
 
 
-def test_applications_have_four_kinds_of_preprocessing():
-    kinds = {
-        (scaling.method, scaling.mean, scaling.std)
-        for scaling in (own_scaling(name) for name in APPLICATIONS)
-    }
-    assert kinds == {
-        ("bgr_mean", (123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),  # caffe
-        ("mean_std", (127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),  # tf
-        ("mean_std", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),  # torch
-        ("mean_std", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),  # in the model
-    }
-
-
-@pytest.mark.parametrize("name", ["ResNet50", "MobileNet", "DenseNet121", "EfficientNetB0"])
-def test_layers_of_an_export_scale_as_training_does(name):
-    data = own_scaling(name)
-    inputs = keras.Input((16, 16, 3))
-    model = keras.Model(inputs, scaling_layers(data, (16, 16, 3), inputs))
-    found = model(pixels().astype(np.float32)).numpy()
-    np.testing.assert_allclose(found, scale(data, tf.constant(pixels())), atol=1e-4)
-
-
 def started(spec, template):
     return start_from(spec, read_weights(spec), template, State(0, template.initial()))
 
@@ -156,19 +137,19 @@ def test_a_warm_start_takes_all_weights_but_the_head(cached: Path) -> None:
 
 def test_weights_of_a_file_need_no_cache(home: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(file_utils.config, "keras_home", lambda: str(tmp_path))
-    model = applications.application_weights("MobileNet", str(home / "models" / FILE))
+    weights = read_application(f"keras:MobileNet:{home / 'models' / FILE}")
     with np.load(home / "weights.npz") as file:
-        np.testing.assert_array_equal(model.get_weights()[0], np.float32(file["arr_0"]))
+        np.testing.assert_array_equal(weights["conv1/kernel"], np.float32(file["arr_0"]))
     (tmp_path / "other.h5").write_bytes(b"no weights")
     with pytest.raises(UserError, match=r"other.h5 does not have the weights of MobileNet"):
-        applications.application_weights("MobileNet", str(tmp_path / "other.h5"))
+        read_application(f"keras:MobileNet:{tmp_path}/other.h5")
     with pytest.raises(UserError, match=r"keras:MobileNet: there is no file"):
-        applications.application_weights("MobileNet", str(tmp_path / "none.h5"))
+        read_application(f"keras:MobileNet:{tmp_path}/none.h5")
 
 
 def test_without_network_one_line_says_which_file_to_put_where(cached: Path) -> None:
     with pytest.raises(UserError) as caught:
-        applications.application_weights("VGG16", "")
+        read_application("keras:VGG16")
     text = str(caught.value)
     assert "Keras cannot download the weights (URL fetch failure on https://" in text
     assert "vgg16_weights_tf_dim_ordering_tf_kernels_notop.h5" in text

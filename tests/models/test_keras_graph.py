@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import keras
+import pytest
 
+from paceline.maths.template import build_template
 from paceline.models.keras_graph import (
     all_layers,
     calls_of,
     is_graph,
     own_trainable,
     producer_of,
+    relative_names,
     seed_generators,
 )
 
@@ -53,3 +56,28 @@ def test_a_random_layer_has_a_seed_generator_and_a_frozen_layer_its_weights() ->
     assert any(variable is generator.state for variable in model.non_trainable_variables)
     dense.trainable = False
     assert [variable.name for variable in own_trainable(dense)] == ["kernel", "bias"]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    ["Conv2D", "DepthwiseConv2D", "Conv2DTranspose", "SeparableConv2D", "BatchNormalization"],
+)
+def test_automatic_names_of_kerass_layers_are_counted_within_the_model(layer):
+    def names():
+        options = {"DepthwiseConv2D": (3,), "BatchNormalization": ()}.get(layer, (4, 3))
+        kind = getattr(keras.layers, layer)
+        model = keras.Sequential([keras.Input((8, 8, 4)), kind(*options), kind(*options)])
+        return relative_names(model, model.variables)
+
+    first = names()
+    assert names() == first
+    assert len({name.split("/")[1] for name in first}) == 2
+
+
+def test_names_do_not_depend_on_which_layers_are_frozen():
+    def names(frozen):
+        layers = [keras.layers.Dense(3, trainable=k not in frozen) for k in range(3)]
+        template = build_template(keras.Sequential([keras.Input((4,)), *layers]))
+        return sorted(template.params + template.stats)
+
+    assert names({0}) == names({1}) == names(set())

@@ -163,7 +163,7 @@ def test_no_export_has_the_description_of_another(tmp_path: Path, monkeypatch):
     assert list(out.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("scaling", ["standardize", "unit", "mean", "mean_std"])
+@pytest.mark.parametrize("scaling", ["standardize", "unit", "mean", "mean_std", "bgr_mean"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_scaling_in_kerass_own_layers_is_that_of_training(
     scaling: str, channels: int, tmp_path: Path

@@ -20,14 +20,12 @@ from PIL import Image
 import paceline as library
 from helpers import TIMEOUT_S, paceline
 from in_process import paceline_here
-from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run, save
+from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Model
 from paceline.results.evaluate import evaluate_run
-from paceline.results.image_bytes import as_jpeg_or_png
-from paceline.results.predict_files import find_files
-from paceline.results.predictor import Predictor, load_predictor
+from paceline.results.predict import Predictor, find_files, load_predictor
 
 TEST_IMAGES, _ = draw_shapes(1, 131)
 PHOTO = np.kron(
@@ -100,18 +98,6 @@ def test_images_of_any_size_get_exactly_the_probabilities_of_eval(tmp_path: Path
     )
 
 
-def test_it_needs_nothing_but_the_config_and_a_checkpoint(
-    predictor: Predictor, folder: Path, tmp_path: Path
-):
-    (tmp_path / "checkpoints").mkdir()
-    shutil.copy(folder / "shapes" / "config.json", tmp_path)
-    shutil.copy(
-        folder / "shapes" / "checkpoints" / "step-00000001.safetensors", tmp_path / "checkpoints"
-    )
-    one = [encode(TEST_IMAGES[0])]
-    np.testing.assert_array_equal(load_predictor(tmp_path).predict(one), predictor.predict(one))
-
-
 def test_probabilities_do_not_depend_on_the_other_images_of_a_call(predictor: Predictor):
     encoded = [encode(pixels) for pixels in TEST_IMAGES[:4]] * 80  # more than a batch
     together = predictor.predict(encoded)
@@ -152,53 +138,6 @@ def test_every_lossless_format_gets_the_probabilities_of_its_png(predictor: Pred
     np.testing.assert_array_equal(predictor.predict([make()]), predictor.predict([encode(pixels)]))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: encode(PHOTO, "JPEG", quality=98, subsampling=0),
-        lambda: encode(PHOTO, "JPEG", quality=98, subsampling=0, progressive=True),
-        lambda: encode(Image.fromarray(PHOTO).convert("CMYK"), "JPEG", quality=98, subsampling=0),
-        lambda: encode(PHOTO, "WEBP", quality=100),
-    ],
-)
-def test_lossy_formats_come_close_to_the_png(predictor: Predictor, make: Callable[[], bytes]):
-    np.testing.assert_allclose(
-        predictor.predict([make()]), predictor.predict([encode(PHOTO)]), atol=0.02
-    )
-
-
-def test_an_image_of_another_size_is_its_middle_resized(predictor: Predictor):
-    """PHOTO has 150 x 200 pixels; its middle is resized to 32 x 32 with antialiasing."""
-    import tensorflow as tf
-
-    middle = tf.image.resize(PHOTO[:, 25:175], [32, 32], antialias=True)
-    pixels = np.round(middle.numpy()).astype(np.uint8)
-    np.testing.assert_array_equal(
-        predictor.predict([encode(PHOTO)]), predictor.predict([encode(pixels)])
-    )
-
-
-def test_an_image_that_is_on_its_side_is_turned_upright(predictor: Predictor, tmp_path: Path):
-    upright = TEST_IMAGES[3]
-    stored = {
-        6: np.rot90(upright),
-        3: np.rot90(upright, 2),
-        8: np.rot90(upright, -1),
-        2: upright[:, ::-1],
-    }
-    for orientation, pixels in stored.items():
-        save(tmp_path / f"{orientation}.png", np.ascontiguousarray(pixels), orientation)
-        save(
-            tmp_path / f"{orientation}.jpg",
-            np.ascontiguousarray(np.kron(pixels, np.ones((8, 8, 1), np.uint8))),
-            orientation,
-        )
-    large = encode(np.kron(upright, np.ones((8, 8, 1), np.uint8)), "JPEG", quality=95)
-    for orientation in stored:
-        turned = predictor.predict([(tmp_path / f"{orientation}.jpg").read_bytes(), large])
-        np.testing.assert_allclose(turned[0], turned[1], atol=0.02)
-
-
 def test_a_model_of_one_size_of_another_is_resized_as_in_evaluation(tmp_path: Path):
     data = Data(train_size=64, test_size=7, image_size=48)
     run, _ = make_run(
@@ -231,11 +170,6 @@ def test_what_is_not_an_image_is_named_by_its_index_and_the_others_are_predicted
     np.testing.assert_array_equal(found[[0, 6]], predictor.predict([good, good]))
     with pytest.raises(UserError, match="image 2 of 7 is empty"):
         predictor.predict(mixed)
-
-
-def test_a_bomb_of_pixels_is_refused_before_it_is_decoded():
-    with pytest.raises(ValueError, match="pixels"):
-        as_jpeg_or_png(encode(Image.new("1", (20_000, 10_000))))
 
 
 @pytest.mark.slow

@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.results.scores import (
-    BINS,
-    calibration_error,
-    class_scores,
-    macro_scores,
-    top_k_accuracy,
-)
+from paceline.results.scores import BINS, Evaluation, calibration_error, class_scores, macro_scores
 from report_runs import make_run, report
 
 CONFUSION = np.array([[8, 2, 0, 0], [1, 3, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]])
@@ -51,9 +45,9 @@ def test_the_calibration_error_is_that_of_a_loop_over_bins() -> None:
 
 def test_top_k_counts_labels_among_the_k_most_probable() -> None:
     probabilities = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]])
-    labels = np.array([1, 0, 1])
-    shares = [top_k_accuracy(labels, probabilities, k) for k in (1, 2, 3)]
-    assert shares == pytest.approx([1 / 3, 2 / 3, 1])
+    numbers = ("run", 1, "test", 0.0, 0.0, 0.0, 3)
+    evaluation = Evaluation(*numbers, ("a", "b", "c"), np.array([1, 0, 1]), probabilities)
+    assert [evaluation.top_k(k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
 def test_the_report_shows_precision_recall_f1_and_calibration(tmp_path: Path) -> None:

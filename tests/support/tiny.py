@@ -14,7 +14,7 @@ from paceline.data.source import Source, in_memory
 from paceline.experiment.experiment import Augmentation, Experiment, Model, Optimizer, Schedule
 from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
-from paceline.kernels.choice import accelerated
+from paceline.kernels.library import accelerated
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Core, Step, build_core
 from paceline.maths.template import build_template

@@ -21,7 +21,7 @@ from paceline.run_folder.finding import existing_run
 from paceline.storage.locations import is_remote
 
 if TYPE_CHECKING:
-    from paceline.results.predict_files import Prediction
+    from paceline.results.predict import Prediction
     from paceline.results.scores import Evaluation
     from paceline.run_folder.listing import RunSummary
 
@@ -95,7 +95,7 @@ def predict(
         for prediction in paceline.predict("runs/smoke-1a2b3c4d", "photos/*.jpg", top=1):
             print(prediction.file, prediction.top)
     """
-    from paceline.results.predict_files import Prediction, find_files
+    from paceline.results.predict import Prediction, find_files
 
     patterns = [pictures] if isinstance(pictures, str | Path) else pictures
     files = find_files([str(pattern) for pattern in patterns])

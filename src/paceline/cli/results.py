@@ -20,7 +20,7 @@ from paceline.messages import Message, Predictions, Progress, Send, Warn
 from paceline.requests import EvaluateRequest, PredictRequest
 
 if TYPE_CHECKING:
-    from paceline.results.predict_files import Prediction
+    from paceline.results.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Predict(RunFlags):
 
     def __call__(self) -> int:
         from paceline.results.in_worker import in_a_worker
-        from paceline.results.predict_files import Prediction, find_files
+        from paceline.results.predict import Prediction, find_files
         from paceline.run_folder.finding import existing_run
 
         if self.top < 1:

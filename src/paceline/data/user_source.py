@@ -16,22 +16,12 @@ def check_source(source: Any, spec: str) -> Source:
     """Return the source, with a digest. Raise UserError if it cannot be used."""
     given = f"{spec} returned a {type(source).__name__}"
     _require(isinstance(source, Source), f"{given}; it must return a paceline.Source")
-    classes, shape = source.classes, source.image_shape
-    _require(
-        bool(classes) and all(isinstance(name, str) for name in classes),
-        f"{spec}: classes is {classes!r}; it must be a tuple of one name per class",
-    )
-    _require(
-        shape is None or (len(shape) == 3 and all(side > 0 for side in shape)),
-        f"{spec}: image_shape is {shape!r}; it must be (height, width, channels), or None for "
-        "encoded images",
-    )
+    named = all(isinstance(name, str) for name in source.classes)
+    _require(named, f"{spec}: classes is {source.classes!r}; it must be a tuple of names")
     pieces: list[bytes] = []
     for name, split in (("train", source.train), ("test", source.test)):
-        kind = type(split).__name__
-        _require(
-            isinstance(split, Split), f"{spec}: {name} is a {kind}; it must be a paceline.Split"
-        )
+        given = f"{spec}: {name} is a {type(split).__name__}"
+        _require(isinstance(split, Split), f"{given}; it must be a paceline.Split")
         _require(
             isinstance(split.size, int) and split.size > 0,
             f"{spec}: the {name} split has size {split.size!r}; it must be a whole number above 0",
@@ -53,8 +43,8 @@ def _check_examples(source: Source, split: Split, what: str) -> list[bytes]:
             f"{what} failed in a compiled step (use TensorFlow ops only): "
             f"{type(error).__name__}: {reason}"
         ) from error
-    images = "string" if source.image_shape is None else "uint8"
-    wanted = f"{images} {(len(chosen), *(source.image_shape or ()))}"
+    encoded = source.image_shape is None
+    wanted = f"{'string' if encoded else 'uint8'} {(len(chosen), *(source.image_shape or ()))}"
     _require(_kind(raw) == wanted, f"{what} gave {_kind(raw)}; it must be {wanted}")
     wanted = f"int32 {(len(chosen),)}"
     _require(_kind(labels) == wanted, f"{what} gave labels {_kind(labels)}; they must be {wanted}")
@@ -62,7 +52,7 @@ def _check_examples(source: Source, split: Split, what: str) -> list[bytes]:
         allowed = f"labels are 0 to {len(source.classes) - 1}"
         known = 0 <= label < len(source.classes)
         _require(known, f"{what} gave label {label} for example {index}; {allowed}")
-    strings = raw.numpy().tolist() if source.image_shape is None else [raw.numpy().tobytes()]
+    strings = raw.numpy().tolist() if encoded else [raw.numpy().tobytes()]
     return [*strings, labels.numpy().tobytes()]
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-    from paceline.results.predictor import Predictor
+    from paceline.results.predict import Predictor
 
 ADDED = (
     StructField("label", StringType()),
@@ -110,6 +110,6 @@ def _add_predictions(
 @cache
 def _load(archive: str, checkpoint: str) -> Predictor:
     """Load the model once per process: Spark gives one Python process several parts."""
-    from paceline.results.predictor import load_predictor
+    from paceline.results.predict import load_predictor
 
     return load_predictor(SparkFiles.get(archive), checkpoint, trust_code=True)

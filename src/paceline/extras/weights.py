@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.maths.template import flatten, is_float, split
-from paceline.models.variable_names import relative_names, unique
+from paceline.models.keras_graph import relative_names, unique
 
 
 class Weights:

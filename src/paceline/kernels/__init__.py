@@ -1,6 +1,7 @@
-"""Own kernels for CPUs with AVX2 and FMA: convolutions, and batch normalisation with what follows.
+"""Paceline's kernels for CPUs with AVX2 and FMA: convolutions, and batch normalization with what
+follows.
 
-`accelerate(model)` rewrites a Keras model to use them. Trainings do that by themselves
+`accelerate(model)` rewrites a Keras model to use them. Runs do that by themselves
 (`--kernels auto`).
 """
 
@@ -15,8 +16,8 @@ __all__ = ["accelerate"]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "accelerate":
-        raise AttributeError(f"module 'paceline.kernels' has no attribute {name!r}")
-    from paceline.kernels.rewrite import accelerate
+    if name in __all__:
+        from paceline.kernels import rewrite
 
-    return accelerate
+        return rewrite.accelerate
+    raise AttributeError(f"module 'paceline.kernels' has no attribute {name!r}")

@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,23 +56,19 @@ def build_library(folder: Path | None = None) -> Path:
     kept = library_cache(_compiler_version(compiler))
     content = kept.read_bytes() if kept.is_file() else _compile(compiler)
     target = (folder or Path(str(files("paceline.kernels"))) / "lib") / library_name()
-    written = [path for path in (target, kept) if _is_put(content, path)]
+    written = []
+    for path in (target, kept):
+        with suppress(OSError):
+            put(content, path)
+            written.append(path)
     if not written:
         raise UserError(f"neither {target.parent} nor the cache {kept.parent} can be written")
     return written[0]
 
 
-def _is_put(content: bytes, path: Path) -> bool:
-    try:
-        put(content, path)
-    except OSError:
-        return False
-    return True
-
-
 def _compiler_version(compiler: list[str]) -> str:
     """Return the first line of `--version` as a name of a folder, such as g++-Debian-12.2.0-14."""
-    line = (_output_of([*compiler, "--version"], Path.cwd()).splitlines() or ["unknown"])[0]
+    line = (_run([*compiler, "--version"], Path.cwd()).splitlines() or ["unknown"])[0]
     return re.sub(r"[^\w.+-]+", "-", line).strip("-.") or "unknown"
 
 
@@ -90,43 +88,30 @@ def _compile(compiler: list[str]) -> bytes:
         (work / "all_ops.cc").write_text("".join(f'#include "{name}"\n' for name in of_ops))
         units = [name for name in sources if name.endswith(".cc") and name not in of_ops]
         units.append("all_ops.cc")
-        running = []
-        for name in units:
+
+        def compile_unit(name: str) -> None:
             flags = ops_flags if name.endswith("ops.cc") else KERNEL_FLAGS
-            running.append(_start([*compiler, *flags, "-c", name, "-o", f"{name}.o"], work))
-        errors = [_outcome(process)[1] for process in running]
-        if failed := next(filter(None, errors), None):
-            raise failed
+            _run([*compiler, *flags, "-c", name, "-o", f"{name}.o"], work)
+
+        with ThreadPoolExecutor(len(units)) as pool:
+            list(pool.map(compile_unit, units))
         link = (f"-L{tensorflow}", "-l:libtensorflow_framework.so.2", "-o", "library.so")
-        _output_of([*compiler, "-shared", *(f"{name}.o" for name in units), *link], work)
+        _run([*compiler, "-shared", *(f"{name}.o" for name in units), *link], work)
         return (work / "library.so").read_bytes()
 
 
-def _output_of(command: list[str], folder: Path) -> str:
-    output, error = _outcome(_start(command, folder))
-    if error:
-        raise error
-    return output
-
-
-def _start(command: list[str], folder: Path) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
+def _run(command: list[str], folder: Path) -> str:
+    """Run a compiler; return its output, or raise the first error that it printed."""
     try:
-        return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"the compiler {command[0]} does not run ({reason}); set CXX") from error
-
-
-def _outcome(process: subprocess.Popen[str]) -> tuple[str, UserError | None]:
-    """Wait for a compiler; return its output, and the first error that it printed."""
-    output, said = process.communicate()
-    if not process.returncode:
-        return output, None
-    lines = [line for line in said.splitlines() if "error" in line]
-    return output, UserError(
-        f"the compiler cannot build the kernels: {(lines or [said.strip()[:200]])[0]}"
-    )
+    if ended.returncode:
+        lines = [line for line in ended.stderr.splitlines() if "error" in line]
+        cause = (lines or [ended.stderr.strip()[:200]])[0]
+        raise UserError(f"the compiler cannot build the kernels: {cause}")
+    return ended.stdout
 
 
 def main() -> int:
@@ -137,9 +122,7 @@ def main() -> int:
             return 0
         print(f"kernels: {build_library(*(Path(each) for each in sys.argv[1:2]))}")
     except UserError as error:
-        print(
-            f"kernels: {error}; TensorFlow's own kernels are used, which are slower",
-            file=sys.stderr,
-        )
+        text = f"kernels: {error}; TensorFlow's own kernels are used, which are slower"
+        print(text, file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,5 @@
-"""The compiled library of kernels: its name, and where it is found. `build` compiles it.
+"""The compiled library of kernels: its name, where it is found, and whether an experiment uses it,
+or TensorFlow's kernels. `build` compiles it.
 
 A library fits one set of sources, one TensorFlow and one set of compiler flags; its name contains a
 hash of them. It is looked for in the package (a wheel contains one), then in the cache, which has
@@ -10,12 +11,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from paceline.errors import UserError
 from paceline.storage.files import replacing
 from paceline.storage.locations import cache_folder
+
+if TYPE_CHECKING:
+    import keras
+
+    from paceline.experiment.experiment import Experiment
 
 KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-fPIC")
 OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")
@@ -23,6 +32,49 @@ CPU_NEEDS = {"avx2", "fma"}
 DISABLE = "PACELINE_NO_KERNELS"
 """Environment variable: if it is set, the library counts as missing. For tests, and for machines
 that report instructions which they lack."""
+
+
+def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
+    """Return own or tensorflow. Raise UserError if own is asked for and cannot be used."""
+    unfit, unavailable = _why_unfit(experiment, uses_gpus), why_unavailable()
+    if experiment.kernels == "own" and (unfit or unavailable):
+        what_to_do = f"{unfit}; give" if unfit else f"{unavailable}; or give"
+        raise UserError(f"kernels is own, but {what_to_do} --kernels tensorflow")
+    return "tensorflow" if unfit or unavailable or experiment.kernels == "tensorflow" else "own"
+
+
+def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
+    """Return the model on Paceline's kernels if the experiment uses them, else None."""
+    if choose_kernels(experiment, uses_gpus) != "own":
+        return None
+    from paceline.kernels.rewrite import accelerate
+
+    return accelerate(model)
+
+
+def exact_name(kernels: str) -> str:
+    """Return the name of kernels that compute the same bits on one kind of CPU."""
+    return f"own ({library_name()})" if kernels == "own" else kernels
+
+
+def why_not_own(experiment: Experiment, kernels: str) -> str:
+    """Return why this machine lacks Paceline's kernels that the experiment could use.
+
+    Empty if the experiment uses them, cannot use them, or does not want them.
+    """
+    if kernels == "own" or experiment.kernels == "tensorflow" or _why_unfit(experiment, False):
+        return ""
+    return why_unavailable()
+
+
+def _why_unfit(experiment: Experiment, uses_gpus: bool) -> str:
+    if uses_gpus:
+        return "they are for CPUs, and there is a GPU"
+    if experiment.precision != "float32":
+        return f"they are for float32, and precision is {experiment.precision}"
+    if experiment.threads_per_replica > 1:
+        return "they use one thread, and threads-per-replica is more"
+    return ""
 
 
 def why_unavailable() -> str:
@@ -44,20 +96,11 @@ def missing_instructions() -> str:
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """Return the instruction sets of this CPU, as Linux names them."""
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(
-        next(
-            (
-                line.split(":")[1].split()
-                for line in lines
-                if line.startswith(("flags", "Features"))
-            ),
-            (),
-        )
-    )
+    found = [line for line in lines if line.startswith(("flags", "Features"))]
+    return frozenset(found[0].split(":")[1].split() if found else ())
 
 
 @functools.cache
@@ -78,10 +121,8 @@ def read_sources() -> dict[str, bytes]:
 
 def tensorflow_version() -> str:
     for package in ("tensorflow-cpu", "tensorflow"):
-        try:
+        with suppress(PackageNotFoundError):
             return version(package)
-        except PackageNotFoundError:
-            continue
     return "none"
 
 

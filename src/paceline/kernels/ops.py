@@ -38,10 +38,7 @@ def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME") -> tf.Tensor:
     """Return a convolution of any kernel size and stride; output channels are a multiple of 8."""
-    if is_winograd(kernel.shape, stride, padding):
-        return conv3x3(x, kernel)
-    given = {"stride": stride, "padding": padding}
-    return load().paceline_conv(x, kernel, num_moments=0, forks=0, epsilon=0.0, **given).y
+    return _convolve(x, kernel, stride, padding, num_moments=0, forks=0, epsilon=0.0).y
 
 
 def conv_moments(
@@ -52,17 +49,15 @@ def conv_moments(
     With `fork`, other users of x should take it from here: then one kernel adds the gradients.
     """
     extras = {"num_moments": 3, "forks": int(fork), "epsilon": epsilon}
-    if is_winograd(kernel.shape, stride, padding):
-        found = load().paceline_conv3x3(x, kernel, **extras)
-    else:
-        found = load().paceline_conv(x, kernel, stride=stride, padding=padding, **extras)
+    found = _convolve(x, kernel, stride, padding, **extras)
     return found.y, found.moments, found.through[0] if fork else x
 
 
-def is_winograd(kernel_shape: Any, stride: int, padding: str) -> bool:
-    """Return whether a convolution is one for `conv3x3`."""
-    is_3x3 = tuple(kernel_shape[:2]) == (3, 3) and padding == "SAME"
-    return is_3x3 and stride == 1 and kernel_shape[2] % 8 == 0
+def _convolve(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str, **extras: float) -> Any:
+    kind = (*kernel.shape[:2], stride, padding)
+    if kind == (3, 3, 1, "SAME") and kernel.shape[2] % 8 == 0:
+        return load().paceline_conv3x3(x, kernel, **extras)
+    return load().paceline_conv(x, kernel, stride=stride, padding=padding, **extras)
 
 
 def batch_norm(
@@ -86,19 +81,10 @@ def batch_norm(
 
 
 def batch_norm_inference(
-    x: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    mean: tf.Tensor,
-    variance: tf.Tensor,
-    residual: list[tf.Tensor],
-    epsilon: float,
-    slope: float,
+    x: tf.Tensor, norm: list[tf.Tensor], residual: list[tf.Tensor], epsilon: float, slope: float
 ) -> tf.Tensor:
-    """Return act(norm(x) [+ residual]) with given statistics."""
-    return load().paceline_batch_norm_inference(
-        x, gamma, beta, mean, variance, residual, epsilon=epsilon, slope=slope
-    )
+    """Return act(norm(x) [+ residual]); `norm` is gamma, beta, mean and variance."""
+    return load().paceline_batch_norm_inference(x, *norm, residual, epsilon=epsilon, slope=slope)
 
 
 def conv_norm_inference(
@@ -190,16 +176,9 @@ def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
     x, kernel, gamma, beta, mean, variance, *residual = op.inputs
     with tf.GradientTape() as tape:
         tape.watch(list(op.inputs))
-        y = batch_norm_inference(
-            conv(x, kernel, op.get_attr("stride"), op.get_attr("padding").decode()),
-            gamma,
-            beta,
-            mean,
-            variance,
-            residual,
-            op.get_attr("epsilon"),
-            op.get_attr("slope"),
-        )
+        y = conv(x, kernel, op.get_attr("stride"), op.get_attr("padding").decode())
+        epsilon, slope = op.get_attr("epsilon"), op.get_attr("slope")
+        y = batch_norm_inference(y, [gamma, beta, mean, variance], residual, epsilon, slope)
     return tape.gradient(y, list(op.inputs), dy)
 
 

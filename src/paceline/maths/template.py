@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from paceline.errors import UserError
 from paceline.maths.state import Part
-from paceline.models.keras_graph import all_layers, own_trainable, seed_generators
-from paceline.models.variable_names import relative_names
+from paceline.models.keras_graph import all_layers, own_trainable, relative_names, seed_generators
 
 
 @dataclass(frozen=True)

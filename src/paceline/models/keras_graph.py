@@ -1,11 +1,13 @@
-"""The graph of a Keras model: its calls, and which layer produced a tensor.
+"""The graph of a Keras model: its calls, its layers, and stable names for its variables.
 
-Keras has no public API for it. This is the only file that uses its private attributes, and
-`tests/models/test_keras_graph.py` fails clearly if a new version of Keras changes them.
+Keras has no public API for the first two. This is the only file that uses its private attributes,
+and `tests/models/test_keras_graph.py` fails clearly if a new version of Keras changes them.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 import keras
@@ -41,3 +43,46 @@ def seed_generators(model: keras.Model) -> list[Any]:
 def own_trainable(layer: keras.Layer) -> list[Any]:
     """Return the variables that a layer itself would train if it were not frozen."""
     return list(layer._trainable_variables)
+
+
+def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
+    """Return a name for each variable that does not depend on what else the process built: its
+    Keras path, with automatic layer names (dense_7) numbered from 0 within the model."""
+    automatic = {layer.name for layer in all_layers(model) if _is_automatic(layer)}
+    renamed: dict[tuple[str, str], str] = {}
+    """(path of the parent, automatic name) -> new name"""
+    counts: Counter[tuple[str, str]] = Counter()
+
+    def relative(path: str) -> str:
+        parent = ""
+        for name in path.split("/"):
+            if name in automatic and (parent, name) not in renamed:
+                base = re.sub(r"_\d+$", "", name)
+                count = counts[parent, base]
+                counts[parent, base] += 1
+                renamed[parent, name] = f"{base}_{count}" if count else base
+            parent = f"{parent}/{renamed.get((parent, name), name)}"
+        return parent[1:]
+
+    # Count in the order of the layers, whichever of them are asked for or frozen.
+    for variable in model.variables:
+        relative(variable.path)
+    return unique([relative(variable.path) for variable in variables])
+
+
+def _is_automatic(layer: keras.Layer) -> bool:
+    """Return whether the name is the one that Keras makes of the class: Conv2D -> conv2d,
+    BatchNormalization -> batch_normalization."""
+    words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
+    base = re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
+    return re.fullmatch(rf"{re.escape(base)}(_\d+)?", layer.name) is not None
+
+
+def unique(names: list[str]) -> list[str]:
+    """Return the names with a number after each that occurred before."""
+    seen: Counter[str] = Counter()
+    result = []
+    for name in names:
+        result.append(f"{name}:{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return result

@@ -6,19 +6,17 @@ do not depend on what else the process built.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import keras
+from keras import KerasTensor as Tensor
 from keras import layers
 
 from paceline.data.draws import initializer_seed
 from paceline.experiment.experiment import Model
 from paceline.experiment.model import IMAGENET_STAGES
-from paceline.models.activations import SigmoidGelu
-from paceline.models.batch_norm import FusedBatchNormalization
-from paceline.models.initializers import Identity
+from paceline.models.layers import FusedBatchNormalization, Identity, SigmoidGelu
 
 _INITIALIZERS = {
     "he_fan_out": partial(keras.initializers.VarianceScaling, 2.0, "fan_out", "untruncated_normal"),
@@ -34,33 +32,27 @@ def build_resnet(
 ) -> keras.Model:
     """Return a stem, stages of blocks that halve the image and double the channels, mean,
     logits."""
-    model, stages = _complete(model)
-    build = Layers(model, seed)
-    unit = build.pre_activation if model.version == "v2" else build.post_activation
-    inputs = keras.Input(image_shape, name="image")
-    x = build.stem(inputs)
-    for stage, blocks in enumerate(stages):
-        for block in range(blocks):
-            stride = 2 if stage and not block else 1
-            name = f"stage{stage + 1}_block{block + 1}"
-            x = unit(x, model.width * 2**stage, stride, not stage and not block, name)
-    if model.version == "v2":
-        x = build.norm_act(x, "head")
-    x = layers.GlobalAveragePooling2D(name="head_mean")(x)
-    return keras.Model(
-        inputs, build.head(x, num_classes), name=f"resnet{model.depth}{model.version}"
-    )
-
-
-def _complete(model: Model) -> tuple[Model, tuple[int, ...]]:
-    """Fill in what layout and depth decide; return that and the number of blocks of each stage."""
     if model.layout == "imagenet":
         block, stages = IMAGENET_STAGES[model.depth]
         width, shortcut = model.width or 64, model.shortcut or "B-norm"
-        return dataclasses.replace(model, block=block, width=width, shortcut=shortcut), stages
-    blocks = (model.depth - 2) // (6 if model.block == "basic" else 9)
-    width, shortcut = model.width or 16, model.shortcut or "A"
-    return dataclasses.replace(model, width=width, shortcut=shortcut), (blocks,) * 3
+        model = replace(model, block=block, width=width, shortcut=shortcut)
+    else:
+        stages = ((model.depth - 2) // (6 if model.block == "basic" else 9),) * 3
+        model = replace(model, width=model.width or 16, shortcut=model.shortcut or "A")
+    build = Layers(model, seed)
+    inputs = keras.Input(image_shape, name="image")
+    x = build.stem(inputs)
+    for stage, blocks in enumerate(stages):
+        for number in range(blocks):
+            stride = 2 if stage and not number else 1
+            name = f"stage{stage + 1}_block{number + 1}"
+            x = build.block(x, model.width * 2**stage, stride, not stage and not number, name)
+    if model.version == "v2":
+        x = build.norm_act(x, "head")
+    x = layers.GlobalAveragePooling2D(name="head_mean")(x)
+    kernel = build.initializer("glorot_uniform", "head_dense")
+    dense = layers.Dense(num_classes, name="head_dense", dtype="float32", kernel_initializer=kernel)
+    return keras.Model(inputs, dense(x), name=f"resnet{model.depth}{model.version}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ class Layers:
     model: Model
     seed: int
 
-    def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def stem(self, x: Tensor) -> Tensor:
         large = self.model.layout == "imagenet"
         kernel, stride = (7, 2) if large else (3, 1)
         x = self.conv(x, self.model.width, kernel, stride, "stem_conv")
@@ -78,46 +70,30 @@ class Layers:
             x = self.norm_act(x, "stem")
         return layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x) if large else x
 
-    def head(self, x: keras.KerasTensor, num_classes: int) -> keras.KerasTensor:
-        kernel = self.initializer("glorot_uniform", "head_dense")
-        dense = layers.Dense(
-            num_classes, name="head_dense", dtype="float32", kernel_initializer=kernel
-        )
-        return dense(x)
-
     def initializer(self, kind: str, layer: str) -> keras.initializers.Initializer:
         return _INITIALIZERS[kind](seed=initializer_seed(f"weights/{layer}", self.seed))
 
-    def conv(
-        self, x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str
-    ) -> keras.KerasTensor:
+    def conv(self, x: Tensor, filters: int, kernel: int, stride: int, name: str) -> Tensor:
         padding = "same"
         if self.model.layout == "imagenet" and stride > 1 and kernel > 1:
             # Published ResNets pad both sides alike, whatever the size of the image; "same" would
             # pad below and to the right only. Small images keep "same": their published results
             # have it, and padding in their first stages costs time.
             x, padding = layers.ZeroPadding2D(kernel // 2, name=f"{name}_pad")(x), "valid"
-        return layers.Conv2D(
-            filters,
-            kernel,
-            stride,
-            padding=padding,
-            use_bias=False,
-            kernel_initializer=self.initializer(self.model.initializer, name),
-            name=name,
-        )(x)
+        first = self.initializer(self.model.initializer, name)
+        options = {"padding": padding, "use_bias": False, "kernel_initializer": first}
+        return layers.Conv2D(filters, kernel, stride, **options, name=name)(x)
 
-    def norm(self, x: keras.KerasTensor, name: str, gamma: str = "ones") -> keras.KerasTensor:
-        momentum, epsilon = self.model.norm_momentum, self.model.norm_epsilon
+    def norm(self, x: Tensor, name: str, gamma: str = "ones") -> Tensor:
         return FusedBatchNormalization(
-            momentum=momentum,
-            epsilon=epsilon,
+            momentum=self.model.norm_momentum,
+            epsilon=self.model.norm_epsilon,
             scale=self.model.norm_scale,
             gamma_initializer=gamma,
             name=name,
         )(x)
 
-    def act(self, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    def act(self, x: Tensor, name: str) -> Tensor:
         leakiness, activation = self.model.leakiness, self.model.activation
         if activation == "gelu":
             return SigmoidGelu(name=name)(x)
@@ -126,8 +102,30 @@ class Layers:
         layer = layers.LeakyReLU(leakiness, name=name) if leakiness else layers.ReLU(name=name)
         return layer(x)
 
-    def norm_act(self, x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    def norm_act(self, x: Tensor, name: str) -> Tensor:
         return self.act(self.norm(x, f"{name}_norm"), f"{name}_relu")
+
+    def block(self, x: Tensor, filters: int, stride: int, first: bool, name: str) -> Tensor:
+        """v1: convolution, norm, activation; the last activation comes after the sum. v2: norm,
+        activation, convolution; the shortcut starts after the first activation if it is a
+        projection or the block is the first of all."""
+        model, branch, start, convolutions = self.model, x, x, self.convolutions(filters, stride)
+        outputs, last = convolutions[-1][0], len(convolutions)
+        changes = stride > 1 or x.shape[-1] != outputs or (first and model.shortcut == "B-first")
+        projects = changes and model.shortcut.startswith("B")
+        for i, (width, kernel, step) in enumerate(convolutions, 1):
+            if model.version == "v2":
+                branch = self.norm_act(branch, f"{name}_{i}")
+                start = branch if i == 1 and (first or projects) else start
+            branch = self.conv(branch, width, kernel, step, f"{name}_conv{i}")
+            if model.version != "v2" and i < last:
+                branch = self.norm_act(branch, f"{name}_{i}")
+        if model.version != "v2":
+            gamma = "zeros" if model.zero_gamma else "ones"
+            branch = self.norm(branch, f"{name}_norm{last}", gamma)
+        shortcut = self.shortcut(start, outputs, stride, name) if changes else start
+        total = layers.Add(name=f"{name}_add")([branch, shortcut])
+        return total if model.version == "v2" else self.act(total, f"{name}_relu")
 
     def convolutions(self, filters: int, stride: int) -> list[tuple[int, int, int]]:
         """Return (filters, kernel, stride) of the convolutions of one block."""
@@ -137,46 +135,8 @@ class Layers:
         first = stride if strides_first else 1
         return [(filters, 1, first), (filters, 3, stride // first), (4 * filters, 1, 1)]
 
-    def post_activation(
-        self, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str
-    ) -> keras.KerasTensor:
-        """v1: convolution, norm, activation; the last activation comes after the sum."""
-        branch, convolutions = x, self.convolutions(filters, stride)
-        for i, (width, kernel, step) in enumerate(convolutions, 1):
-            branch = self.conv(branch, width, kernel, step, f"{name}_conv{i}")
-            if i < len(convolutions):
-                branch = self.norm_act(branch, f"{name}_{i}")
-        gamma = "zeros" if self.model.zero_gamma else "ones"
-        branch = self.norm(branch, f"{name}_norm{len(convolutions)}", gamma)
-        shortcut = self.shortcut(x, convolutions[-1][0], stride, first, name)
-        return self.act(layers.Add(name=f"{name}_add")([branch, shortcut]), f"{name}_relu")
-
-    def pre_activation(
-        self, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str
-    ) -> keras.KerasTensor:
-        """v2: norm, activation, convolution. The shortcut starts after the first activation if it
-        is a projection or the block is the first of all."""
-        branch, shortcut, convolutions = x, x, self.convolutions(filters, stride)
-        projects = self.model.shortcut.startswith("B") and self.changes_shape(
-            x, convolutions[-1][0], stride, first
-        )
-        for i, (width, kernel, step) in enumerate(convolutions, 1):
-            branch = self.norm_act(branch, f"{name}_{i}")
-            if i == 1 and (first or projects):
-                shortcut = branch
-            branch = self.conv(branch, width, kernel, step, f"{name}_conv{i}")
-        shortcut = self.shortcut(shortcut, convolutions[-1][0], stride, first, name)
-        return layers.Add(name=f"{name}_add")([branch, shortcut])
-
-    def changes_shape(self, x: keras.KerasTensor, filters: int, stride: int, first: bool) -> bool:
-        projects_first = first and self.model.shortcut == "B-first"
-        return stride > 1 or x.shape[-1] != filters or projects_first
-
-    def shortcut(
-        self, x: keras.KerasTensor, filters: int, stride: int, first: bool, name: str
-    ) -> keras.KerasTensor:
-        if not self.changes_shape(x, filters, stride, first):
-            return x
+    def shortcut(self, x: Tensor, filters: int, stride: int, name: str) -> Tensor:
+        """Return the input of a block in the shape of its outputs."""
         kind = self.model.shortcut
         if kind.startswith("B"):
             x = self.conv(x, filters, 1, stride, f"{name}_shortcut_conv")

@@ -21,16 +21,13 @@ def build_speedrun(
     model: Model, image_shape: tuple[int, int, int], num_classes: int, seed: int = 0
 ) -> keras.Model:
     """Return the network. The first convolution has two filters for each number of a patch."""
-    build = Layers(model, seed)
-    width = model.width or 64
+    build, width = Layers(model, seed), model.width or 64
     inputs = keras.Input(image_shape, name="image")
-    x = layers.Conv2D(
-        2 * PATCH**2 * image_shape[2],
-        PATCH,
-        kernel_initializer=build.initializer("glorot_uniform", "whiten_conv"),
-        name="whiten_conv",
-    )(inputs)
-    x = build.act(x, f"whiten_{model.activation}")
+    glorot = build.initializer("glorot_uniform", "whiten_conv")
+    first = layers.Conv2D(
+        2 * PATCH**2 * image_shape[2], PATCH, kernel_initializer=glorot, name="whiten_conv"
+    )
+    x = build.act(first(inputs), f"whiten_{model.activation}")
     for stage, filters in enumerate((width, 4 * width, 4 * width), 1):
         name = f"stage{stage}"
         x = build.conv(x, filters, 3, 1, f"{name}_conv1")
@@ -40,9 +37,8 @@ def build_speedrun(
         x = build.norm_act(x, f"{name}_2")
     x = layers.GlobalMaxPooling2D(name="head_max")(x)
     limit = 3**0.5  # of a uniform distribution with the variance 1
-    uniform = keras.initializers.RandomUniform(
-        -limit, limit, initializer_seed("weights/head_dense", seed)
-    )
+    seed = initializer_seed("weights/head_dense", seed)
+    uniform = keras.initializers.RandomUniform(-limit, limit, seed)
     x = layers.Dense(
         num_classes, use_bias=False, kernel_initializer=uniform, dtype="float32", name="head_dense"
     )(x)

@@ -17,15 +17,13 @@ from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
-from paceline.kernels.choice import usable_kernels
 from paceline.kernels.library import why_unavailable
 from paceline.maths.metrics import num_batches, summarize
 from paceline.maths.state import State, evaluated_vectors
 from paceline.messages import Progress, Send, Warn
 from paceline.requests import EvaluateRequest
 from paceline.results.scores import Evaluation
-from paceline.results.trained_model import output_names, to_probabilities
-from paceline.run_folder.code_copies import with_copies
+from paceline.results.trained_model import output_names, to_probabilities, usable_experiment
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import bring_data, is_remote
 from paceline.versions import library_versions
@@ -34,19 +32,14 @@ if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
 
-def _experiment_of(run: RunFolder, data_dir: str, send: Send) -> Experiment:
-    """Return the run's experiment with the kernels and the data of this machine."""
-    if run.kernels() == "own" and (reason := why_unavailable()):
-        text = "was trained with own kernels, and last digits may differ without them"
-        send(Warn(f"{run.path} {text}: {reason}"))
-    experiment = with_copies(run.experiment(), run.path)
-    data = replace(experiment.data, dir=data_dir or run.data_dir())
-    if not (data_dir or data.build or is_remote(data.dir) or os.path.exists(data.dir or ".")):
-        raise UserError(
-            f"the data of {run.path} was in {data.dir}, which is not there; give --data.dir with "
-            "where it is now"
-        )
-    return replace(experiment, kernels=usable_kernels(run.kernels()), data=data)
+def answer(job: Job, request: EvaluateRequest, send: Send) -> dict[str, Any]:
+    """Evaluate in a worker; write each example's label and probabilities to a file if asked."""
+    bring_data(request.data_dir or job.experiment.data.dir, send)
+    run, where = RunFolder(job.run.run_dir), (request.data_dir, request.split, request.views)
+    evaluation = evaluate_run(run, request.checkpoint, *where, send)
+    if request.examples:
+        np.savez(request.examples, labels=evaluation.labels, probabilities=evaluation.probabilities)
+    return evaluation.to_json(request.top_k)
 
 
 def evaluate_run(
@@ -62,48 +55,38 @@ def evaluate_run(
     Without views, the bits are those of training's own evaluation if this process has not used
     TensorFlow before.
     """
-    experiment = _experiment_of(run, data_dir, send)
+    experiment = _with_data(run, data_dir)
+    if run.kernels() == "own" and (reason := why_unavailable()):
+        text = "was trained with own kernels, and last digits may differ without them"
+        send(Warn(f"{run.path} {text}: {reason}"))
     parallel = devices.configure_inference(experiment)
     from paceline.build import build_core
+    from paceline.run_folder.checkpoints import Checkpoints
 
     core = build_core(Job(experiment), views)
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)
-    from paceline.run_folder.checkpoints import Checkpoints
-
     checkpoints = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send(Warn(text)))
     state = checkpoints.choose(checkpoint)
     rows, outputs, labels = _evaluate_batches(core, state, split, parallel, send)
-    result = summarize(rows)
-    return Evaluation(
-        run_dir=str(run.path),
-        step=state.step,
-        split=split,
-        accuracy=result.accuracy,
-        top5=result.top5,
-        loss=result.loss,
-        count=result.count,
-        classes=output_names(core.source.classes, int(outputs.shape[1])),
-        labels=labels,
-        probabilities=to_probabilities(outputs, experiment.model.outputs == "logits"),
-    )
+    classes = output_names(core.source.classes, int(outputs.shape[1]))
+    probabilities = to_probabilities(outputs, experiment.model.outputs == "logits")
+    found = summarize(rows)
+    numbers = (found.accuracy, found.top5, found.loss, found.count)
+    return Evaluation(str(run.path), state.step, split, *numbers, classes, labels, probabilities)
 
 
-def answer(job: Job, request: EvaluateRequest, send: Send) -> dict[str, Any]:
-    """Evaluate in a worker; write each example's label and probabilities to a file if asked."""
-    bring_data(request.data_dir or job.experiment.data.dir, send)
-    evaluation = evaluate_run(
-        RunFolder(job.run.run_dir),
-        request.checkpoint,
-        request.data_dir,
-        request.split,
-        request.views,
-        send,
-    )
-    if request.examples:
-        np.savez(request.examples, labels=evaluation.labels, probabilities=evaluation.probabilities)
-    return evaluation.to_json(request.top_k)
+def _with_data(run: RunFolder, data_dir: str) -> Experiment:
+    """Return the run's experiment with the data where it is now."""
+    experiment = usable_experiment(run)
+    data = replace(experiment.data, dir=data_dir or run.data_dir())
+    if not (data_dir or data.build or is_remote(data.dir) or os.path.exists(data.dir or ".")):
+        raise UserError(
+            f"the data of {run.path} was in {data.dir}, which is not there; give --data.dir with "
+            "where it is now"
+        )
+    return replace(experiment, data=data)
 
 
 def _evaluate_batches(
@@ -133,21 +116,20 @@ def _evaluate_batches(
 
 def _compare(run: RunFolder, core: Core, split: str, send: Send) -> None:
     """Refuse data with different classes; warn about a different size or library versions."""
+
+    def short(names: list[str]) -> str:
+        return f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''} ({len(names)})"
+
     facts, classes = run.data_facts(), list(core.source.classes)
     if classes != facts.get("classes", classes):
         raise UserError(
-            f"the data has the classes {_short(classes)}, but {run.path} was trained with "
-            f"{_short(facts['classes'])}; give the --data.dir of the same data set"
+            f"the data has the classes {short(classes)}, but {run.path} was trained with "
+            f"{short(facts['classes'])}; give the --data.dir of the same data set"
         )
     size = core.splits[split].size
     if facts.get(split, size) != size:
         send(Warn(f"the {split} split has {size:,} examples, in training it had {facts[split]:,}"))
     then, now = run.config().get("versions", {}), library_versions()
-    names = [name for name in then if then[name] != now.get(name)]
-    if names:
+    if names := [name for name in then if then[name] != now.get(name)]:
         changes = ", ".join(f"{name} {then[name]} -> {now.get(name)}" for name in names)
         send(Warn(f"libraries changed since this run began, last digits may differ: {changes}"))
-
-
-def _short(names: list[str]) -> str:
-    return f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''} ({len(names)})"

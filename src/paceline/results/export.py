@@ -1,11 +1,12 @@
 """`paceline export`: write a run's model in a format that is used without Paceline.
 
-It checks the target, describes the export, and replaces the target only when the new one is
-complete. The formats belong to `export_formats`. `check_target` needs no TensorFlow.
+It checks the target, describes the export with its preprocessing, and replaces the target only when
+the new one is complete. The formats belong to `export_formats`. `check_target` needs no TensorFlow.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,18 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
 from paceline.experiment.data import Views
+from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Send, Warn
 from paceline.requests import ExportRequest
-from paceline.results.export_formats import FORMATS, ExportFacts, Format
+from paceline.results.export_formats import FORMATS, Facts, Format
 from paceline.results.in_worker import in_a_worker
-from paceline.results.preprocessing import describe_preprocessing
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained, replacing, replacing_path
 
 if TYPE_CHECKING:
     from paceline.results.trained_model import TrainedModel
+
+DECODE = (
+    "the whole image as 8-bit RGB; JPEG by libjpeg's accurate integer DCT with smooth chroma and "
+    "turned upright by its EXIF orientation; transparency dropped (in a GIF: black), the upper 8 "
+    "of 16 bits, the first frame of several"
+)
+FILTER = "bilinear with antialiasing (the triangle is widened by the scale)"
+GREY = (0.2989, 0.587, 0.114)
 
 
 def check_target(out: str, to: str, force: bool) -> None:
@@ -37,17 +46,15 @@ def check_target(out: str, to: str, force: bool) -> None:
             f"OUT is {out}; Keras opens only files that end in {form.suffix}: "
             f"use {path.with_suffix(form.suffix)}"
         )
-    for each in (path, description_of(path, form)):
+    for each in (path, _description_of(path, form)):
         if each.exists() and not force:
             raise UserError(f"{each} exists; give --force to replace it, or another name")
-    if not path.exists():
-        return
     other_folder = path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").exists()
-    if path.is_dir() != form.is_folder or other_folder:
+    if path.exists() and (path.is_dir() != form.is_folder or other_folder):
         raise UserError(f"{out} is not an export to {to}; remove it yourself, or give another name")
 
 
-def description_of(out: Path, form: Format) -> Path:
+def _description_of(out: Path, form: Format) -> Path:
     """Return the JSON file that describes an export: beside a file, inside a folder."""
     return out / "preprocessing.json" if form.is_folder else out.with_name(f"{out.name}.json")
 
@@ -81,67 +88,89 @@ def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
     """Export in a worker; return the target, the step, and what the export takes and gives."""
     from paceline.results.trained_model import load_trained_model
 
-    run, out = RunFolder(job.run.run_dir), Path(request.out)
-    form, precision = FORMATS[request.to], job.experiment.precision
-    _check_packages(request.to, form)
-    trained = load_trained_model(run, request.checkpoint, precision="float32")
+    run, out, to = RunFolder(job.run.run_dir), Path(request.out), request.to
+    form, precision = FORMATS[to], job.experiment.precision
+    if not all(find_spec(name) for name in form.packages):
+        needed = " and ".join(form.packages)
+        raise UserError(
+            f"exporting to {to} needs the packages {needed}: pip install 'paceline[{to}]'"
+        )
+    trained = load_trained_model(run, request.checkpoint, float32=True)
     if precision != "float32":
         send(Warn(f"the export computes in float32, the training did in {precision}"))
     trained = replace(trained, views=request.views)
-    facts = describe(run, trained, form, request.serving)
+    facts = _describe(run, trained, form, request.serving)
     if request.serving and not form.decodes_files:
         advice = "docs/preprocessing.md shows how a file becomes that"
-        send(Warn(f"{request.to} cannot decode JPEG: the input is {facts.input}; {advice}"))
+        send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
+    description = json.dumps(facts, indent=2).encode()
     with explained("write", out):
-        _write(trained, out, form, request.serving, facts)
-    what = " -> ".join(filter(None, (facts.input, facts.output)))
+        with replacing_path(out) as new:
+            form.write(trained, new, request.serving, facts)
+            if form.is_folder:
+                _description_of(new, form).write_bytes(description)
+            else:  # a stale description is never left next to a file
+                _description_of(out, form).unlink(missing_ok=True)
+        if not form.is_folder:
+            with replacing(_description_of(out, form)) as file:
+                file.write(description)
+    what = " -> ".join(filter(None, (facts["input"], facts["output"])))
     return {"out": str(out), "step": trained.state.step, "what": what}
 
 
-def _write(
-    trained: TrainedModel, out: Path, form: Format, serving: bool, facts: ExportFacts
-) -> None:
-    """Export to `out`, with a description. A stale description is never left next to a file."""
-    description = facts.to_json()
-    with replacing_path(out) as new:
-        form.write(trained, new, serving, facts)
-        if form.is_folder:
-            description_of(new, form).write_text(description)
-        else:
-            description_of(out, form).unlink(missing_ok=True)
-    if not form.is_folder:
-        with replacing(description_of(out, form)) as file:
-            file.write(description.encode())
-
-
-def _check_packages(to: str, form: Format) -> None:
-    if not all(find_spec(name) for name in form.packages):
-        raise UserError(
-            f"exporting to {to} needs the packages {' and '.join(form.packages)}: "
-            f"pip install 'paceline[{to}]'"
-        )
-
-
-def describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> ExportFacts:
-    """Return what is stored with an export: classes, input, output, preprocessing and origin."""
+def _describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> Facts:
     images = f"float32 [n, {', '.join(map(str, trained.image_shape))}]"
-    takes = f"pixels from 0 to 255, {images}" if serving else f"scaled images, {images}"
+    takes, inside = f"scaled images, {images}", "nothing"
+    if serving:
+        takes, inside = f"pixels from 0 to 255, {images}", "scale"
     if serving and form.decodes_files:
-        takes = "JPEG or PNG images, strings [n]"
-    inside = "nothing"
-    if serving and not form.weights_only:
-        inside = "all steps" if form.decodes_files else "scale"
+        takes, inside = "JPEG or PNG images, strings [n]", "all steps"
     kind = "logits" if trained.gives_logits and not serving else "probabilities"
     gives = f"{kind}, float32 [n, {len(trained.classes)}]"
-    return ExportFacts(
-        classes=trained.classes,
-        input="weights only" if form.weights_only else takes,
-        output="" if form.weights_only else gives,
-        image_shape=trained.image_shape,
-        views=trained.views,
-        preprocessing=describe_preprocessing(trained.experiment, trained.stored_shape),
-        inside=inside,
-        run=run.path.name,
-        step=trained.state.step,
-        state_sha256=trained.state.sha256(),
-    )
+    if form.weights_only:
+        takes, gives, inside = "weights only", "", "nothing"
+    return {
+        "classes": trained.classes,
+        "input": takes,
+        "output": gives,
+        "image_shape": trained.image_shape,
+        "views": trained.views,
+        "preprocessing": describe_preprocessing(trained.experiment, trained.stored_shape),
+        "inside": inside,  # the part of the preprocessing that the export contains
+        "run": run.path.name,
+        "step": trained.state.step,
+        "state_sha256": trained.state.sha256(),
+    }
+
+
+def describe_preprocessing(experiment: Experiment, stored: tuple[int, int, int] | None) -> Facts:
+    """Return the steps from a file to the model's input, in their order; None where there is no
+    such step. docs/preprocessing.md explains every step and repeats them in Pillow and NumPy.
+
+    `stored` is the shape of the images in the data source, None if they are encoded in any size.
+    """
+    size, augment, scaling = experiment.data.image_size, experiment.augment, experiment.scaling
+    resize_again, window = None, None  # window: top, left, height and width
+    if stored and (crop := augment.crop_size):
+        top, left = (-((crop - side) // 2) for side in stored[:2])
+        window = (top, left, crop, crop)
+    elif stored and size and stored[:2] != (size, size):
+        height, width = stored[:2]
+        tall = max(size, round(height * size / width))  # as `data.images` computes it
+        wide = max(size, round(width * size / height))
+        resize_again = (tall, wide)
+        window = ((tall - size) // 2, (wide - size) // 2, size, size)
+    channels = stored[2] if stored else 3
+    mean, std = scaling.mean[:channels], scaling.std[:channels]
+    return {
+        "decode": DECODE,
+        "crop": (1, 1) if stored else (size, (size * 8 + 3) // 7),
+        "resize": stored[:2] if stored else (size, size),
+        "filter": FILTER,
+        "round": stored is not None,
+        "grey": GREY if stored and channels == 1 else None,
+        "resize_again": resize_again,
+        "window": window,
+        "padding": "reflect" if augment.padding_mode == "reflect" else "constant",
+        "scale": {"kind": scaling.method, "mean": mean, "std": std},
+    }

@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.experiment.data import Views
 from paceline.experiment.experiment import Scaling
 from paceline.maths.state import StateLayout
-from paceline.results.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     import keras
@@ -30,50 +29,38 @@ if TYPE_CHECKING:
 FACTS_FILE = "paceline.json"
 """The description of an export, inside it; safetensors and ONNX have it in their metadata."""
 OPSET = 17
+Facts = dict[str, Any]
+"""What is stored with an export, as JSON."""
 
 
-@dataclass(frozen=True)
-class ExportFacts:
-    """What is stored with an export."""
-
-    classes: tuple[str, ...]
-    input: str
-    output: str
-    image_shape: tuple[int, int, int]
-    views: Views
-    preprocessing: Preprocessing
-    inside: str
-    """The part of the preprocessing that the export contains: nothing, scale or all steps."""
-    run: str
-    step: int
-    state_sha256: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2)
-
-    def to_texts(self) -> dict[str, str]:
-        """Return each fact as text, for the metadata of ONNX and safetensors."""
-        facts = asdict(self).items()
-        return {name: each if isinstance(each, str) else json.dumps(each) for name, each in facts}
+def _texts(facts: Facts) -> dict[str, str]:
+    """Return each fact as text, for the metadata of ONNX and safetensors."""
+    return {
+        name: each if isinstance(each, str) else json.dumps(each) for name, each in facts.items()
+    }
 
 
-def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts) -> None:
-    model = portable_model(trained)
+def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
+    import keras
+
+    model = _portable_model(trained)
     if serving:
-        model = _with_scaling(model, trained)
+        pixels = keras.Input(trained.image_shape, name="pixels")
+        outputs = model(scaling_layers(trained.experiment.scaling, trained.image_shape, pixels))
+        if trained.gives_logits:
+            outputs = keras.layers.Softmax(name="probabilities")(outputs)
+        model = keras.Model(pixels, outputs, name=f"{model.name}_serving")
     model.save(path)
     with zipfile.ZipFile(path, "a") as file:
-        file.writestr(FACTS_FILE, facts.to_json())
+        file.writestr(FACTS_FILE, json.dumps(facts, indent=2))
 
 
-def portable_model(trained: TrainedModel) -> keras.Model:
+def _portable_model(trained: TrainedModel) -> keras.Model:
     """Return the model in Keras's own layers, so that Keras alone can load it."""
     import keras
 
     from paceline.maths.view_average import mean_over_views
-    from paceline.models.activations import SigmoidGelu
-    from paceline.models.batch_norm import FusedBatchNormalization
-    from paceline.models.initializers import Identity
+    from paceline.models.layers import FusedBatchNormalization, Identity, SigmoidGelu
 
     def clone(layer: keras.Layer) -> keras.Layer:
         fused = isinstance(layer, FusedBatchNormalization)
@@ -88,8 +75,7 @@ def portable_model(trained: TrainedModel) -> keras.Model:
             return args[0] * keras.ops.sigmoid(SigmoidGelu.ALPHA * args[0])
         return layer(*args, **kwargs)
 
-    trained.template.assign(trained.params, trained.stats)
-    original = trained.template.model
+    original = trained.with_weights()
     gelu = any(isinstance(layer, SigmoidGelu) for layer in original.layers)
     options = {"call_function": call} if gelu else {}
     model = keras.models.clone_model(original, clone_function=clone, **options)
@@ -99,16 +85,6 @@ def portable_model(trained: TrainedModel) -> keras.Model:
     images = keras.Input(trained.image_shape, name="images")
     outputs = mean_over_views(model, images, trained.views)
     return keras.Model(images, outputs, name=f"{model.name}_{trained.views}")
-
-
-def _with_scaling(model: keras.Model, trained: TrainedModel) -> keras.Model:
-    import keras
-
-    pixels = keras.Input(trained.image_shape, name="pixels")
-    outputs = model(scaling_layers(trained.experiment.scaling, trained.image_shape, pixels))
-    if trained.gives_logits:
-        outputs = keras.layers.Softmax(name="probabilities")(outputs)
-    return keras.Model(pixels, outputs, name=f"{model.name}_serving")
 
 
 def scaling_layers(
@@ -130,14 +106,12 @@ def scaling_layers(
     return ops.flip(scaled, axis=-1) if scaling.method == "bgr_mean" else scaled
 
 
-def _write_savedmodel(trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts) -> None:
+def _write_savedmodel(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
     import tensorflow as tf
 
     from paceline.formats.encoded.prepare import prepare_encoded
 
-    def decode(files: tf.Tensor) -> tf.Tensor:
-        return prepare_encoded(trained.experiment, trained.stored_shape, files)
-
+    decode = partial(prepare_encoded, trained.experiment, trained.stored_shape)
     function = _build_function(trained, decode if serving else None)
     module = tf.Module()
     module.weights = [variable.value for variable in trained.template.model.variables]
@@ -155,37 +129,29 @@ def _write_savedmodel(trained: TrainedModel, path: Path, serving: bool, facts: E
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
     extra = path / "assets.extra"
     extra.mkdir(exist_ok=True)
-    (extra / FACTS_FILE).write_text(facts.to_json())
+    (extra / FACTS_FILE).write_text(json.dumps(facts, indent=2))
 
 
-def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts) -> None:
+def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
     import onnx
     import tensorflow as tf
     import tf2onnx
 
     from paceline.data.images import scale
 
-    def scale_pixels(pixels: tf.Tensor) -> tf.Tensor:
-        return scale(trained.experiment.scaling, pixels)
-
     spec = [_images(trained, "pixels" if serving else "images")]
-    function = _build_function(trained, scale_pixels if serving else None)
+    scaled = partial(scale, trained.experiment.scaling)
+    function = _build_function(trained, scaled if serving else None)
     function = tf.function(function, input_signature=spec, autograph=False)
     model, _ = tf2onnx.convert.from_function(function, input_signature=spec, opset=OPSET)
-    _rename_output(model.graph, "probabilities" if serving else "outputs")
-    onnx.helper.set_model_props(model, facts.to_texts())
+    (output,) = model.graph.output  # TensorFlow calls it Identity:0
+    name = "probabilities" if serving else "outputs"
+    for node in model.graph.node:
+        node.output[:] = [name if each == output.name else each for each in node.output]
+    output.name = name
+    onnx.helper.set_model_props(model, _texts(facts))
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
-
-
-def _rename_output(graph: Any, name: str) -> None:
-    """Rename the only output; TensorFlow calls it Identity:0."""
-    (output,) = graph.output
-    for node in graph.node:
-        for index, each in enumerate(node.output):
-            if each == output.name:
-                node.output[index] = name
-    output.name = name
 
 
 def _images(trained: TrainedModel, name: str) -> tf.TensorSpec:
@@ -202,10 +168,10 @@ def _build_function(
 
     from paceline.maths.view_average import mean_over_views
 
-    trained.template.assign(trained.params, trained.stats)
+    model = trained.with_weights()
 
     def call(images: tf.Tensor) -> tf.Tensor:
-        return tf.cast(trained.template.model(images, training=False), tf.float32)
+        return tf.cast(model(images, training=False), tf.float32)
 
     def function(inputs: tf.Tensor) -> tf.Tensor:
         outputs = mean_over_views(call, prepare(inputs) if prepare else inputs, trained.views)
@@ -214,19 +180,17 @@ def _build_function(
     return function
 
 
-def _write_safetensors(
-    trained: TrainedModel, path: Path, serving: bool, facts: ExportFacts
-) -> None:
+def _write_safetensors(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
     """Write the variables that evaluation takes, by their names in the model."""
     from safetensors.numpy import save_file
 
-    vectors = {"params": trained.params, "stats": trained.stats}
+    vectors = dict(zip(("params", "stats"), trained.weights, strict=True))
     layout = StateLayout({"params": trained.template.params, "stats": trained.template.stats})
     variables = {
         name.removeprefix(f"{vector}/"): vectors[vector][where].reshape(shape)
         for vector, name, where, shape in layout.pieces()
     }
-    save_file(variables, path, facts.to_texts() | {"format": "tf"})
+    save_file(variables, path, _texts(facts) | {"format": "tf"})
     path.chmod(0o644)
 
 
@@ -234,7 +198,7 @@ def _write_safetensors(
 class Format:
     """A format: its writer (model, path, serving, facts), and what is special about it."""
 
-    write: Callable[[TrainedModel, Path, bool, ExportFacts], None]
+    write: Callable[[TrainedModel, Path, bool, Facts], None]
     suffix: str = ""
     """The file must end in this."""
     is_folder: bool = False

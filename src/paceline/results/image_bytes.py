@@ -7,6 +7,8 @@ import struct
 
 import numpy as np
 
+from paceline.errors import first_line
+
 MAX_PIXELS = 90_000_000
 """Larger images are refused: decoded, they would take gigabytes."""
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -50,7 +52,7 @@ def _size(data: bytes) -> tuple[int, int]:
     except UnidentifiedImageError:
         raise ValueError("is not an image") from None
     except Exception as error:  # damaged data can raise anything, and Pillow has its own limit
-        raise ValueError(f"cannot be decoded: {_first_line(error)}") from None
+        raise ValueError(f"cannot be decoded: {first_line(error)}") from None
 
 
 def to_png(data: bytes) -> bytes:
@@ -72,9 +74,5 @@ def to_png(data: bytes) -> bytes:
                 upright = Image.alpha_composite(black, image.convert("RGBA"))
             upright.convert("RGB").save(file, "PNG", compress_level=1)
     except Exception as error:  # damaged data can raise anything
-        raise ValueError(f"cannot be decoded: {_first_line(error)}") from None
+        raise ValueError(f"cannot be decoded: {first_line(error)}") from None
     return file.getvalue()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

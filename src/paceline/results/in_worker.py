@@ -1,4 +1,4 @@
-"""Using a run (evaluate, predict, export) in a fresh worker process: the parent's and its side.
+"""Using a run (evaluate, predict, export) in a fresh worker process: the parent's side.
 
 Imports no TensorFlow: its settings must be made before, in a process of its own.
 """
@@ -55,16 +55,16 @@ def in_a_worker(
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{request.kind}-", suffix=".log")
     os.close(handle)
+    keeps_log = False
     try:
         with Group([LocalWorker(job, Path(log))]) as group:
-            outcome = group.run(listen)
+            return group.run(listen)
     except WorkerFailed:
+        keeps_log = True
         raise
-    except BaseException:
-        os.unlink(log)
-        raise
-    os.unlink(log)
-    return outcome
+    finally:
+        if not keeps_log:
+            os.unlink(log)
 
 
 def _note_unfinished(run: RunFolder, checkpoint: str, listen: Send) -> None:

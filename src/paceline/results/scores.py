@@ -40,11 +40,11 @@ def class_scores(confusion: Array) -> list[Scores]:
     labelled, predicted = confusion.sum(axis=1).tolist(), confusion.sum(axis=0).tolist()
     return [
         Scores(
-            correct[i] / predicted[i] if predicted[i] else None,
-            correct[i] / labelled[i] if labelled[i] else None,
-            2 * correct[i] / (labelled[i] + predicted[i]) if labelled[i] + predicted[i] else None,
+            hits / guesses if guesses else None,
+            hits / examples if examples else None,
+            2 * hits / (examples + guesses) if examples + guesses else None,
         )
-        for i in range(len(confusion))
+        for hits, examples, guesses in zip(correct, labelled, predicted, strict=True)
     ]
 
 
@@ -73,27 +73,16 @@ def calibration_error(correct: Array, probabilities: Array) -> float:
     return float(np.abs(sums).sum() / len(gaps))
 
 
-def top_k_accuracy(labels: Array, probabilities: Array, k: int) -> float:
-    """Return the share of examples with fewer than k classes more probable than the label."""
-    own = np.take_along_axis(probabilities, labels.astype(np.int64)[:, None], axis=1)
-    return float(((probabilities > own).sum(axis=1) < k).mean())
-
-
 @dataclass(frozen=True)
 class ClassScore:
-    """The metrics of one class."""
+    """The metrics of one class; see `Scores`. Its accuracy is its recall."""
 
     name: str
     count: int
-    """Examples of this class."""
     accuracy: float | None
-    """Of the examples of this class, the share that are predicted as it; None without examples."""
     precision: float | None
-    """Of the examples predicted as this class, the share that are of it; None if none are."""
     recall: float | None
-    """The same as the accuracy."""
     f1: float | None
-    """The harmonic mean of precision and recall; None if the class is never seen or predicted."""
     mistaken_for: str
     """The most frequent wrong prediction; empty if there is none."""
 
@@ -118,34 +107,25 @@ class Evaluation:
 
     def confusion(self) -> Array:
         """Return int64 [classes, classes]: how often each class (row) is predicted as each."""
-        labels = self.labels.astype(np.int64)
-        examples = Examples(
-            labels, self.probabilities.argmax(axis=1), self.probabilities.max(axis=1)
-        )
+        shares = self.probabilities
+        examples = Examples(self.labels.astype(np.int64), shares.argmax(axis=1), shares.max(axis=1))
         return examples.confusion(len(self.classes))
 
     def per_class(self) -> list[ClassScore]:
         """Return the metrics of each class."""
         confusion = self.confusion()
         wrong = confusion - np.diag(confusion.diagonal())
+        instead = [self.classes[row.argmax()] if row.any() else "" for row in wrong]
         counts = confusion.sum(axis=1).tolist()
+        rows = zip(self.classes, counts, class_scores(confusion), instead, strict=True)
         return [
-            ClassScore(
-                name=name,
-                count=counts[i],
-                accuracy=score.recall,
-                **score._asdict(),
-                mistaken_for=self.classes[wrong[i].argmax()] if wrong[i].any() else "",
-            )
-            for i, (name, score) in enumerate(zip(self.classes, self._scores(), strict=True))
+            ClassScore(name, count, score.recall, *score, mistaken_for)
+            for name, count, score, mistaken_for in rows
         ]
-
-    def _scores(self) -> list[Scores]:
-        return class_scores(self.confusion())
 
     def macro(self) -> Scores:
         """Return precision, recall and F1 as means over the classes, each class counted once."""
-        return macro_scores(self._scores())
+        return macro_scores(class_scores(self.confusion()))
 
     def calibration_error(self) -> float:
         """Return the expected calibration error of the predictions, in 15 bins."""
@@ -153,10 +133,11 @@ class Evaluation:
         return calibration_error(correct, self.probabilities.max(axis=1))
 
     def top_k(self, k: int) -> float:
-        """Return the share of examples whose label is among the k most probable classes."""
+        """Return the share of examples with fewer than k classes more probable than the label."""
         if not 1 <= k <= len(self.classes):
             raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}, the classes")
-        return top_k_accuracy(self.labels, self.probabilities, k)
+        own = np.take_along_axis(self.probabilities, self.labels.astype(np.int64)[:, None], axis=1)
+        return float(((self.probabilities > own).sum(axis=1) < k).mean())
 
     def to_json(self, top_k: Sequence[int] = ()) -> dict[str, Any]:
         """Return everything but the single examples; with the top-k accuracy for each k."""

@@ -1,7 +1,7 @@
 """The model of a run with the weights of a checkpoint, loaded from the run folder alone.
 
-It needs config.json and one checkpoint, not the data. `predictor` and `export` use it. TensorFlow
-is imported by the functions only, after its settings are made.
+It needs config.json and one checkpoint, not the data. `predict` and `export` use it. TensorFlow is
+imported by the functions only, after its settings are made.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
-from paceline.kernels.choice import usable_kernels
+from paceline.kernels.library import accelerated
 from paceline.maths.state import State, evaluated_vectors
 from paceline.results.in_worker import check_trust
 from paceline.run_folder.code_copies import with_copies
@@ -48,52 +48,60 @@ class TrainedModel:
     """What an export averages over."""
 
     @property
-    def params(self) -> np.ndarray:
-        """Return the parameters that evaluation takes."""
-        return self.state.vectors[evaluated_vectors(self.state.vectors)[0]]
-
-    @property
-    def stats(self) -> np.ndarray:
-        """Return the statistics that evaluation takes."""
-        return self.state.vectors[evaluated_vectors(self.state.vectors)[1]]
+    def weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the parameters and the statistics that evaluation takes."""
+        params, stats = evaluated_vectors(self.state.vectors)
+        return self.state.vectors[params], self.state.vectors[stats]
 
     @property
     def gives_logits(self) -> bool:
         return self.experiment.model.outputs == "logits"
 
+    def with_weights(self) -> keras.Model:
+        """Return the Keras model with these weights."""
+        self.template.assign(*self.weights)
+        return self.template.model
+
+
+def usable_experiment(run: RunFolder) -> Experiment:
+    """Return a run's experiment for this machine: with the copies of the user's code, and with
+    the kernels of the training if they are available."""
+    experiment = with_copies(run.experiment(), run.path)
+    return replace(experiment, kernels="auto" if run.kernels() == "own" else "tensorflow")
+
 
 def load_trained_model(
-    run: RunFolder, checkpoint: str = "best", precision: Literal["", "float32"] = ""
+    run: RunFolder, checkpoint: str = "best", float32: bool = False
 ) -> TrainedModel:
-    """Load a run's model and a checkpoint, in the precision of the training or another."""
-    experiment, facts = with_copies(run.experiment(), run.path), run.data_facts()
-    experiment = replace(
-        experiment,
-        precision=precision or experiment.precision,
-        kernels=usable_kernels(run.kernels()),
-    )
-    names = facts.get("classes")
+    """Load a run's model and a checkpoint, in the precision of the training or in float32."""
+    experiment, facts = usable_experiment(run), run.data_facts()
+    if float32:
+        experiment = replace(experiment, precision="float32")
+    names, stored = facts.get("classes"), facts.get("image_shape")
     if not names:
         raise UserError(
             f"{run.path} is damaged: its config.json names no classes; restore it from a copy"
         )
-    layout_of = run.experiment()  # the checkpoint is that of the training's precision
+    if stored and stored[2] not in (1, 3):
+        raise UserError(
+            f"the run's images have {stored[2]} channels; "
+            "image files can be predicted by models with 1 or 3 channels"
+        )
     devices.configure_inference(experiment)
     from paceline.data.images import model_shape
     from paceline.data.statistics import with_stored_means
-    from paceline.kernels.choice import accelerated
     from paceline.maths.replica import build_layout
     from paceline.maths.template import build_template
     from paceline.models.build import build_model
     from paceline.run_folder.checkpoints import Checkpoints
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
-    stored = _stored_shape(facts)
-    shape = model_shape(experiment, stored)
-    num_classes = experiment.model.num_classes or len(names)
+    stored = tuple(stored) if stored else None
+    shape, num_classes = model_shape(experiment, stored), experiment.model.num_classes or len(names)
     model = build_model(experiment, shape, num_classes)
     template = build_template(model, accelerated(experiment, model, devices.has_gpus()))
-    state = Checkpoints(run.checkpoints, build_layout(layout_of, template)).choose(checkpoint)
+    layout = build_layout(run.experiment(), template)  # of the training's precision
+    state = Checkpoints(run.checkpoints, layout).choose(checkpoint)
     classes = output_names(names, num_classes)
     return TrainedModel(experiment, classes, stored, shape, template, state)
 
@@ -117,9 +125,7 @@ def load(run: str | Path, checkpoint: str = "best", trust_code: bool = False) ->
     own = getattr(run, "run_dir", None)  # of a Result: its code is the caller's
     folder = existing_run(own or run)
     check_trust(folder, "load", trust_code or own is not None)
-    trained = load_trained_model(folder, checkpoint)
-    trained.template.assign(trained.params, trained.stats)
-    return trained.template.model
+    return load_trained_model(folder, checkpoint).with_weights()
 
 
 def output_names(classes: Sequence[str], num_outputs: int) -> tuple[str, ...]:
@@ -133,13 +139,3 @@ def to_probabilities(outputs: np.ndarray, are_logits: bool) -> np.ndarray:
         return outputs
     powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
-
-
-def _stored_shape(facts: dict[str, Any]) -> Shape | None:
-    shape = facts.get("image_shape")
-    if shape and shape[2] not in (1, 3):
-        raise UserError(
-            f"the run's images have {shape[2]} channels; "
-            "image files can be predicted by models with 1 or 3 channels"
-        )
-    return tuple(shape) if shape else None

@@ -22,11 +22,11 @@ def read_weights(spec: str) -> dict[str, np.ndarray]:
     Of a run, these are the averages if it has them.
     """
     if spec.startswith(KERAS):
-        from paceline.models.stored_weights import read_application
+        from paceline.models.fine_tuning import read_application
 
         return read_application(spec)
     if spec.endswith(".keras"):
-        from paceline.models.stored_weights import read_keras_file
+        from paceline.models.fine_tuning import read_keras_file
 
         return read_keras_file(spec)
     try:

@@ -20,8 +20,7 @@ from paceline.engines.probe import answers, find_silent
 from paceline.fingerprint import cpu_features
 from paceline.job import Cluster, Job
 from paceline.kernels import ops
-from paceline.kernels.choice import exact_name
-from paceline.kernels.library import why_unavailable
+from paceline.kernels.library import exact_name, why_unavailable
 from paceline.versions import library_versions
 
 ASK_EVERY_S = 1.0

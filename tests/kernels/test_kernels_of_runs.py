@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import statistics
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from paceline.kernels import library
 NO_KERNELS = {library.DISABLE: "1"}
 FAULTS = SUPPORT / "faults"
 PLACES = {
-    "four workers": ("--workers", "4"),
     "parameter servers": ("--workers", "2", "--ps", "1"),
     "ray": ("--on", "ray", "--workers", "2"),
     "spark": ("--on", "spark", "--workers", "2", "--spark.master", "local-cluster[2,1,1024]"),
@@ -134,49 +132,3 @@ def test_own_kernels_that_do_not_fit_the_experiment_are_one_line(
     ended = run("train", "smoke", "--dry-run", "--kernels", "own", *flags, cwd=tmp_path)
     assert ended.code == 2
     assert reason in ended.err
-
-
-# --- accuracy
-
-
-def accuracy(folder: Path, recipe: str, kernels: str, seed: int, *flags: str) -> float:
-    name = f"{kernels}-{seed}"
-    flags = ("--run-dir", name, "--kernels", kernels, "--seed", str(seed), *flags)
-    ended = paceline("train", recipe, *flags, cwd=folder, timeout_s=4 * 3600)
-    assert ended.code == 0, ended
-    return float(result_of(folder / name)["test_accuracy"])
-
-
-@needs_kernels
-@pytest.mark.long
-@pytest.mark.hours
-@pytest.mark.timeout(3600)
-def test_shapes_is_learned_as_well_as_with_tensorflows_kernels_within_the_noise_of_three_seeds(
-    tmp_path: Path,
-) -> None:
-    own, stock = (
-        [accuracy(tmp_path, "shapes", kernels, seed) for seed in range(3)]
-        for kernels in ("own", "tensorflow")
-    )
-    noise = max(max(own) - min(own), max(stock) - min(stock))
-    assert abs(statistics.mean(own) - statistics.mean(stock)) <= noise, (own, stock)
-    assert min(own) > 0.9
-
-
-@needs_kernels
-@pytest.mark.long
-@pytest.mark.hours
-@pytest.mark.timeout(4 * 3600)
-@pytest.mark.skipif(
-    "PACELINE_CIFAR10" not in os.environ,
-    reason="PACELINE_CIFAR10 is not set: the folder of `paceline data fetch cifar10 FOLDER`",
-)
-def test_cifar10_fast_reaches_the_accuracy_of_tensorflows_kernels_within_0_3_points(
-    tmp_path: Path,
-) -> None:
-    data = ("--data.dir", os.environ["PACELINE_CIFAR10"])
-    own, stock = (
-        accuracy(tmp_path, "cifar10-fast", kernels, 0, *data) for kernels in ("own", "tensorflow")
-    )
-    assert abs(own - stock) <= 0.003, (own, stock)
-    assert own > 0.88

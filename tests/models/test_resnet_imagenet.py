@@ -6,12 +6,10 @@ import math
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Model
-from paceline.maths.template import build_template
 from paceline.models.resnet import build_resnet
 
 PUBLISHED = [  # torchvision's; 200 and v2 are timm's resnet200 and BiT's R50x1
@@ -68,35 +66,6 @@ def test_versions_stride_in_their_own_convolution(without_values, version, first
     assert strides == [(first, first), (second, second), (1, 1)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("version", "depth"), [("v1", 18), ("v1.5", 50), ("v2", 50), ("v2", 18)])
-def test_every_weight_has_a_gradient(version, depth):
-    template = build_template(
-        build_resnet(
-            Model(layout="imagenet", depth=depth, version=version, width=4), (33, 48, 3), 5
-        )
-    )
-    vectors, names = template.initial(), template.params
-    images = tf.constant(np.random.default_rng(0).normal(size=(2, 33, 48, 3)), tf.float32)
-
-    @tf.function(autograph=False)
-    def gradient(params):
-        with tf.GradientTape() as tape:
-            tape.watch(params)
-            outputs, _, _ = template.call(
-                params, tf.constant(vectors["stats"]), images, training=True
-            )
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 3], outputs))
-        return tape.gradient(loss, params)
-
-    pieces = np.split(
-        gradient(tf.constant(vectors["params"])).numpy(),
-        np.cumsum([math.prod(shape) for _, shape in names])[:-1],
-    )
-    assert all(np.isfinite(piece).all() for piece in pieces)
-    assert [name for (name, _), piece in zip(names, pieces, strict=True) if not piece.any()] == []
-
-
 def test_padding_is_alike_on_both_sides_of_strided_convolutions():
     model = build_resnet(Model(layout="imagenet", depth=18, width=1), (32, 32, 3), 2)
     conv = model.get_layer("stem_conv")
@@ -144,43 +113,3 @@ def test_what_cannot_be_built_is_said_in_one_line(model, line):
         Experiment(model=Model(**model))
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_cifar_weights_keep_their_names_order_and_shapes():
-    template = build_template(build_resnet(Model(depth=8), (32, 32, 3), 10))
-    expected = [("stem_conv/kernel", (3, 3, 3, 16)), *norm("stem_norm", 16)]
-    for stage, (before, width) in enumerate(((16, 16), (16, 32), (32, 64)), 1):
-        block = f"stage{stage}_block1"
-        expected += [
-            (f"{block}_conv1/kernel", (3, 3, before, width)),
-            *norm(f"{block}_1_norm", width),
-        ]
-        expected += [
-            (f"{block}_conv2/kernel", (3, 3, width, width)),
-            *norm(f"{block}_norm2", width),
-        ]
-    assert list(template.params) == [
-        *expected,
-        ("head_dense/kernel", (64, 10)),
-        ("head_dense/bias", (10,)),
-    ]
-
-
-def norm(name, width):
-    return [(f"{name}/gamma", (width,)), (f"{name}/beta", (width,))]
-
-
-@pytest.mark.parametrize(
-    ("model", "count"),
-    [
-        ({"depth": 20}, 269_722),  # 0.27 M of He et al. 2015, table 6
-        ({"depth": 56}, 853_018),  # 0.85 M
-        (
-            {"depth": 164, "block": "bottleneck", "version": "v2", "shortcut": "B"},
-            1_703_258,
-        ),  # 1.7 M of He et al. 2016
-    ],
-)
-def test_cifar_models_keep_their_sizes(without_values, model, count):
-    built = build_resnet(Model(**model), (32, 32, 3), 10)
-    assert sum(math.prod(variable.shape) for variable in built.trainable_variables) == count
