@@ -23,8 +23,8 @@ from paceline.cli.commands import main
 from paceline.experiment.user_code import code_digest
 from paceline.formats.check import check
 from paceline.formats.image_folder import files_digest
-from paceline.formats.tfrecord import example, index
-from paceline.formats.tfrecord.frames import framed
+from paceline.formats.tfrecord import index, record
+from paceline.formats.tfrecord.record import framed
 from paceline.formats.tfrecord.shards import read_labels, train_and_test
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
 from paceline.run_folder.folder import RunFolder
@@ -55,7 +55,7 @@ def test_a_class_name_is_one_line_whatever_it_contains(tmp_path: Path) -> None:
 def test_a_label_of_a_trillion_is_a_problem_and_not_that_many_classes(tmp_path: Path) -> None:
     features = {"image/encoded": encode(np.zeros((2, 2, 3), np.uint8)), "image/class/label": 2**40}
     for split in ("train", "validation"):
-        content = framed(example.encode(features))
+        content = framed(record.encode(features))
         (tmp_path / f"{split}-00000-of-00001").write_bytes(content)
     found = check(tmp_path, processes=1)
     assert any("the highest label is 1099511627776" in line for line in found.problems)
@@ -111,9 +111,9 @@ def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Pat
 
     def write(pixel: int) -> tuple[str, str]:
         (tmp_path / "one.png").write_bytes(bytes([pixel]))
-        record = framed(example.encode({"image/encoded": bytes([pixel]), "image/class/label": 1}))
+        content = framed(record.encode({"image/encoded": bytes([pixel]), "image/class/label": 1}))
         for name in ("train-00000-of-00001", "validation-00000-of-00001"):
-            (tmp_path / name).write_bytes(record)
+            (tmp_path / name).write_bytes(content)
         shards = train_and_test(str(tmp_path))["train"]
         parts = index.load_index(str(tmp_path), shards, ("image/encoded", "image/class/label"))
         return index.records_digest(parts), files_digest(tmp_path, [("one.png", 1)])

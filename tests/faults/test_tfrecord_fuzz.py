@@ -11,17 +11,16 @@ import pytest
 from mutations import KINDS, mutate
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.example import parse_example
-from paceline.formats.tfrecord.frames import Shard, find_offsets, framed
+from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.index import ShardIndex
+from paceline.formats.tfrecord.record import Shard, find_offsets, framed, parse_example
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 EXAMPLE_INPUTS, TENSORFLOW_INPUTS = 30_000, 1_500
 KEYS = ("image/encoded", "image/class/label")
 PAYLOADS = [
-    example.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k})
+    record.encode({KEYS[0]: bytes([k]) * length, KEYS[1]: k})
     for k, length in enumerate((3, 40, 0, 700, 129, 12))
 ]
 
@@ -64,7 +63,7 @@ def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
     offsets = find_offsets(io.BytesIO(whole), "fuzz", len(whole))
     part = ShardIndex(Shard(str(file), str(file), len(whole), "1"), offsets)
     read = tf.function(_split([part], Records(*KEYS, 0), len(PAYLOADS)).read)
-    written = [example.decode(payload)[KEYS[0]][0] for payload in PAYLOADS]
+    written = [record.decode(payload)[KEYS[0]][0] for payload in PAYLOADS]
     failures = 0
     for _ in range(TENSORFLOW_INPUTS):
         file.write_bytes(mutate(whole, chance, KINDS))

@@ -7,8 +7,8 @@ from paceline.data.build_source import build_source
 from paceline.experiment.experiment import Data
 from paceline.formats.arrays import save_arrays
 from paceline.formats.check import Report, check, describe
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import framed
+from paceline.formats.tfrecord import record
+from paceline.formats.tfrecord.record import framed
 
 
 def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
@@ -28,7 +28,7 @@ def test_every_problem_is_listed_with_its_file_and_offset(tmp_path):
     damaged[100] ^= 1
     rows = [(draw(1)[:-300], 0), (draw(2), 3), (draw(3), -1)]
     records = [
-        framed(example.encode({"image/encoded": image, "image/class/label": label}))
+        framed(record.encode({"image/encoded": image, "image/class/label": label}))
         for image, label in rows
     ]
     file.write_bytes(b"".join([damaged, *records]))

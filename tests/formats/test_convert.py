@@ -14,9 +14,9 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats import convert
 from paceline.formats.check import check
-from paceline.formats.convert import ConvertSettings, _divide, is_imagenet, read_label_file
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import read_all
+from paceline.formats.convert import divide, read_label_file
+from paceline.formats.tfrecord import record
+from paceline.formats.tfrecord.record import read_all
 from record_folders import assert_one_line
 
 
@@ -26,7 +26,7 @@ def shards_of(folder):
 
 def records_of(folder, split="train"):
     return [
-        example.decode(data)
+        record.decode(data)
         for name, content in shards_of(folder).items()
         if name.startswith(split)
         for _, data in read_all(io.BytesIO(content), name, len(content))
@@ -182,17 +182,14 @@ def test_a_label_file_that_does_not_fit_is_one_line(tmp_path, line, words):
     assert_one_line(error.value, words)
 
 
-def test_imagenet_has_its_usual_shards():
-    assert is_imagenet([f"n{number:08d}" for number in range(1000)])
-    assert not is_imagenet([f"n{number:08d}" for number in range(10)])
-    shards = _divide("train", range(1_281_167), ConvertSettings(), 1024)
+def test_shards_are_chosen_by_the_number_of_images_or_given():
+    shards = divide([range(1_281_167), range(50_000)], 0)
     assert shards["train-00000-of-01024"] == range(1251)
-
-
-@pytest.mark.parametrize("shards", [-1, 19])
-def test_more_shards_than_images_are_refused(shards):
-    with pytest.raises(UserError, match="give 1 to 18"):
-        _divide("train", range(18), ConvertSettings(shards=shards))
+    assert len(shards) == 1024 + 48
+    assert len(divide([range(500), range(50)], 0)) == 3 + 1
+    for count in (-1, 19):
+        with pytest.raises(UserError, match="give 1 to 18"):
+            divide([range(18), range(9)], count)
 
 
 def test_converted_cifar_reads_as_cifar_does(tmp_path):

@@ -1,4 +1,4 @@
-"""What is decoded is what Pillow decodes; what TensorFlow cannot decode is refused."""
+"""What is decoded is what Pillow decodes, the right way up; what TensorFlow cannot is refused."""
 
 import io
 import struct
@@ -8,9 +8,17 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from encoded_images import check_against_pil, drawn, encode, evaluated
+from encoded_images import (
+    check_against_pil,
+    drawn,
+    encode,
+    evaluated,
+    exif_segment,
+    headers_of,
+    with_orientation,
+)
 from paceline.formats.encoded.decode import decode_any
-from paceline.formats.image_file import inspect_image
+from paceline.formats.image_folder import inspect_image
 from paceline.formats.reading import explain
 from paceline.results.image_bytes import to_png
 
@@ -110,3 +118,41 @@ def test_what_tensorflow_cannot_decode_is_refused_by_data_check_and_in_training(
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         evaluated(tf.constant([data]))
     assert "`paceline data check DIR` finds its file" in str(explain(error.value))
+
+
+def test_exif_orientations_end_the_right_way_up():
+    jpeg = encode(drawn(90, 64))
+    filled = b"\xff\xe2\x00\x04ab\xff\xff"  # another segment, then filling bytes
+    turned = {
+        (order, orientation, before): with_orientation(jpeg, orientation, order, before)
+        for order in "<>"
+        for orientation in range(1, 9)
+        for before in (b"", filled)
+    }
+    check_against_pil([str(name) for name in turned], list(turned.values()))
+    orientations = headers_of(tf.constant(list(turned.values()))).orientation.numpy()
+    assert orientations.tolist() == [orientation for _, orientation, _ in turned]
+
+
+def test_a_wrong_orientation_is_read_as_none():
+    jpeg = encode(drawn(30, 20))
+    strings = [
+        jpeg,
+        with_orientation(jpeg, 0, "<"),
+        with_orientation(jpeg, 9, ">"),
+        jpeg[:20] + exif_segment(6, "<")[:30],
+    ]
+    assert headers_of(tf.constant(strings)).orientation.numpy().tolist() == [1, 1, 1, 1]
+
+
+def test_headers_of_damaged_images_end():
+    jpeg, random = encode(drawn(30, 20)), np.random.default_rng(0)
+    strings = [b"", b"\xff\xd8\xff", b"\xff\xd8" + b"\xff" * 3000, b"\x89PNG\r\n\x1a\n"]
+    strings += [jpeg[: random.integers(0, len(jpeg))] for _ in range(100)]
+    for _ in range(200):
+        damaged = bytearray(with_orientation(jpeg, 6, "<"))
+        damaged[random.integers(0, 200)] = random.integers(0, 256)
+        strings.append(bytes(damaged))
+    orientation = headers_of(tf.constant(strings)).orientation.numpy()
+    assert orientation.min() >= 1
+    assert orientation.max() <= 8

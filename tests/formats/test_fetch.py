@@ -103,14 +103,6 @@ def end_half_way(server, serve):
     server.sent = len(server.content) // 2
 
 
-def leave_one_out(server, serve):
-    serve(make_archive(FILES[1:]))
-
-
-def escape(server, serve):
-    serve(make_archive(("escaped",), folder="../../"))
-
-
 def send_other_bytes(server, serve):
     server.content += b"x"
 
@@ -119,8 +111,6 @@ def send_other_bytes(server, serve):
     ("spoil", "words"),
     [
         (end_half_way, r"gave .* of .* bytes with the md5 .*; try again"),
-        (leave_one_out, r"has no data_batch_1\.bin"),
-        (escape, "cannot be unpacked"),
         (send_other_bytes, "md5 .*, not the published"),
     ],
 )
@@ -135,7 +125,7 @@ def test_an_interruption_leaves_nothing(server, serve, tmp_path, monkeypatch):
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch_module, "unpack_archive", interrupt)
+    monkeypatch.setattr(fetch_module.tarfile, "open", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetch("cifar10", tmp_path, server.url, console=quiet())
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Folders of images as a source."""
+"""Folders of images as a source, and what in them cannot be trained on."""
 
 import shutil
 
@@ -10,6 +10,7 @@ from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.detect import detect
+from paceline.formats.image_folder import inspect_image
 from paceline.formats.reading import explain
 from record_folders import assert_one_line
 
@@ -78,3 +79,23 @@ def test_an_image_that_is_gone_is_named(tmp_path):
         tf.function(source.train.read)(tf.range(3, dtype=tf.int64))
     assert_one_line(explain(error.value), folder / "train" / "ant" / "ant-train-0.jpg")
     assert explain(ValueError("something else")) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "PNG"), ("P", "GIF"), ("L", "BMP"), ("RGB", "WEBP")],
+)
+def test_facts_of_an_image(mode, kind):
+    assert inspect_image(draw(1, mode, kind)) == (kind, 30, 40)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP"])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.6, 0.97])
+def test_an_image_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
+    complete = draw(1, kind=kind, size=(200, 160))
+    cut = complete[: int(len(complete) * share)]
+    tf.io.decode_image(complete)
+    with pytest.raises(tf.errors.OpError):
+        tf.io.decode_image(cut)
+    with pytest.raises(ValueError, match=r"."):
+        inspect_image(cut)

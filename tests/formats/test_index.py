@@ -10,8 +10,8 @@ from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.tfrecord import index
-from paceline.formats.tfrecord.frames import Shard, framed
 from paceline.formats.tfrecord.index import FILE_NAME, ShardIndex, load_index
+from paceline.formats.tfrecord.record import Shard, framed
 from paceline.formats.tfrecord.shards import find_shards
 from record_folders import JPEG, imagenet_example, write_imagenet
 

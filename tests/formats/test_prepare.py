@@ -1,5 +1,7 @@
 """Encoded images in batches: choices depend on (seed, epoch, index) only."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,9 +9,10 @@ from PIL import Image
 
 from encoded_images import SIZE, drawn, encode, evaluated, expected
 from paceline.data.batches import build_eval_batches, build_train_batches
+from paceline.data.draws import Draws
 from paceline.data.source import Split
 from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
-from paceline.formats.encoded.boxes import short_side
+from paceline.formats.encoded.prepare import area_box, short_side, short_side_box
 from paceline.formats.reading import explain
 from paceline.maths.losses import build_targets
 from tiny import number
@@ -127,3 +130,53 @@ def test_evaluation_batches_hold_every_encoded_image_once():
         )
         < 2
     )
+
+
+SIDES = (
+    np.random.default_rng(0).integers(1, 600, (20_000, 2)) // np.array([[1, 1], [1, 20]] * 10_000)
+    + 1
+)
+
+
+def box_of(choose, *options):
+    draws = Draws(3, number(1), tf.range(len(SIDES), dtype=tf.int64))
+    box = [part.numpy() for part in choose(*tf.constant(SIDES.T, tf.int64), draws, *options)]
+    assert min(part.min() for part in box[:2]) >= 0
+    assert min(part.min() for part in box[2:]) >= 1
+    assert (box[0] + box[2] <= SIDES[:, 0]).all()
+    assert (box[1] + box[3] <= SIDES[:, 1]).all()
+    return box
+
+
+@pytest.mark.parametrize("area_min", [0.05, 0.08, 1.0])
+def test_area_crops_stay_inside_and_have_the_area_and_aspect_asked_for(area_min):
+    _, _, height, width = box_of(area_box, area_min)
+    large = (SIDES.min(axis=1) > 200) & (
+        np.abs(np.log(SIDES[:, 0] / SIDES[:, 1])) < 0.2
+    )  # where any crop fits
+    share, aspect = (height * width / SIDES.prod(axis=1))[large], (width / height)[large]
+    assert share.min() > area_min * 0.95
+    assert 0.72 < aspect.min() < aspect.max() < 1.4
+    if area_min < 0.1:
+        assert abs(np.log(aspect).mean()) < 0.01
+        assert share.min() < area_min * 1.1
+        assert share.max() > 0.9
+
+
+def test_short_side_crops_are_squares_of_the_side_asked_for():
+    _, _, height, width = box_of(short_side_box, 224)
+    share = height / SIDES.min(axis=1)
+    assert (height == width).all()
+    large = SIDES.min(axis=1) > 200
+    assert 224 / 512 - 0.01 < share[large].min() < 0.45
+    assert 0.86 < share[large].max() < 224 / 256 + 0.01
+
+
+@pytest.mark.parametrize(
+    ("choose", "option", "golden"),
+    [(area_box, 0.08, "dcd47c5cd1f178e2"), (short_side_box, 224, "2c28316dcea77dfa")],
+)
+def test_golden_digests_pin_the_boxes_of_random_crops(choose, option, golden):
+    """Integers and square roots of doubles: the same on every kind of CPU."""
+    boxes = np.stack(box_of(choose, option), axis=1).astype("<i8")
+    assert hashlib.sha256(boxes.tobytes()).hexdigest()[:16] == golden

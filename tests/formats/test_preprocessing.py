@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import sys
 from dataclasses import replace
@@ -19,20 +18,16 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from helpers import paceline
 from made_runs import SMALL, encode, export, make_grey_run, make_pictures_run, make_run
 from paceline.experiment.experiment import Augmentation, Data, Scaling
-from paceline.formats.encoded.boxes import Box
-from paceline.formats.encoded.headers import read_headers
-from paceline.formats.encoded.prepare import decode_boxes
+from paceline.formats.encoded.decode import read_headers
+from paceline.formats.encoded.prepare import Box, decode_boxes
 from paceline.results.evaluate import evaluate_run
 from paceline.results.export import describe_preprocessing
 from paceline.results.predict import Predictor, load_predictor
 from paceline.run_folder.folder import RunFolder
-from spark_runs import OWN_PYTHON, PREDICT, SPARK_TIMEOUT_S
 
 DOCS = Path(__file__).parents[2] / "docs"
-REAL = Path(__file__).parents[3] / "shared/data/imagenette-mini"
 LOSSLESS = {"png": {}, "bmp": {}, "webp": {"lossless": True}, "tiff": {}}
 """With JPEG, the five formats. TensorFlow reads all of them but TIFF."""
 
@@ -197,79 +192,3 @@ def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
         name, share = printed(text)
         assert name == predictor.classes[shares.argmax()], text
         assert abs(float(share) - shares.max()) < 1e-4, text
-
-
-def picture_files(count: int) -> list[bytes]:
-    """Return real JPEGs if they are on this machine, else drawn ones."""
-    real = sorted(REAL.rglob("*.JPEG"))
-    if len(real) >= count:
-        return [path.read_bytes() for path in real[:: len(real) // count][:count]]
-    random = np.random.default_rng(0)
-    sizes = random.integers(30, 500, (count, 2)).tolist()
-    return [encode(photo(k, *size), "JPEG", quality=85) for k, size in enumerate(sizes)]
-
-
-@pytest.mark.long
-def test_two_hundred_images_in_five_formats_are_the_same_to_all(
-    pictures: RunFolder, predictor: Predictor, tmp_path: Path
-):
-    """eval, predict, Spark, Keras, SavedModel and ONNX: same top-1, probabilities to 1e-4."""
-    import keras
-    import onnxruntime
-
-    files = [in_five_formats(jpeg) for jpeg in picture_files(200)]
-    found = {f"predict {kind}": predictor.predict([f[kind] for f in files]) for kind in files[0]}
-    for kind in ("jpg", "png", "bmp", "webp"):
-        found[f"eval {kind}"] = evaluated(pictures, [f[kind] for f in files], tmp_path / kind)
-    found["spark"] = on_spark(pictures, [f["jpg"] for f in files], tmp_path)
-    for to in ("keras", "savedmodel", "onnx"):
-        export(pictures, tmp_path / f"model.{to}", to, serving=True)
-    serve = tf.saved_model.load(str(tmp_path / "model.savedmodel")).signatures["serving_default"]
-    model = keras.models.load_model(tmp_path / "model.keras")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    steps = describe_preprocessing(pictures.experiment(), None)
-    for kind in files[0]:
-        contents = [each[kind] for each in files]
-        pixels = np.stack([documented().prepare(io.BytesIO(data), steps) for data in contents])
-        found[f"keras {kind}"] = model.predict(pixels, verbose=0)
-        found[f"onnx {kind}"] = session.run(None, {"pixels": pixels})[0]
-        if kind != "tiff":
-            served = serve(encoded=tf.constant(contents))
-            found[f"savedmodel {kind}"] = served["probabilities"].numpy()
-    wanted = found["predict jpg"]
-    assert len(found) == 5 + 4 + 1 + 5 + 5 + 4
-    for name, shares in found.items():
-        np.testing.assert_array_equal(shares.argmax(axis=1), wanted.argmax(axis=1), name)
-        np.testing.assert_allclose(shares, wanted, atol=1e-4, err_msg=name)
-
-
-def evaluated(run: RunFolder, files: list[bytes], folder: Path) -> np.ndarray:
-    """Return the probabilities of `paceline eval` for these files as the test split."""
-    for label in ("left", "right"):
-        for part in ("train", "val"):
-            (folder / part / label).mkdir(parents=True)
-    for number, data in enumerate(files):
-        for part in ("train", "val"):
-            (folder / part / "left" / f"{number:04d}.png").write_bytes(data)
-    os.link(folder / "train/left" / "0000.png", folder / "train/right" / "0000.png")
-    return evaluate_run(run, data_dir=str(folder)).probabilities
-
-
-def on_spark(run: RunFolder, files: list[bytes], folder: Path) -> np.ndarray:
-    (folder / "predict.py").write_text(PREDICT)
-    (folder / "all").mkdir()
-    for number, data in enumerate(files):
-        (folder / "all" / f"{number:04d}.jpg").write_bytes(data)
-    ended = paceline(
-        str(run.path),
-        str(folder / "all"),
-        "found.json",
-        cwd=folder,
-        command=(sys.executable, str(folder / "predict.py")),
-        timeout_s=SPARK_TIMEOUT_S,
-        environment=OWN_PYTHON,
-    )
-    assert ended.code == 0, ended.err
-    rows = json.loads((folder / "found.json").read_text())["found"]
-    by_name = sorted((row["name"], row["probabilities"]) for row in rows if row["name"] != "null")
-    return np.array([shares for _, shares in by_name], np.float32)

@@ -15,8 +15,8 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.check import check
 from paceline.formats.reading import explain
-from paceline.formats.tfrecord import example, index
-from paceline.formats.tfrecord.frames import framed
+from paceline.formats.tfrecord import index, record
+from paceline.formats.tfrecord.record import framed
 from paceline.formats.tfrecord.tfrecord_source import build_tfrecord
 from record_folders import (
     JPEG,
@@ -37,7 +37,7 @@ def build(folder, skip_bad=False, **options):
 
 
 def write_records(file, rows):
-    file.write_bytes(b"".join(framed(example.encode(row)) for row in rows))
+    file.write_bytes(b"".join(framed(record.encode(row)) for row in rows))
 
 
 # Reading

@@ -8,9 +8,8 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from paceline.experiment.experiment import Data, Experiment
-from paceline.formats.encoded.boxes import short_side
-from paceline.formats.encoded.headers import read_headers
-from paceline.formats.encoded.prepare import evaluation_images
+from paceline.formats.encoded.decode import read_headers
+from paceline.formats.encoded.prepare import evaluation_images, short_side
 
 SIZE = 40
 

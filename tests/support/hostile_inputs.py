@@ -35,10 +35,10 @@ from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar
 from paceline.formats.convert import read_label_file
-from paceline.formats.image_file import inspect_image
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import BadRecord, framed, read_all
+from paceline.formats.image_folder import inspect_image
+from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.index import load_index
+from paceline.formats.tfrecord.record import BadRecord, framed, read_all
 from paceline.formats.tfrecord.shards import complete_keys, noted_keys, read_labels, train_and_test
 from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config import parse_tf_config
@@ -223,14 +223,14 @@ def checkpoint(folder: Path) -> Try:
 def records(folder: Path) -> Try:
     """Shards, their index, labels.txt and dataset.json."""
     keys = ("image/encoded", "image/class/label")
-    written = [example.encode({keys[0]: bytes([k]) * 9, keys[1]: k}) for k in range(5)]
+    written = [record.encode({keys[0]: bytes([k]) * 9, keys[1]: k}) for k in range(5)]
     shard = b"".join(map(framed, written))
     notes = {"image_key": "image/encoded", "first_label": 0, "raw_shape": [1, 3, 3]}
     damaged_notes, cached = bytes_or_json(notes), ".paceline-index.npz"
     wholes = {
         "train-00000-of-00001": shard,
         "validation-00000-of-00001": shard,
-        "labels.txt": b"0:cat\n1:dog\n2:cow\n",
+        "labels.txt": b"cat\ndog\ncow\n",
         "dataset.json": json.dumps(notes).encode(),
     }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import find_offsets, framed
+from paceline.formats.tfrecord import record
+from paceline.formats.tfrecord.record import find_offsets, framed
 
 JPEG = b"\xff\xd8\xff"
 
@@ -13,7 +13,7 @@ JPEG = b"\xff\xd8\xff"
 def imagenet_example(shard: int, number: int, label: int) -> bytes:
     """Return a record with its own length and content."""
     image = JPEG + bytes([shard]) * (number + 1)
-    return example.encode({"image/encoded": image, "image/class/label": label})
+    return record.encode({"image/encoded": image, "image/class/label": label})
 
 
 def write_imagenet(

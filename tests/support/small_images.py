@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import framed
+from paceline.formats.tfrecord import record
+from paceline.formats.tfrecord.record import framed
 
 
 def encode(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -32,7 +32,7 @@ def write_images(folder: Path, kind: str) -> None:
         for path in sorted(folder.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
         records = [
-            framed(example.encode({"image/encoded": image, "image/class/label": number % 2}))
+            framed(record.encode({"image/encoded": image, "image/class/label": number % 2}))
             for number, image in enumerate(images)
         ]
         (folder / "train-00000-of-00001").write_bytes(b"".join(records))

@@ -85,13 +85,13 @@ class Convert:
     split: float = 0.0
     """Share of one folder of classes that becomes the validation split, from 0 to 1."""
     shards: int = 0
-    """Number of training shards. 0 chooses by size; for ImageNet that is 1024."""
+    """Number of training shards. 0 chooses by the number of images."""
     processes: int = 0
     """Number of processes. 0 means as many as there are cores."""
     labels_file: str = ""
     """For the flat validation folder of ImageNet: a file with lines FILE CLASS."""
-    first_label: Literal[-1, 0, 1] = -1
-    """Label of the first class, 0 or 1. -1 uses 1 for ImageNet and 0 for everything else."""
+    first_label: Literal[0, 1] = 0
+    """Label of the first class. Tools for ImageNet expect 1."""
 
     def __call__(self) -> int:
         from paceline.formats.convert import ConvertSettings, convert

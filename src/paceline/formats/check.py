@@ -9,11 +9,11 @@ as training reads them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -21,12 +21,11 @@ from rich.console import Console
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.detect import detect
-from paceline.formats.image_file import inspect_image, read_image
-from paceline.formats.image_folder import LabelledImage, find_images
+from paceline.formats.image_folder import LabelledImage, find_images, inspect_image
 from paceline.formats.pool import run_jobs
-from paceline.formats.tfrecord.example import check_example
-from paceline.formats.tfrecord.frames import BadRecord, Shard
+from paceline.formats.source_folder import read_bytes
 from paceline.formats.tfrecord.index import read_shard
+from paceline.formats.tfrecord.record import BadRecord, Shard, check_example
 from paceline.formats.tfrecord.shards import (
     complete_keys,
     find_shards,
@@ -36,7 +35,7 @@ from paceline.formats.tfrecord.shards import (
 )
 
 if TYPE_CHECKING:
-    from paceline.data.source import Source, Split
+    from paceline.data.source import Source
 
 IMAGES_AT_ONCE = 256
 LABELS_AT_ONCE = 1024
@@ -71,19 +70,16 @@ class JobResult(NamedTuple):
 
 def describe(source: Source) -> Report:
     """Count every label of a source."""
-    splits = {"train": source.train, "test": source.test}
-    counts = {name: _count(split, len(source.classes)) for name, split in splits.items()}
-    return Report(tuple(source.classes), counts)
-
-
-def _count(split: Split, num_classes: int) -> list[int]:
     import tensorflow as tf
 
-    counts = np.zeros(num_classes, np.int64)
-    for start in range(0, split.size, LABELS_AT_ONCE):
-        indices = tf.range(start, min(start + LABELS_AT_ONCE, split.size), dtype=tf.int64)
-        counts += np.bincount(split.read(indices)[1].numpy(), minlength=num_classes)
-    return [int(count) for count in counts]
+    per_class = {}
+    for name, split in (("train", source.train), ("test", source.test)):
+        counts = np.zeros(len(source.classes), np.int64)
+        for start in range(0, split.size, LABELS_AT_ONCE):
+            indices = tf.range(start, min(start + LABELS_AT_ONCE, split.size), dtype=tf.int64)
+            counts += np.bincount(split.read(indices)[1].numpy(), minlength=len(counts))
+        per_class[name] = [int(count) for count in counts]
+    return Report(tuple(source.classes), per_class)
 
 
 def check(
@@ -95,29 +91,25 @@ def check(
 ) -> Report:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
     path = str(Path(folder).expanduser())
-    source = detect(path)
-    if source == "tfrecord":
-        return _check_tfrecord(path, records or Records(), processes, console)
-    if source != "pictures":
+    source, first_label = detect(path), 0
+    jobs: list[tuple[str, Any]]
+    check_job: Callable[[tuple[str, Any]], JobResult]
+    if source == "pictures":
+        classes, *splits = find_images(Path(path), split)
+        jobs = [
+            (name, images[start : start + IMAGES_AT_ONCE])
+            for name, images in zip(("train", "test"), splits, strict=True)
+            for start in range(0, len(images), IMAGES_AT_ONCE)
+        ]
+        check_job = partial(_check_images, path)
+    elif source == "tfrecord":
+        keys, classes = complete_keys(records or Records(), noted_keys(path)), read_labels(path)
+        jobs = [(name, shard) for name, shards in find_shards(path).items() for shard in shards]
+        check_job, first_label = partial(_check_shard, keys, len(classes)), keys.first_label
+    else:
         return _check_other(path, source)
-    classes, *splits = find_images(Path(path), split)
-    jobs = [
-        (name, images[start : start + IMAGES_AT_ONCE])
-        for name, images in zip(("train", "test"), splits, strict=True)
-        for start in range(0, len(images), IMAGES_AT_ONCE)
-    ]
-    found = run_jobs(partial(_check_images, path), jobs, "checking", console, processes)
-    return _summarize(path, classes, found)
-
-
-def _check_tfrecord(
-    folder: str, records: Records, processes: int, console: Console | None
-) -> Report:
-    keys, classes = complete_keys(records, noted_keys(folder)), read_labels(folder)
-    jobs = [(split, shard) for split, shards in find_shards(folder).items() for shard in shards]
-    check_shard = partial(_check_shard, keys, len(classes))
-    found = run_jobs(check_shard, jobs, "checking", console, processes)
-    return _summarize(folder, classes, found, keys.first_label)
+    found = run_jobs(check_job, jobs, "checking", console, processes)
+    return _summarize(path, classes, found, first_label)
 
 
 def _check_other(folder: str, source: str) -> Report:
@@ -163,7 +155,7 @@ def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard]) -> Job
                 raise ValueError(data.reason)
             image, label = check_example(data, keys, num_classes)
             if not keys.raw_shape:
-                _check_image(image)
+                inspect_image(image)
             found.labels[label] += 1
         except ValueError as error:
             found.problems.append(str(BadRecord(job[1].given, offset, str(error))))
@@ -174,15 +166,8 @@ def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]]) -> JobRes
     found = JobResult(job[0], Counter(), [])
     for path, label in job[1]:
         try:
-            _check_image(read_image(Path(root, path)))
+            inspect_image(read_bytes(Path(root, path)))
             found.labels[label] += 1
         except ValueError as error:
             found.problems.append(f"{Path(root, path)}: {error}")
     return found
-
-
-def _check_image(data: bytes) -> None:
-    try:
-        inspect_image(data)
-    except ValueError as error:
-        raise ValueError(f"the image cannot be decoded ({error})") from None

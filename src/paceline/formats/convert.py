@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,20 +23,21 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.formats.cifar import Layout, find_layout, read_splits
-from paceline.formats.image_file import inspect_image, read_image
 from paceline.formats.image_folder import (
     ImageFolders,
     LabelledImage,
     class_folders,
     find_images,
     image_names,
+    inspect_image,
     list_images,
     subfolders,
     test_folder,
 )
 from paceline.formats.pool import run_jobs
-from paceline.formats.tfrecord import example
-from paceline.formats.tfrecord.frames import framed
+from paceline.formats.source_folder import read_bytes
+from paceline.formats.tfrecord import record
+from paceline.formats.tfrecord.record import framed
 from paceline.formats.tfrecord.shards import IMAGE_KEY, LABEL_KEY, LABELS, NOTES, read_notes
 from paceline.storage.cache import put_folder
 from paceline.storage.files import explained, read_json, replacing, write_json
@@ -45,7 +45,7 @@ from paceline.storage.locations import cached, is_remote
 from paceline.storage.remote import open_to_write
 
 WORK, SETTINGS, REJECTED = ".conversion", "settings.json", "rejected.jsonl"
-IMAGENET_CLASSES, IMAGENET_SHARDS = 1000, {"train": 1024, "validation": 128}
+SPLITS = ("train", "validation")
 MOST_SHARDS, USUAL_SHARD = 1024, 1024
 FEW_SHARDS, SMALL_SHARD = 8, 128
 """A small data set has up to 8 shards, each of at least 128 images, for several processes."""
@@ -61,12 +61,12 @@ CIFAR_KEYS = {
 
 @dataclass(frozen=True)
 class ConvertSettings:
-    """0 training shards: by the number of images. First label -1: 1 for ImageNet, else 0."""
+    """0 training shards: by the number of images."""
 
     split: float = 0.0
     shards: int = 0
     labels_file: str = ""
-    first_label: int = -1
+    first_label: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,17 @@ def convert(
     0 processes mean one per core. For a URL, the cache is written first and then copied,
     dataset.json last.
     """
-    settings, console = settings or ConvertSettings(), console or Console(stderr=True)
-    folder, target = Path(src).expanduser(), Path(out).expanduser().absolute()
-    if not is_remote(str(out)):
-        return _convert(folder, target, settings, processes, console)
-    target = cached("converted", str(out))
-    if not target.exists() and open_to_write(str(out)).files():
-        raise UserError(f"{out} is not empty; give a new folder")
-    summary = _convert(folder, target, settings, processes, console)
-    put_folder(target, str(out), NOTES)
-    shutil.rmtree(target)
-    return summary
+    folder, target, is_url = Path(src).expanduser(), Path(out).expanduser(), is_remote(str(out))
+    if is_url:
+        target = cached("converted", str(out))
+        if not target.exists() and open_to_write(str(out)).files():
+            raise UserError(f"{out} is not empty; give a new folder")
+    console = console or Console(stderr=True)
+    notes = _convert(folder, target, settings or ConvertSettings(), processes, console)
+    if is_url:
+        put_folder(target, str(out), NOTES)
+        shutil.rmtree(target)
+    return notes
 
 
 def _convert(
@@ -164,7 +164,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
 
 def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
-    rejected, counts = [], {"train": 0, "validation": 0}
+    rejected, counts = [], dict.fromkeys(SPLITS, 0)
     for name, examples in plan.shards.items():
         bad = read_json(out / WORK / f"{name}.json", "give a new folder")["rejected"]
         counts[name.split("-")[0]] += len(examples) - len(bad)
@@ -175,7 +175,7 @@ def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
         if rejected:
             with replacing(out / REJECTED) as file:
                 file.write("".join(json.dumps(line) + "\n" for line in rejected).encode())
-        for unfinished in out.glob(".*-of-*.tmp"):  # of killed processes, or of Spark's twin tasks
+        for unfinished in out.glob(".*-of-*.tmp"):  # of killed processes
             unfinished.unlink(missing_ok=True)
     facts = {"classes": len(plan.classes), "records": counts, "rejected": len(rejected)}
     summary = {"format": 1, **plan.keys, **facts, "conversion": plan.identity}
@@ -192,53 +192,44 @@ def _plan_cifar(layout: Layout, folder: Path, settings: ConvertSettings) -> _Pla
     if settings.split or settings.labels_file:
         advice = "do not give --split or --labels-file"
         raise UserError(f"{folder} has {layout.source}, with its own split and labels; {advice}")
-    shards: dict[str, Sequence[Any]] = {}
-    for split, examples in zip(IMAGENET_SHARDS, read_splits(layout, folder), strict=True):
-        shards |= _divide(split, list(zip(*examples, strict=True)), settings)
+    splits = [list(zip(*examples, strict=True)) for examples in read_splits(layout, folder)]
+    shards = divide(splits, settings.shards)
     identity = f"{layout.source} in {len(shards)} shards"
     return _Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
 
 
 def _plan_images(root: Path, settings: ConvertSettings) -> _Plan:
-    classes, train, test = find_inputs(root, settings.split, settings.labels_file)
-    imagenet = is_imagenet(classes)
-    first = int(imagenet) if settings.first_label < 0 else settings.first_label
-    shards: dict[str, Sequence[LabelledImage]] = {}
-    for split, images in zip(IMAGENET_SHARDS, (train, test), strict=True):
-        mixed = sorted(images, key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
-        shards |= _divide(split, mixed, settings, IMAGENET_SHARDS[split] if imagenet else 0)
+    classes, *splits = _find_inputs(root, settings.split, settings.labels_file)
+    for images in splits:
+        images.sort(key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
+    shards, first = divide(splits, settings.shards), settings.first_label
     encode = partial(_encode_image, root, classes, first)
     keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
     identity = digest_of([f"{first} {shards}".encode(errors="surrogateescape")])
     return _Plan(shards, encode, classes, keys, identity)
 
 
-def is_imagenet(classes: Sequence[str]) -> bool:
-    return len(classes) == IMAGENET_CLASSES and all(re.fullmatch(r"n\d{8}", c) for c in classes)
-
-
-def _divide(
-    split: str, examples: Sequence[Any], settings: ConvertSettings, usual: int = 0
-) -> dict[str, Sequence[Any]]:
-    """Return the examples of each shard. `usual` is the number of shards if none is given."""
-    size = len(examples)
-    by_size = min(MOST_SHARDS, size // USUAL_SHARD), min(FEW_SHARDS, size // SMALL_SHARD)
-    count = (settings.shards if split == "train" else 0) or usual or max(1, *by_size)
-    if not 0 < count <= size:
-        raise UserError(f"{count} {split} shards do not fit {size} images; give 1 to {size}")
-    bounds = [size * number // count for number in range(count + 1)]
-    return {
-        f"{split}-{number:05d}-of-{count:05d}": examples[bounds[number] : bounds[number + 1]]
-        for number in range(count)
-    }
+def divide(splits: Sequence[Sequence[Any]], train_shards: int) -> dict[str, Sequence[Any]]:
+    """Return the examples of each shard of the two splits. 0 shards: by the number of examples."""
+    shards = {}
+    for split, examples in zip(SPLITS, splits, strict=True):
+        size = len(examples)
+        by_size = min(MOST_SHARDS, size // USUAL_SHARD), min(FEW_SHARDS, size // SMALL_SHARD)
+        count = (train_shards if split == "train" else 0) or max(1, *by_size)
+        if not 0 < count <= size:
+            raise UserError(f"{count} {split} shards do not fit {size} images; give 1 to {size}")
+        for number in range(count):
+            start, stop = size * number // count, size * (number + 1) // count
+            shards[f"{split}-{number:05d}-of-{count:05d}"] = examples[start:stop]
+    return shards
 
 
 def _encode_image(
     root: Path, classes: Sequence[str], first_label: int, image: LabelledImage
 ) -> bytes:
-    data = read_image(root / image.path)
+    data = read_bytes(root / image.path)
     facts = inspect_image(data)
-    return example.encode(
+    return record.encode(
         {
             IMAGE_KEY: data,
             LABEL_KEY: image.label + first_label,
@@ -254,10 +245,10 @@ def _encode_image(
 
 def _encode_cifar(row: tuple[Any, Any]) -> bytes:
     pixels, label = row
-    return example.encode({"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)})
+    return record.encode({"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)})
 
 
-def find_inputs(folder: Path, split: float, labels_file: str) -> ImageFolders:
+def _find_inputs(folder: Path, split: float, labels_file: str) -> ImageFolders:
     """Return all images. `labels_file` has the classes of a flat validation folder."""
     test = test_folder(folder)
     names = image_names(folder / test) if test and not subfolders(folder / test) else []

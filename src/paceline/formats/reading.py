@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Records
-from paceline.formats.tfrecord.example import check_example
-from paceline.formats.tfrecord.frames import BadRecord, read_record
+from paceline.formats.tfrecord.record import BadRecord, check_example, read_record
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.storage.files import explained, is_folder
+from paceline.storage.files import explained, is_folder, retry
 
 
 def source_folder(given: str, advice: str) -> Path:
@@ -28,4 +28,4 @@ def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:
 def read_bytes(file: Path) -> bytes:
     """Return the content of a file. Raise UserError or PassingFault if it cannot be read."""
     with explained("read", file):
-        return file.read_bytes()
+        return retry(file.read_bytes)

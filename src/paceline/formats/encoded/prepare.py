@@ -1,6 +1,6 @@
 """Encoded images of any size -> images of one size, values 0 to 255; in TensorFlow ops.
 
-Boxes to crop are chosen for a whole batch at once (`boxes`). Then each image is decoded, resized
+Boxes to crop are chosen for a whole batch at once (`Box`). Then each image is decoded, resized
 (bilinear with antialiasing) and turned upright, in the same way for every format.
 docs/preprocessing.md describes it exactly. Training alone has a faster way for JPEGs, which are
 decoded more often than anything else.
@@ -10,19 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from paceline.data.augment.changes import random_aspect
 from paceline.data.batches import preparation_of
-from paceline.data.draws import Draws
+from paceline.data.draws import Draws, unit
 from paceline.data.images import mirrored, scale
 from paceline.experiment.experiment import Experiment
-from paceline.formats.encoded.boxes import Box, area_box, central_box, fitting_box, short_side_box
-from paceline.formats.encoded.decode import DCT, decode_any
-from paceline.formats.encoded.headers import Headers, read_headers
+from paceline.formats.encoded.decode import DCT, Headers, decode_any, read_headers
 
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
+TRIES = 10  # boxes drawn for a random area before the largest that fits is taken
+_WIDEST = 4 / 3  # aspect ratio of a random area: from its reciprocal to this
+
+
+class Box(NamedTuple):
+    """Which part of each upright image is cropped, int64 [n] in pixels.
+
+    Boxes are computed with whole numbers, and + - x / and square roots of doubles: these give the
+    same bits on every machine, which exp and log do not.
+    """
+
+    top: tf.Tensor
+    left: tf.Tensor
+    height: tf.Tensor
+    width: tf.Tensor
 
 
 def train_images(
@@ -195,3 +210,65 @@ def _turned(image: tf.Tensor, code: int) -> tf.Tensor:
         image = tf.transpose(image, [1, 0, 2])
     axes = [axis for axis, bit in ((0, 2), (1, 1)) if code & bit]
     return tf.reverse(image, axes) if axes else tf.identity(image)
+
+
+def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float) -> Box:
+    """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a
+    random place.
+    """
+    tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
+    share, slant = (
+        unit(draws.several([f"{name}/{k}" for k in range(TRIES)]))
+        for name in ("area/share", "area/aspect")
+    )
+    area = (area_min + share * (1.0 - area_min)) * tall * wide
+    aspect = random_aspect(slant, _WIDEST)
+    tries = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=-1)))
+    fits = tf.reduce_all((tries >= 1) & (tries <= tf.stack([tall, wide], axis=-1)), axis=-1)
+    largest = tf.round(
+        tf.concat([tf.minimum(tall, wide * _WIDEST), tf.minimum(wide, tall * _WIDEST)], axis=1)
+    )
+    drawn = tf.gather(tries, tf.argmax(fits, axis=1), batch_dims=1)
+    sides = tf.cast(
+        tf.where(tf.reduce_any(fits, axis=1)[:, None], drawn, tf.maximum(largest, 1.0)), tf.int64
+    )
+    return _placed(height, width, sides[:, 0], sides[:, 1], draws)
+
+
+def short_side_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, size: int) -> Box:
+    """A square at a random place: `size` pixels of the image whose short side was made 256/224 to
+    512/224 times `size`."""
+    shortest, longest = short_side(size), 2 * short_side(size)
+    short = shortest + draws.one("short-side") % (longest - shortest + 1)
+    side = _side(height, width, size, short)
+    return _placed(height, width, side, side, draws)
+
+
+def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
+    """The square in the middle: `size` pixels of the image whose short side was made 256/224
+    times `size`."""
+    side = _side(height, width, size, short_side(size))
+    return Box((height - side) // 2, (width - side) // 2, side, side)
+
+
+def fitting_box(height: tf.Tensor, width: tf.Tensor, tall: int, wide: int) -> Box:
+    """The largest box in the middle with the proportions of `tall` x `wide`."""
+    rows = tf.minimum(height, tf.maximum((width * tall + wide // 2) // wide, 1))
+    columns = tf.minimum(width, tf.maximum((height * wide + tall // 2) // tall, 1))
+    return Box((height - rows) // 2, (width - columns) // 2, rows, columns)
+
+
+def short_side(size: int) -> int:
+    """Return 8/7 of the size, rounded: 256 for 224."""
+    return (size * 8 + 3) // 7
+
+
+def _side(height: tf.Tensor, width: tf.Tensor, size: int, short: tf.Tensor | int) -> tf.Tensor:
+    return tf.maximum((2 * size * tf.minimum(height, width) + short) // (2 * short), 1)
+
+
+def _placed(
+    height: tf.Tensor, width: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, draws: Draws
+) -> Box:
+    top = draws.one("crop/row") % (height - tall + 1)
+    return Box(top, draws.one("crop/column") % (width - wide + 1), tall, wide)

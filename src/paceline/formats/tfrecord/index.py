@@ -9,28 +9,29 @@ TensorFlow.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
 from paceline.data.digests import SAMPLES, digest_of, spread
-from paceline.formats.tfrecord.example import parse_example
-from paceline.formats.tfrecord.frames import (
+from paceline.formats.tfrecord.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
     BadRecord,
     Shard,
     find_offsets,
-    is_gzip,
+    parse_example,
     read_all,
     read_length,
-    unpack_gzip,
 )
 from paceline.storage.array_files import read_npz
 from paceline.storage.files import explained, replacing
@@ -38,6 +39,8 @@ from paceline.storage.locations import cache_folder
 from paceline.storage.progress_bar import late_bar
 
 FILE_NAME = ".paceline-index.npz"
+GZIP_MAGIC = b"\x1f\x8b\x08"
+CHUNK_BYTES = 1 << 20
 
 
 class ShardIndex(NamedTuple):
@@ -77,37 +80,42 @@ def load_index(
 
 def records_digest(parts: Sequence[ShardIndex]) -> str:
     """Return the digest of an index, and of the checksums of some records."""
-    pieces = []
-    for part in parts:
-        pieces.append(f"{part.shard.size} {len(part.offsets)}".encode())
-        pieces.append(np.ascontiguousarray(part.offsets, "<i8").tobytes())
+    pieces, checksums = [], []
     each = max(1, SAMPLES // max(1, len(parts)))
-    for part in parts:
-        if len(part.offsets):
-            pieces += _checksums(part, spread(len(part.offsets), each))
-    return digest_of(pieces)
-
-
-def _checksums(part: ShardIndex, chosen: list[int]) -> Iterable[bytes]:
-    shard = part.shard
-    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        for offset in part.offsets[chosen].tolist():
-            length = read_length(file, shard.given, offset, shard.size)
-            file.seek(offset + HEADER_BYTES + length)
-            yield file.read(FOOTER_BYTES)
+    for shard, offsets, *_ in parts:
+        pieces.append(f"{shard.size} {len(offsets)}".encode())
+        pieces.append(np.ascontiguousarray(offsets, "<i8").tobytes())
+        with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
+            for number in spread(len(offsets), each) if len(offsets) else ():
+                offset = int(offsets[number])
+                length = read_length(file, shard.given, offset, shard.size)
+                file.seek(offset + HEADER_BYTES + length)
+                checksums.append(file.read(FOOTER_BYTES))
+    return digest_of([*pieces, *checksums])
 
 
 def unpacked_shard(shard: Shard) -> Shard:
     """Return the shard itself, or if it is gzip data, its unpacked copy in the cache."""
     with explained("read or unpack", Path(shard.path)), open(shard.path, "rb") as file:
-        if not is_gzip(file):
+        if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
             return shard
         key = hashlib.sha256(f"{shard.path} {shard.size} {shard.stamp}".encode()).hexdigest()[:16]
         target = cache_folder() / "unpacked" / key / shard.name.removesuffix(".gz")
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
+            file.seek(0)
             unpack_gzip(file, shard.path, target)
         return Shard(str(target), shard.given, target.stat().st_size, shard.stamp)
+
+
+def unpack_gzip(file: IO[bytes], name: str, target: Path) -> None:
+    """Write the unpacked file to `target`, completely or not at all."""
+    with replacing(target) as out, gzip.GzipFile(fileobj=file, mode="rb") as packed:
+        try:
+            shutil.copyfileobj(packed, out, CHUNK_BYTES)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            reason = f"the gzip data are cut or damaged ({error}), counted in unpacked bytes"
+            raise BadRecord(name, out.tell(), reason) from error
 
 
 def read_shard(shard: Shard) -> Iterator[tuple[int, bytes | BadRecord]]:

@@ -17,7 +17,7 @@ from paceline.experiment.data import Records
 from paceline.experiment.experiment import check_records
 from paceline.experiment.fields import from_json
 from paceline.formats.source_folder import visible_entries
-from paceline.formats.tfrecord.frames import Shard
+from paceline.formats.tfrecord.record import Shard
 from paceline.storage.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
@@ -26,7 +26,6 @@ TEST_NAMES = ("test", "eval", "validation", "valid", "val")
 """The first of these that a folder has is the test split: the records of cifar10_estimator are
 evaluated on `eval`, and keep `validation` apart."""
 ADVICE = "convert again, or remove it and give --records.image-key ..."
-MOST_SHARDS = 100_000
 MOST_UNNAMED_CLASSES = 1_000_000
 _NAME = re.compile(
     r"(?:.+[-_])?(train|test|eval|validation|valid|val)"
@@ -42,16 +41,15 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
         match = _NAME.fullmatch(shard.name)
         if match and (match[3] or match[2] or match[5]):
             place = (int(match[3] or 0), int(match[4] or 1))
-            if place[1] > MOST_SHARDS:
-                raise UserError(f"{shard.path} is one of {place[1]} shards; {MOST_SHARDS} at most")
             splits.setdefault(match[1], {})[place] = shard
     for split, shards in splits.items():
         totals = sorted({total for _, total in shards})
         if len(totals) > 1:
             found = f"{split} shards of {totals[0]} and of {totals[1]}"
             raise UserError(f"{folder} has {found}; keep those of one set only")
-        if missing := sorted(set(range(totals[0])) - {number for number, _ in shards}):
-            name = f"{split}-{missing[0]:05d}-of-{totals[0]:05d}"
+        missing = next((n for n in range(totals[0]) if (n, totals[0]) not in shards), None)
+        if missing is not None:
+            name = f"{split}-{missing:05d}-of-{totals[0]:05d}"
             found = f"{len(shards)} of {totals[0]} {split} shards"
             raise UserError(f"{folder} has {found}; {name} is missing")
     return {split: [shards[place] for place in sorted(shards)] for split, shards in splits.items()}
@@ -106,15 +104,10 @@ def complete_keys(given: Records, noted: Records) -> Records:
 
 
 def read_labels(folder: str) -> tuple[str, ...]:
-    """Return the class names, one per line of labels.txt; without that file, none. If all lines
-    are such as `0:cat`, remove their numbers."""
+    """Return the class names, one per line of labels.txt; without that file, none."""
     # Not `splitlines`: a name may contain what Unicode also counts as the end of a line.
     text = read_text(Path(folder, LABELS))
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    numbered = [line.partition(":") for line in lines]
-    if all(number == str(label) and name for label, (number, _, name) in enumerate(numbered)):
-        return tuple(name.strip() for _, _, name in numbered)
-    return tuple(lines)
+    return tuple(line.strip() for line in text.split("\n") if line.strip())
 
 
 def number_classes(highest: int, first_label: int) -> tuple[str, ...]:

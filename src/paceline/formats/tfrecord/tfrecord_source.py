@@ -19,9 +19,8 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
 from paceline.formats.source_folder import source_folder
-from paceline.formats.tfrecord.example import label_fault, parse_example
-from paceline.formats.tfrecord.frames import BadRecord, read_record
 from paceline.formats.tfrecord.index import ShardIndex, load_index, records_digest
+from paceline.formats.tfrecord.record import BadRecord, label_fault, parse_example, read_record
 from paceline.formats.tfrecord.shards import (
     complete_keys,
     noted_keys,

@@ -1,19 +1,32 @@
-"""tf.train.Example without TensorFlow: encode and decode one message with protobuf, and check it.
+"""One TFRecord: its frame in a file, and the tf.train.Example in it. No TensorFlow.
 
-Processes that convert or check records need nothing else of TensorFlow. The message types are
-TensorFlow's, built in a descriptor pool of their own, so they never collide with TensorFlow's.
+A record is its length (8 bytes), the masked CRC-32C of the length (4), the data, and the masked
+CRC-32C of the data (4). Functions take an open binary file, its name and its size. They raise or
+yield a `BadRecord` for damage, and raise OSError if the disk fails. The data is a message whose
+types are TensorFlow's, in a descriptor pool of their own, so they never collide with TensorFlow's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+import os
+import struct
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, NamedTuple
 
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
+from paceline.errors import UserError
 from paceline.experiment.experiment import Records
+from paceline.storage.files import read_exactly
 
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+_HEADER, _NUMBER = struct.Struct("<QI"), struct.Struct("<I")
 Value = bytes | str | int
 Features = dict[str, list[bytes] | list[int] | list[float]]
 
@@ -40,6 +53,101 @@ message_type { name: "Example"
 _POOL = descriptor_pool.DescriptorPool()
 _POOL.Add(text_format.Parse(_DESCRIPTION, descriptor_pb2.FileDescriptorProto()))
 _Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("tensorflow.Example"))
+
+
+class BadRecord(UserError):
+    """A record that cannot be used: its file, the byte where it begins, and the reason."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(f"{file}, offset {offset}: {reason}")
+        self.file, self.offset, self.reason = file, offset, reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, str]]:
+        return type(self), (self.file, self.offset, self.reason)
+
+
+class Shard(NamedTuple):
+    """A file of records. `given` is the file of the data set, for errors: of a gzip file, `path`
+    is an unpacked copy. `stamp` changes when the content does."""
+
+    path: str
+    given: str
+    size: int
+    stamp: str
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.given)
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the CRC-32C of `data`, masked as TFRecords store it."""
+    crc: int = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def framed(data: bytes) -> bytes:
+    """Return `data` as a record, ready to be written."""
+    length = struct.pack("<Q", len(data))
+    checksums = (_NUMBER.pack(masked_crc(piece)) for piece in (length, data))
+    return length + next(checksums) + data + next(checksums)
+
+
+def find_offsets(file: IO[bytes], name: str, size: int) -> npt.NDArray[np.int64]:
+    """Return the offset of each record, int64 [n]. Reads the lengths only and skips the data."""
+    offsets, offset = array("q"), 0
+    while offset < max(size, 1):
+        offsets.append(offset)
+        offset += FRAME_BYTES + read_length(file, name, offset, size)
+    return np.frombuffer(offsets, np.int64)
+
+
+def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
+    """Return the length of the data of the record at `offset`, after checking its CRC."""
+    cut = f"the shard is cut in the middle of a record, at byte {size}"
+    if size == 0:
+        raise BadRecord(name, 0, "the shard is empty (0 bytes); write it again, or remove it")
+    if offset + HEADER_BYTES > size:
+        raise BadRecord(name, offset, cut)
+    file.seek(offset)
+    header = read_exactly(file, HEADER_BYTES)
+    length: int
+    length, crc = _HEADER.unpack(header)
+    if masked_crc(header[:8]) != crc:
+        lost = f"so the {size - offset:,} bytes from there on cannot be read"
+        damage = f"the length of a record is damaged (CRC), {lost}"
+        raise BadRecord(name, offset, damage if offset else "this is not a TFRecord file")
+    if offset + FRAME_BYTES + length > size:
+        raise BadRecord(name, offset, cut)
+    return length
+
+
+def read_record(file: IO[bytes], name: str, offset: int, size: int) -> bytes:
+    """Return the data of the record at `offset`, both checksums verified."""
+    length = read_length(file, name, offset, size)
+    content = read_exactly(file, length + FOOTER_BYTES)
+    data = content[:length]
+    if masked_crc(data) != _NUMBER.unpack_from(content, length)[0]:
+        raise BadRecord(name, offset, "the data of a record are damaged (CRC)")
+    return data
+
+
+def read_all(file: IO[bytes], name: str, size: int) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yield every record with its offset, and a `BadRecord` in place of a damaged one.
+
+    Damaged data lose one record. A damaged length loses the rest of the file, because only the
+    length says where the next record begins.
+    """
+    offset = 0
+    while offset < max(size, 1):
+        try:
+            yield offset, read_record(file, name, offset, size)
+        except BadRecord as bad:
+            yield offset, bad
+        try:
+            offset += FRAME_BYTES + read_length(file, name, offset, size)
+        except BadRecord:
+            return
 
 
 def encode(features: Mapping[str, Value]) -> bytes:
