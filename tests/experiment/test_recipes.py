@@ -60,15 +60,6 @@ def test_a_recipe_trains_two_steps(name):
         assert moved == 0 if vector == "stats" and recipe.model.freeze else moved > 0.5
 
 
-def test_smoke_has_what_tests_need():
-    smoke = get_recipe("smoke")
-    plan = build_plan(smoke, smoke.data.train_size)
-    saves = [step for step in range(1, plan.total_steps + 1) if plan.saves_at(step)]
-    assert smoke.replicas == 4
-    assert len(saves) >= 5
-    assert smoke.data.test_size % 2 == 1
-
-
 @pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
 def test_the_papers_recipes_have_the_papers_settings(depth):
     """He et al. 2015, section 4.2: batch 128, decay 1e-4, momentum 0.9, rate 0.1 divided by 10 at
@@ -135,16 +126,3 @@ def test_rays_boundaries_fall_on_the_steps_it_computed_for_two_actors():
     ]
     assert [step for step in steps if rates[step] != rates[step - 1]] == [28_284, 42_426, 56_568]
     assert sorted(set(rates)) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
-
-
-def test_the_estimators_boundaries_count_epochs_of_45_000_examples():
-    recipe = get_recipe("estimator-resnet44")
-    plan = build_plan(recipe, 50_000 - recipe.data.validation)
-    assert plan.steps_per_epoch == 45_000 // 128
-    assert plan.total_steps == 80_000
-
-
-def test_a_flag_that_repeats_the_recipes_own_number_names_the_same_run():
-    """The command line makes floats of what recipes write as whole numbers."""
-    recipe = get_recipe("cifar10-resnet20")
-    assert replace(recipe, epochs=float(recipe.epochs)).digest() == recipe.digest()
