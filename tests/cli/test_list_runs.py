@@ -116,7 +116,7 @@ def test_tensorboard_shows_several_runs_and_ends_with_ctrl_c(
                 with urllib.request.urlopen(
                     f"http://localhost:{port}/data/runs", timeout=5
                 ) as answer:
-                    return sorted(json.load(answer)) == ["five", "run"]
+                    return sorted(json.load(answer)) == ["five/events", "run/events"]
             except OSError:
                 return False
 

@@ -109,7 +109,7 @@ class TensorBoard:
         folders = {existing_run(run).path.resolve() for run in self.runs}
         taken = Counter(folder.name for folder in folders)
         names = {each: each.name if taken[each.name] == 1 else str(each) for each in folders}
-        runs = ",".join(f"{name}:{folder / 'events'}" for folder, name in names.items())
+        runs = ",".join(f"{name}:{folder}" for folder, name in names.items())
         command = [sys.executable, "-m", "tensorboard.main", "--logdir_spec", runs]
         command += ["--host", self.host, *(["--port", str(self.port)] if self.port else [])]
         os.execv(sys.executable, command)
