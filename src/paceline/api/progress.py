@@ -13,13 +13,14 @@ from collections.abc import Callable
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Transfer, Warn
 
 PLAIN_LINE_EVERY_S = 10.0
-DIGITS = {"loss": 4, "accuracy": 4, "learning_rate": 5}
+DIGITS = {"loss": 4, "accuracy": 4, "learning_rate": 5, "images_per_second": 0}
+"""Metrics that a block shows, and how many digits of them."""
 
 
 class Progress:
@@ -87,11 +88,8 @@ class Progress:
             seconds_per_step = (now - first_s) / (self._step - first_step)
             left = self._start.total_steps - self._step
             self._expected_end_s = now + seconds_per_step * left
-        metrics = message.metrics
-        known = [name for name in DIGITS if name in metrics]
-        numbers = [_measure(name, metrics[name], DIGITS[name]) for name in known]
-        if "images_per_second" in metrics:
-            numbers.append(f"{_number(metrics['images_per_second'], 0)} images/s")
+        known = [name for name in DIGITS if name in message.metrics]
+        numbers = [_measure(name, message.metrics[name], DIGITS[name]) for name in known]
         self._below["numbers"] = "  ".join(numbers)
         if self._live is None:
             parts = (self._position(), self._below["numbers"], self._time_left())
@@ -107,11 +105,9 @@ class Progress:
     def _on_result(self, message: Result) -> None:
         self.__exit__()
         if message.already:
-            self._print(
-                "this run is finished; give another --run-dir or other settings for a new one"
-            )
-        shown = {name: value for name, value in message.values.items() if name != "already"}
-        self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown.items()))
+            self._print("this run is finished; for a new one, change --run-dir or other settings")
+        shown = [each for each in message.values.items() if each[0] != "already"]
+        self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown))
 
     def _print_now_and_then(self, line: str) -> None:
         if self._clock() - self._last_line_s >= PLAIN_LINE_EVERY_S:
@@ -138,10 +134,8 @@ class Progress:
     def _render(self) -> Group | Text:
         if not self._start.total_steps:
             return Text("starting ...")
-        bar = Table.grid(expand=True, padding=(0, 2, 0, 0))
-        bar.add_column(no_wrap=True)
-        bar.add_column(ratio=1)
-        bar.add_column(no_wrap=True)
+        columns = (Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True))
+        bar = Table.grid(*columns, expand=True, padding=(0, 2, 0, 0))
         steps = ProgressBar(self._start.total_steps, self._step)
         bar.add_row(self._position(), steps, self._time_left())
         below = [line for line in self._below.values() if line]
@@ -149,11 +143,10 @@ class Progress:
 
 
 def _measure(name: str, value: object, digits: int) -> str:
-    return f"{name.replace('_', ' ')} {_number(value, digits)}"
-
-
-def _number(value: object, digits: int) -> str:
-    return f"{value:,.{digits}f}" if isinstance(value, int | float) else str(value)
+    number = f"{value:,.{digits}f}" if isinstance(value, int | float) else str(value)
+    if name == "images_per_second":
+        return f"{number} images/s"
+    return f"{name.replace('_', ' ')} {number}"
 
 
 def _result_value(value: object) -> str:
