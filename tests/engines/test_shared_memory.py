@@ -21,7 +21,7 @@ from paceline.job import Cluster, Job
 from paceline.messages import NEIGHBORS
 from paceline.places.local import connect_neighbors
 from paceline.supervise import process
-from paceline.worker_process import _lost_another_worker
+from paceline.worker_failure import _lost_another_worker
 
 
 def two() -> tuple[Neighbors, Neighbors, socket.socket]:

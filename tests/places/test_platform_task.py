@@ -11,7 +11,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place
 from paceline.places import platform_task
 from paceline.places.platform_task import build_cluster, open_task
-from paceline.supervise.process import OpenPlace
+from paceline.supervise.interface import OpenPlace
 
 TWO = Cluster(("127.0.0.1:1", "127.0.0.1:2"), 0)
 

@@ -18,7 +18,7 @@ from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.survivor import answer
 from paceline.storage.lock import FileLock
 from paceline.supervise import recovery
-from paceline.supervise.process import Inbox
+from paceline.supervise.interface import Inbox
 from paceline.supervise.recovery import keep_newest
 from paceline.worker import Memory
 

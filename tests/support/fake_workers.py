@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from paceline.job import Job
 from paceline.messages import Message, Result, Send
-from paceline.supervise.process import OpenPlace
+from paceline.supervise.interface import OpenPlace
 
 UNTIL_SIGNAL = "until a signal"
 """A step of a script: the worker runs until it gets a signal, then saves and exits."""

@@ -23,6 +23,7 @@ import tensorflow  # noqa: F401  conftest.py sets its threads, if a test module 
 from keras.src.utils.naming import reset_uids
 
 from helpers import Ended
+from paceline import worker_failure
 from paceline import worker_process as main
 from paceline.cli import commands
 from paceline.engines import devices
@@ -111,7 +112,7 @@ class ThreadAsProcess:
 
             with (
                 open(self._log or os.devnull, "a") as log,
-                mock.patch.object(main, "to_log", partial(print, file=log)),
+                mock.patch.object(worker_failure, "to_log", partial(print, file=log)),
             ):
                 self._code = main.run(self._job, send, self._stop, Memory())
 

@@ -16,7 +16,7 @@ from paceline.errors import UserError
 from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.places.platform_task import build_cluster, number, open_task
-from paceline.supervise.process import OpenPlace
+from paceline.supervise.interface import OpenPlace
 
 INDEX = "JOB_COMPLETION_INDEX"
 SERVICE = "PACELINE_SERVICE"

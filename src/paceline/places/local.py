@@ -13,7 +13,8 @@ from itertools import combinations
 from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.run_folder.folder import RunFolder
-from paceline.supervise.process import LocalWorker, OpenPlace
+from paceline.supervise.interface import OpenPlace
+from paceline.supervise.process import LocalWorker
 
 MOST_NEIGHBORS = 16
 """More workers would need too many open files; they exchange vectors over the network."""

@@ -14,7 +14,8 @@ from paceline.engines.probe import find_silent
 from paceline.errors import Ended, PassingFault, UserError, WorkerFailed
 from paceline.job import Cluster, Job, Place
 from paceline.messages import Send, Warn
-from paceline.supervise.process import LocalWorker, OpenPlace
+from paceline.supervise.interface import OpenPlace
+from paceline.supervise.process import LocalWorker
 
 WAITING_EVERY_S = 10.0
 

@@ -16,7 +16,8 @@ from paceline.errors import UserError
 from paceline.job import Job
 from paceline.messages import Send
 from paceline.run_folder.folder import RunFolder
-from paceline.supervise.process import LocalWorker, OpenPlace
+from paceline.supervise.interface import OpenPlace
+from paceline.supervise.process import LocalWorker
 
 
 @contextmanager

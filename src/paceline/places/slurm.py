@@ -21,7 +21,7 @@ from paceline.messages import Message, Send, Start, Warn
 from paceline.places.platform_task import build_cluster, number, open_task
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import is_remote
-from paceline.supervise.process import OpenPlace
+from paceline.supervise.interface import OpenPlace
 
 FIRST_PORT = 10_000
 """Below the ports that Linux gives to outgoing connections (from 32,768)."""

@@ -14,7 +14,7 @@ from paceline.errors import UserError
 from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.places.platform_task import open_task
-from paceline.supervise.process import OpenPlace
+from paceline.supervise.interface import OpenPlace
 
 _ROLES = ("chief", "master", "worker", "evaluator", "ps")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})", re.ASCII)

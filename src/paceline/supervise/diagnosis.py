@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from paceline.errors import AddressTaken, PassingFault, UserError, WorkerFailed
 from paceline.messages import Crash, Error, Message
-from paceline.supervise.process import Inbox, Worker
+from paceline.supervise.interface import Inbox, Worker
 from paceline.supervise.watchdog import Watchdog, stopped
 
 EXPLAIN_S = 3.0

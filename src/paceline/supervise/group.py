@@ -27,7 +27,7 @@ from paceline.messages import (
     Working,
 )
 from paceline.supervise.diagnosis import EXPLAIN_S, first_cause, worker_failed
-from paceline.supervise.process import Inbox, Worker
+from paceline.supervise.interface import Inbox, Worker
 from paceline.supervise.watchdog import Watchdog
 
 ASKED = 128 + signal.SIGTERM

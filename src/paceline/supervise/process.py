@@ -1,4 +1,4 @@
-"""One worker as its group sees it, a worker process of this machine, and what a place opens.
+"""A worker process of this machine: its start, its messages, and its end with all descendants.
 
 A worker leads a session and has a mark in its environment. Its descendants inherit both, even if
 their parents have ended. Some start their own session, and daemons of Ray overwrite their
@@ -9,67 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Protocol
 
 from paceline.job import Job
-from paceline.messages import MESSAGES, NEIGHBORS, Message, Send, from_line
+from paceline.messages import MESSAGES, NEIGHBORS, Message, from_line
 
 EXIT_S = 30.0
 
 MARK = "PACELINE_FAMILY"
 """Environment variable with the marks of a worker and of its ancestors, separated by slashes."""
-
-Inbox = queue.Queue[tuple[int, Message | None]]
-"""Messages with the number of their worker; None after a worker's last one."""
-
-
-class Worker(Protocol):
-    """A worker of a group: a process of this machine, or a process behind a Spark task."""
-
-    @property
-    def job(self) -> Job: ...
-
-    @property
-    def log(self) -> Path | None: ...
-
-    def start(self) -> None: ...
-
-    def messages(self) -> Iterator[Message]:
-        """Yield its messages until it has ended."""
-
-    def poll(self) -> int | None:
-        """Return the exit code of a worker that has ended, or None."""
-
-    def wait(self) -> int:
-        """Return the exit code of a worker that sends nothing more; kill it if it does not exit."""
-
-    def send_signal(self, number: int) -> None: ...
-
-    def ask(self, request: str, **facts: int) -> None:
-        """Send a request of `recovery`; a worker that has ended gets none."""
-
-    def end(self) -> None:
-        """Kill the worker and everything that it started."""
-
-
-@dataclass(frozen=True)
-class OpenPlace:
-    """What `open_place(job, listen)` of each module of `places` yields."""
-
-    job: Job
-    workers: Callable[[int], AbstractContextManager[Sequence[Worker]]]
-    """Prepares an attempt with this many workers: their jobs and their connections."""
-    listen: Send
-    """Gets the messages of the workers."""
 
 
 class LocalWorker:

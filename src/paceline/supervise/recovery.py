@@ -18,7 +18,7 @@ from paceline.errors import UserError
 from paceline.messages import Held, Piece
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import replacing
-from paceline.supervise.process import Inbox, Worker
+from paceline.supervise.interface import Inbox, Worker
 
 ANSWER_S = 5.0
 SAVE_S = 60.0

@@ -21,7 +21,7 @@ from paceline.messages import Send, Warn
 from paceline.places.spark.session import count_slots, expected_executors, is_local, spark_context
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import is_remote
-from paceline.supervise.process import OpenPlace
+from paceline.supervise.interface import OpenPlace
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
-from paceline import worker_process
 from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Crash, Error, Message
 from paceline.worker import Memory
+from paceline.worker_failure import report
 
 
 class FullDisk:
@@ -39,5 +39,5 @@ def test_every_error_is_reported_even_if_the_log_is_on_a_full_disk(
     monkeypatch.setattr("sys.stderr", FullDisk())
     sent = list[Message]()
     job = Job(Experiment())
-    assert worker_process._report(error, job, sent.append, Memory()) == code
+    assert report(error, job, sent.append, Memory()) == code
     assert sent == [message]

@@ -1,0 +1,60 @@
+"""What a worker process reports when its job fails."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from importlib import import_module
+
+from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.job import Job
+from paceline.messages import Crash, Error, Send
+from paceline.storage.files import to_log
+from paceline.worker import Memory
+
+LINGER_S = 60.0
+"""The time in which the parent asks a worker that lost another one; then it ends the worker."""
+
+
+def report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
+    """Write an error to the log and send it to the parent; return the exit code.
+
+    The parent may end this process as soon as it gets the message.
+    """
+    user_error, lost = _to_user_error(error), _lost_another_worker(error)
+    # a platform shows its users the log: there, one line is enough
+    if not (user_error or lost) or not job.place.kind.platform_restarts:
+        to_log("".join(traceback.format_exception(error)).rstrip())
+    if user_error:
+        address_taken = isinstance(user_error, AddressTaken)
+        send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
+        return 2
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line}"
+    send(Crash(text, lost))
+    if lost and memory.training:
+        time.sleep(LINGER_S)
+    return 1
+
+
+def _to_user_error(error: Exception) -> UserError | None:
+    """Return the error as one that a person can correct, even if TensorFlow raised it."""
+    if isinstance(error, UserError) or "tensorflow" not in sys.modules:
+        return error if isinstance(error, UserError) else None
+    explained: UserError | None = import_module("paceline.formats.reading").explain(error)
+    return explained
+
+
+def _lost_another_worker(error: Exception) -> bool:
+    """Return whether TensorFlow reports that another worker is gone; the cause is there."""
+    if "tensorflow" not in sys.modules:
+        return False
+    from tensorflow import errors
+
+    from paceline.engines.shared_memory import WorkerGone
+
+    # TensorFlow has no type of its own for exceptions of Python in a graph
+    gone = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
+    lost = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
+    return gone or isinstance(error, (*lost, errors.DeadlineExceededError))
