@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,20 +69,6 @@ def test_a_run_folder_that_only_the_chief_sees_is_one_line(
         ended = running.wait()
     assert ended.code != 0
     assert "this node does not see the run folder" in ended.err
-
-
-@pytest.mark.long
-def test_a_killed_task_ends_the_step_and_the_same_command_continues(
-    cluster: SlurmCluster, uninterrupted: Path, tmp_path: Path
-) -> None:
-    own = write_own_code(tmp_path)
-    with srun(cluster, 2, "--actions", f"{own}:wait_for_a_signal", cwd=tmp_path) as running:
-        wait_until((tmp_path / "reached").exists)
-        os.kill(running.workers()[-1], signal.SIGKILL)
-        assert running.wait().code != 0
-    with srun(cluster, 2, cwd=tmp_path) as running:
-        assert running.wait().code == 0
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
 
 
 @pytest.mark.long
