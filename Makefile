@@ -104,7 +104,7 @@ setup: $(VENV)/ready $(VENV)/kernels
 
 # The extra with TensorFlow: `make setup EXTRA=gpu` on a machine with a GPU.
 EXTRA ?= cpu
-ALL := $(EXTRA),dev,docs,ray,search,spark,s3,gs,http,onnx
+ALL := $(EXTRA),dev,docs,ray,spark,s3,gs,http,onnx
 $(VENV)/uv:
 	@test -n "$(PYTHON)" || { echo "Paceline needs Python 3.11 or newer: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "Installing into $(VENV) ..."

@@ -19,7 +19,7 @@ DRIVER_SIDE = """
     errors job experiment.experiment experiment.recipes.table experiment.schedule experiment.plan
     experiment.user_code places places.local places.ray places.spark.place places.spark.session
     run_folder.folder run_folder.listing results.in_worker results.predict
-    results.evaluate results.export extras.doctor extras.bench extras.report
+    results.evaluate results.export extras.doctor extras.bench extras.report.report_page
     extras.search.run_search cli.commands cli.results cli.machine cli.runs cli.train
     cli.search cli.data cli.parse data loop
 """

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import get_recipe
-from paceline.extras.report import write_report
+from paceline.extras.report.report_page import write_report
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import sealed
 

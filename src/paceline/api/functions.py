@@ -158,7 +158,7 @@ def report(
     Example:
         paceline.report(["runs/smoke-1a2b3c4d", "runs/smoke-5e6f7a8b"], "both.html")
     """
-    from paceline.extras.report import write_report
+    from paceline.extras.report.report_page import write_report
 
     each = [runs] if isinstance(runs, str | Path | Result) else runs
     return write_report([str(_found(run)) for run in each], Path(out), force)

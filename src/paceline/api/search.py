@@ -1,4 +1,4 @@
-"""`paceline.search`: a search for good settings on Ray Tune."""
+"""`paceline.search`: a search for good settings on Ray."""
 
 from __future__ import annotations
 
@@ -30,39 +30,16 @@ def search(
     progress: bool = True,
     **settings: Any,
 ) -> SearchResult:
-    """Search for good settings of an experiment on Ray Tune, or continue an unfinished search.
+    """Search for good settings of an experiment on Ray, or continue an unfinished search.
 
-    Each trial is a normal run in the folder of the search. The validation split decides, so
-    data.validation must be above 0. The settings of the trials depend on `over` and the seed alone.
+    The validation split decides, so data.validation must be above 0. By default, each trial is one
+    worker with one CPU.
 
     Args:
-        experiment: The name of a recipe (`paceline.recipes()` lists them), or an Experiment.
-        over: Names of settings of the experiment, such as "schedule.rate", and for each
-            "0.05..0.8", "0.05..0.8:log" or a list of values.
-        data: Training data instead of the recipe's, as in `train`.
-        test: Test images and labels, as in `train`.
-        classes: Names of the classes of `data`.
-        model: Your own model instead of the recipe's, as in `train`.
-        place: The cluster and what each trial gets of it. By default each trial is one worker with
-            one CPU, on a Ray that is started here or that RAY_ADDRESS names.
+        over: Settings to vary, such as {"schedule.rate": "0.05..0.8:log", "seed": [1, 2]}.
         progress: Whether to print a line for each evaluation.
-        **settings: Further settings by name: those of the experiment and the place, as in `train`,
-            and trials, method ("random" or "grid"), scheduler ("asha" or "none"), metric
-            ("accuracy" or "loss"), grace, reduction, max_concurrent, search_dir, keep, track,
-            trust_code. `paceline search --help` describes each.
-
-    Returns:
-        All trials, the best first, the folder and the page of the search.
-
-    Raises:
-        UserError: Something that you can correct, in one line.
-
-    Example:
-        result = paceline.search(
-            "smoke", over={"schedule.rate": "0.01..0.5:log"}, trials=4, data=dict(validation=48)
-        )
-        print(result.best.settings, result.best.accuracy)
-        paceline.evaluate(result.best.run_dir)
+        **settings: Settings of the experiment and the place, as in `train`, which describes all
+            other arguments, and the flags of `paceline search`: trials, method, scheduler ...
     """
     from paceline.extras.search.run_search import run_search
 

@@ -26,8 +26,6 @@ COMMANDS = {
     "report": "runs:WriteReport",
     "runs": "runs:ListRuns",
     "zoo": "zoo:ListZoo",
-    "zoo add": "zoo:AddToZoo",
-    "zoo fetch": "zoo:FetchFromZoo",
     "reproduce": "zoo:Reproduce",
     "tensorboard": "runs:TensorBoard",
     "data fetch": "data:Fetch",

@@ -17,18 +17,14 @@ from paceline.extras.bench import Kind, measure_recipe
 class Doctor:
     """Check this machine and report what is good, slow or broken: paceline doctor
 
-    Each line is good, slow or broken, and says what to do. A line that is absent is about something
-    that is not installed and that only some people need. The exit code is 1 if something is broken.
+    Each line is good, slow or broken, and says what to do. The exit code is 1 if something is
+    broken.
 
     Example: paceline doctor --run-dir /mnt/shared/runs
     """
 
     run_dir: str = "runs"
     """Folder where runs will be written; its speed and free space are measured."""
-    ray_address: str = ""
-    """Address of a Ray cluster to connect to. Empty means the value of RAY_ADDRESS."""
-    spark_master: str = ""
-    """Spark master to connect to, as spark://HOST:PORT. Empty means none."""
 
     def __call__(self) -> int:
         from rich.console import Console
@@ -37,8 +33,8 @@ class Doctor:
         from paceline.extras.doctor import examine_machine
 
         console, broken = Console(), False
-        styles = {"good": "green", "slow": "yellow", "broken": "red", "absent": "dim"}
-        for finding in examine_machine(self.run_dir, self.ray_address, self.spark_master):
+        styles = {"good": "green", "slow": "yellow", "broken": "red"}
+        for finding in examine_machine(self.run_dir):
             broken = broken or finding.state == "broken"
             state = Text(f"{finding.state:<7}", styles[finding.state])
             console.print(state, Text(f"{finding.what}: {finding.text}"), soft_wrap=True)
@@ -49,8 +45,8 @@ class Doctor:
 class Bench:
     """Measure the training speed of recipes on this machine: paceline bench [RECIPE ...]
 
-    For each recipe and place it prints the images per second and the training time of a full run.
-    Without --data.dir, recipes for CIFAR train on generated images of the same shape.
+    It prints the images per second of each recipe. Without --data.dir, recipes for CIFAR train on
+    generated images of the same shape.
 
     Example: paceline bench cifar10-fast --seconds 20 --on local ray
     """
@@ -61,8 +57,7 @@ class Bench:
     seconds: float = 10.0
     """Seconds to measure each, after it was compiled."""
     on: tuple[Kind, ...] = ("local",)
-    """Places to measure. local: processes of this command.
-    ps: the same with a parameter server. ray, spark: a cluster started on this machine."""
+    """Places to measure. ps: local with a parameter server. ray, spark: a cluster started here."""
     workers: tuple[int, ...] = (1, 2)
     """Numbers of workers to measure."""
 
@@ -71,13 +66,10 @@ class Bench:
 
         if self.seconds <= 0:
             raise UserError(f"seconds is {self.seconds}; it must be above 0")
-        if not self.workers:
-            raise UserError("workers is empty; it must be at least one number, such as 1 2")
         names = self.recipes or ("shapes", "cifar10-fast", "cifar10-resnet56")
         recipes = {name: get_recipe(name) for name in names}  # a wrong name fails at once
         for name, kind, workers in product(recipes, self.on, self.workers):
-            measured = measure_recipe(
-                name, recipes[name], kind, workers, self.seconds, self.data.dir
-            )
-            print(measured.line(), flush=True)
+            experiment, data_dir = recipes[name], self.data.dir
+            line = measure_recipe(name, experiment, kind, workers, self.seconds, data_dir)
+            print(line, flush=True)
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,14 +13,12 @@ from paceline.cli.tables import print_table, shown
 from paceline.errors import Interrupted
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import get_recipe
-from paceline.extras.search.options import Options, build_search
+from paceline.extras.search.options import Options, SearchPlan, build_search
 from paceline.extras.search.space import parse_over
 from paceline.job import Place
 
 if TYPE_CHECKING:
-    from paceline.extras.search.options import SearchPlan as Plan
     from paceline.extras.search.run_search import SearchResult
-    from paceline.extras.search.trials import TrialSummary
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,9 @@ class Search:
         space = parse_over(self.over, self.experiment)
         plan = build_search(self.recipe, self.experiment, space, self.place, self.options)
         if self.dry_run:
-            _print_plan(plan)
+            print(f"{len(plan.trials)} trials in {plan.where}")
+            for trial in plan.trials:
+                print(f"trial {trial.number}  {trial.words}")
             return 0
         try:
             result = run_search(plan, lambda line: print(line, flush=True))
@@ -70,17 +69,24 @@ class Search:
         return 1 if result.crashed else 0
 
 
-def _print_plan(plan: Plan) -> None:
-    print(f"{len(plan.trials)} trials in {plan.where}")
-    for trial in plan.trials:
-        print(f"trial {trial.number}  {trial.words}")
-
-
-def print_result(plan: Plan, result: SearchResult) -> None:
+def print_result(plan: SearchPlan, result: SearchResult) -> None:
     """Print the table of all trials, and how to train the best one again."""
     names = [name.replace("_", "-") for name in plan.space]
     headings = ("trial", *names, "accuracy", "loss", "epochs", "state<", "digest<", "run<")
-    print_table(headings, _rows(list(plan.space), result.trials), whole=True)
+    rows = (
+        (
+            str(each.number),
+            *(str(each.settings[name]) for name in plan.space),
+            shown(each.accuracy, ".4f"),
+            shown(each.loss, ".4f"),
+            f"{each.epochs:.4g}",
+            each.state,
+            each.state_sha256[:12] or "-",
+            each.run_dir.rpartition("/")[2],
+        )
+        for each in result.trials
+    )
+    print_table(headings, rows, whole=True)
     for line in result.crashed:
         print(f"paceline: {line}; the same command tries it again", file=sys.stderr)
     if best := result.best:
@@ -89,20 +95,6 @@ def print_result(plan: Plan, result: SearchResult) -> None:
         print(f"train it again, with the same digest: {best.command}")
         print("train it on all training examples: the same without --data.validation")
     print(f"runs: paceline runs {result.search_dir} · page: {result.page}")
-
-
-def _rows(names: Sequence[str], trials: Sequence[TrialSummary]) -> Iterator[tuple[str, ...]]:
-    for each in trials:
-        yield (
-            str(each.number),
-            *(str(each.settings[name]) for name in names),
-            shown(each.accuracy, ".4f"),
-            shown(each.loss, ".4f"),
-            f"{each.epochs:.4g}",
-            each.state,
-            each.state_sha256[:12] or "-",
-            each.run_dir.rpartition("/")[2],
-        )
 
 
 def _json(result: SearchResult) -> dict[str, object]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 LOOK_EVERY_S = 10.0
 
+Record = dict[str, Any]
+
 
 class _Stopped(Exception):
     """Ends the evaluator after a SIGTERM. There is nothing to save."""
@@ -65,6 +67,7 @@ class _Evaluator:
         self._compare("experiment", folder.experiment().changes_to(job.experiment))
         devices.import_tensorflow(job)
         from paceline.build import build_core
+        from paceline.describe import start_message
         from paceline.engines.collective import connect
         from paceline.fingerprint import data_facts
 
@@ -72,65 +75,58 @@ class _Evaluator:
         core = build_core(job)
         engine = open_engine(core)
         self._compare("data", diff(folder.data_facts(), data_facts(job, core)))
-        self._evaluate_all(core, engine)
-
-    def _evaluate_all(self, core: Core, engine: Engine) -> None:
-        from paceline.describe import start_message
-
-        folder, plan = self._folder, core.plan
-        digest = self._job.experiment.digest()
-        checkpoints = Checkpoints(folder.checkpoints, core.layout, experiment_digest=digest)
         done = {record["step"]: record for record in folder.evaluations.read()}
         first_step = max(done, default=0)
-        self._send(start_message(self._job, core, first_step, "evaluator: "))
-        published = True
+        self._send(start_message(job, core, first_step, "evaluator: "))
         with closing(TensorBoard(folder.evaluator_events, first_step)) as board:
-            while not (last := self._last(done, plan.total_steps)) or not published:
-                self._tried(folder.refresh)
-                for step in sorted(
-                    set(checkpoints.steps()) - done.keys() - self._unreadable.keys()
-                ):
-                    if state := self._load(checkpoints, step):
-                        done[step] = self._evaluate(state, core, engine, board)
-                        published = False
-                published = published or self._tried(folder.publish_evaluations)
-                self._wait(
-                    f"a checkpoint in {folder.where}",
-                    lambda: (checkpoints.steps(), len(folder.metrics.read())),
-                )
+            last = self._evaluate_all(core, engine, board, done)
         names = ("step", "test_accuracy", "test_loss", "state_sha256")
-        result = {name: last[name] for name in names}
         more = {"finished": True, "images_per_second": None, "run_dir": folder.where}
-        self._send(Result(result | more))
+        self._send(Result({name: last[name] for name in names} | more))
 
-    def _last(self, done: dict[int, dict[str, Any]], total_steps: int) -> dict[str, Any] | None:
+    def _evaluate_all(
+        self, core: Core, engine: Engine, board: TensorBoard, done: dict[int, Record]
+    ) -> Record:
+        """Evaluate checkpoints until the run is finished; return the last evaluation."""
+        folder, digest = self._folder, self._job.experiment.digest()
+        checkpoints = Checkpoints(folder.checkpoints, core.layout, experiment_digest=digest)
+        published = True
+        while not (last := self._last(done)) or not published:
+            self._tried(folder.refresh)
+            for step in sorted(set(checkpoints.steps()) - done.keys() - self._unreadable.keys()):
+                if state := self._load(checkpoints, step):
+                    done[step] = self._evaluate(state, core, engine, board)
+                    published = False
+            published = published or self._tried(folder.publish_evaluations)
+            self._wait(
+                f"a checkpoint in {folder.where}",
+                lambda: (checkpoints.steps(), len(folder.metrics.read())),
+            )
+        return last
+
+    def _last(self, done: dict[int, Record]) -> Record | None:
         """Return the evaluation of the last step, once the run is finished. It may end early."""
-        try:
-            result = self._folder.read_result() or {}
-        except PassingFault as error:
-            self._warn(error)
+        results = list[Record]()
+        self._tried(lambda: results.append(self._folder.read_result() or {}))
+        if not results or not results[0].get("finished"):
             return None
-        finished = bool(result.get("finished"))
-        last_step = result["step"] if finished else total_steps
+        last_step = results[0]["step"]
         if last_step in self._unreadable:
             raise self._unreadable[last_step]
-        return done.get(last_step) if finished else None
+        return done.get(last_step)
 
     def _load(self, checkpoints: Checkpoints, step: int) -> State | None:
         """Return a checkpoint; None if it was removed, is damaged, or cannot be read yet."""
+        states = list[State]()
         try:
-            return checkpoints.load(step)
-        except PassingFault as error:
-            self._warn(error)
+            self._tried(lambda: states.append(checkpoints.load(step)))
         except UserError as error:
             if step in checkpoints.steps():
                 self._unreadable[step] = error
                 self._send(Warn(f"not evaluated: {error}"))
-        return None
+        return states[0] if states else None
 
-    def _evaluate(
-        self, state: State, core: Core, engine: Engine, board: TensorBoard
-    ) -> dict[str, Any]:
+    def _evaluate(self, state: State, core: Core, engine: Engine, board: TensorBoard) -> Record:
         engine.load(state)
         began = time.monotonic()
         epoch = state.step / core.plan.steps_per_epoch
@@ -148,17 +144,14 @@ class _Evaluator:
         self._send(Evaluation(state.step, evaluation.scalars()))
         return record
 
-    def _tried(self, action: Callable[[], None]) -> bool:
+    def _tried(self, action: Callable[[], object]) -> bool:
         """Return whether an action succeeded. If storage is unavailable, it is tried later."""
         try:
             action()
         except PassingFault as error:
-            self._warn(error)
+            self._send(Warn(f"{error}; the evaluator tries again"))
             return False
         return True
-
-    def _warn(self, error: PassingFault) -> None:
-        self._send(Warn(f"{error}; the evaluator tries again"))
 
     def _compare(self, what: str, different: list[str]) -> None:
         if different:

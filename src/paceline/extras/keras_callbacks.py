@@ -6,6 +6,7 @@ Callbacks that would change the training are refused, with the setting that does
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +15,9 @@ from paceline.errors import UserError
 REFUSED = {
     "EarlyStopping": "early stopping is part of the experiment, so that all places stop after the "
     "same step; use early_stopping=dict(patience=3) and data=dict(validation=1000)",
-    "ReduceLROnPlateau": "the learning rate of each step is part of the experiment, so that a "
-    "resumed run has the same one; use schedule (steps, cosine, one-cycle)",
-    "LearningRateScheduler": "the learning rate of each step is part of the experiment; use "
-    "schedule (steps, cosine, one-cycle)",
-    "ModelCheckpoint": "the run folder keeps the newest and the best checkpoint; use run.keep and "
+    "ReduceLROnPlateau": "the learning rate is part of the experiment; use schedule",
+    "LearningRateScheduler": "the learning rate is part of the experiment; use schedule",
+    "ModelCheckpoint": "the run folder keeps the newest and the best checkpoint; use keep and "
     "save_every, and paceline.export for a .keras file",
     "BackupAndRestore": "every run resumes from its last checkpoint; call train again",
     "TensorBoard": "the run folder has TensorBoard's files already: paceline tensorboard RUN",
@@ -30,15 +29,12 @@ BATCH_HOOKS = tuple(
     for kind in ("", "train_", "test_", "predict_")
     for when in ("begin", "end")
 )
-TRAIN_LOGS = ("loss", "accuracy")
-SPLITS = ("validation", "test")
 
 
 class _Model:
     """Stands for the model. It is in the workers."""
 
-    def __init__(self) -> None:
-        self.stop_training = False
+    stop_training = False
 
     def __getattr__(self, name: str) -> Any:
         raise UserError(
@@ -51,14 +47,12 @@ class KerasCallbacks:
     """An action that calls the hooks of Keras callbacks.
 
     Called: on_train_begin, on_epoch_begin(epoch), on_test_begin and on_test_end(logs) after each
-    evaluation, on_epoch_end(epoch, logs), on_train_end. Epochs count from 0.
+    evaluation, on_epoch_end(epoch, logs), on_train_end. Epochs count from 0. Hooks of single
+    batches are not called, and callbacks that have them are refused.
 
-    `logs` has `loss` and `accuracy`, the means over the steps of the epoch, `learning_rate` of its
-    last step, and after an evaluation in the epoch `val_loss`, `val_accuracy` and `val_top5`, of
-    the validation split or, without one, of the test split.
-
-    Hooks of single batches are not called, and callbacks that have them are refused. A resumed run
-    calls on_epoch_end first for the epoch in which it continues, with the steps that are left.
+    `logs` has `loss` and `accuracy`, the means over the steps of the epoch (after a resume, over
+    those that were left), `learning_rate` of its last step, and after an evaluation in the epoch
+    `val_loss`, `val_accuracy` and `val_top5`, of the validation split or else of the test split.
 
     If a callback sets `model.stop_training`, the run stops as after an interruption.
 
@@ -75,8 +69,8 @@ class KerasCallbacks:
         self._begun = False
         self._epoch = -1
         self._step = 0
-        self._sums: dict[str, float] = {}
-        self._steps = 0
+        self._blocks: list[tuple[int, dict[str, float]]] = []
+        """Number of steps and metrics of each block of the epoch so far."""
         self._logs: dict[str, float] = {}
         for callback in self._callbacks:
             _check(callback)
@@ -85,16 +79,21 @@ class KerasCallbacks:
         """Take the metrics of a block, with those of an evaluation if there was one."""
         epoch = float(metrics["epoch"])
         self._begin(epoch)
-        self._add_block(step, metrics)
+        self._blocks.append((step - self._step, metrics))
+        self._step = step
         if logs := _evaluation_logs(metrics):
             self._logs |= logs
             self._call("on_test_begin", {})
             self._call("on_test_end", {name.removeprefix("val_"): logs[name] for name in logs})
         if epoch == int(epoch):
-            means = {name: total / self._steps for name, total in self._sums.items()}
+            total = sum(steps for steps, _ in self._blocks)
+            means = {
+                name: sum(steps * each[name] for steps, each in self._blocks) / total
+                for name in ("loss", "accuracy")
+            }
             rate = {"learning_rate": float(metrics["learning_rate"])}
             self._call("on_epoch_end", int(epoch) - 1, means | rate | self._logs)
-            self._sums, self._steps, self._logs = {}, 0, {}
+            self._blocks, self._logs = [], {}
         if self._model.stop_training:
             raise StopIteration
 
@@ -115,17 +114,10 @@ class KerasCallbacks:
                 callback.set_params({"verbose": 0, "epochs": None, "steps": None})
                 callback.set_model(self._model)
             self._call("on_train_begin", {})
-        current = -int(-epoch // 1) - 1  # the epoch of which the last step of this block is a part
+        current = math.ceil(epoch) - 1  # the epoch of which the last step of this block is a part
         if current > self._epoch:
             self._epoch = current
             self._call("on_epoch_begin", current, {})
-
-    def _add_block(self, step: int, metrics: dict[str, float]) -> None:
-        steps = step - self._step
-        self._step = step
-        self._steps += steps
-        for name in TRAIN_LOGS:
-            self._sums[name] = self._sums.get(name, 0.0) + steps * float(metrics[name])
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._callbacks:
@@ -134,37 +126,26 @@ class KerasCallbacks:
 
 def _evaluation_logs(metrics: dict[str, float]) -> dict[str, float]:
     """Return the measures of an evaluation under Keras's names; empty if there was none."""
-    for split in SPLITS:
-        found = {name: metrics.get(f"{split}_{name}") for name in ("loss", "accuracy", "top5")}
-        if found["loss"] is not None:
-            return {
-                f"val_{name}": float(value) for name, value in found.items() if value is not None
-            }
-    return {}
+    split = "validation" if metrics.get("validation_loss") is not None else "test"
+    found = {name: metrics.get(f"{split}_{name}") for name in ("loss", "accuracy", "top5")}
+    return {f"val_{name}": float(value) for name, value in found.items() if value is not None}
 
 
 def _check(callback: Any) -> None:
     """Raise UserError for a callback that needs what only Keras's own fit has."""
     import keras
 
-    kinds = [
-        kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith("keras")
-    ]
-    for kind in kinds:
-        if kind in REFUSED:
-            raise UserError(f"the callback {kind} cannot be used: {REFUSED[kind]}")
-    if not isinstance(callback, keras.callbacks.Callback):
-        raise UserError(
-            f"callbacks has a {type(callback).__name__}; each must be a keras.callbacks.Callback"
-        )
-    base = keras.callbacks.Callback
-    own = [
-        hook
-        for hook in BATCH_HOOKS
-        if getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
-    ]
-    if own:
-        raise UserError(
-            f"the callback {type(callback).__name__} has {own[0]}, which is never called: many "
-            "steps are one call into TensorFlow; use on_epoch_end"
-        )
+    base, kind = keras.callbacks.Callback, type(callback)
+    for each in kind.__mro__:
+        if each.__name__ in REFUSED and each.__module__.startswith("keras"):
+            raise UserError(
+                f"the callback {each.__name__} cannot be used: {REFUSED[each.__name__]}"
+            )
+    if not isinstance(callback, base):
+        raise UserError(f"callbacks has a {kind.__name__}; each must be a keras.callbacks.Callback")
+    for hook in BATCH_HOOKS:
+        if getattr(kind, hook) is not getattr(base, hook) or hook in vars(callback):
+            raise UserError(
+                f"the callback {kind.__name__} has {hook}, which is never called: many steps are "
+                "one call into TensorFlow; use on_epoch_end"
+            )

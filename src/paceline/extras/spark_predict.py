@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pyspark import SparkFiles
 from pyspark.errors import PySparkException
-from pyspark.sql.types import ArrayType, BinaryType, FloatType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
 from paceline.errors import UserError
 from paceline.places.spark.session import ship_package, shipping_folder
@@ -51,17 +51,14 @@ def predict(
     the run's order. If the column `input` has no image, both are null, and `error` says why.
     `trust_code` allows code of your own that the run names.
     """
-    fields = {field.name: field.dataType for field in dataframe.schema.fields}
-    if not isinstance(fields.get(input), BinaryType):
-        found = (
-            f"is of type {fields[input].simpleString()}"
-            if input in fields
-            else f"is not among {', '.join(fields)}"
-        )
+    types = dict(dataframe.dtypes)
+    if types.get(input) != "binary":
+        columns = ", ".join(f"{name} ({kind})" for name, kind in types.items())
         raise UserError(
-            f"the column {input!r} {found}; it must contain the bytes of image files (binary)"
+            f"the column {input!r} must contain the bytes of image files (binary); the DataFrame "
+            f"has {columns}"
         )
-    if taken := [field.name for field in ADDED if field.name in fields]:
+    if taken := [field.name for field in ADDED if field.name in types]:
         raise UserError(f"the DataFrame already has a column {taken[0]!r}; rename it first")
     try:
         context = dataframe.sparkSession.sparkContext
@@ -97,12 +94,10 @@ def _add_predictions(
         predictor = _load(archive, checkpoint)
         images = [b"" if data is None else bytes(data) for data in frame[column]]
         probabilities, faults = predictor.try_predict(images)
-        labels = [predictor.classes[best] for best in probabilities.argmax(axis=1)]
+        rows = [None if row in faults else each for row, each in enumerate(probabilities)]
         yield frame.assign(
-            label=[None if row in faults else label for row, label in enumerate(labels)],
-            probabilities=[
-                None if row in faults else shares for row, shares in enumerate(probabilities)
-            ],
+            label=[None if row is None else predictor.classes[row.argmax()] for row in rows],
+            probabilities=rows,
             error=[faults.get(row) for row in range(len(images))],
         )
 

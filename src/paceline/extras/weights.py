@@ -6,23 +6,21 @@ It is for people who have a Keras model themselves, in an actor for example.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
 
 from paceline.errors import UserError
 from paceline.maths.template import flatten, is_float, split
-from paceline.models.keras_graph import relative_names, unique
+from paceline.models.keras_graph import relative_names
 
 
 class Weights:
     """Get and set the weights of any built Keras model, as a dictionary of copies or as one flat
     vector.
 
-    With `optimizer=True` the slots of the compiled model's optimizer travel too.
+    With `optimizer=True` the slots of the compiled model's optimizer travel too, as optimizer/0 ...
     """
 
     def __init__(self, model: keras.Model, optimizer: bool = False) -> None:
@@ -39,13 +37,10 @@ class Weights:
                     "optimizer=True needs a compiled model; call model.compile(optimizer=...) first"
                 )
             model.optimizer.build(model.trainable_variables)
-            slots = [
-                v
-                for v in model.optimizer.variables
-                if is_float(v) and "learning_rate" not in v.path
-            ]
+            own = [v for v in model.optimizer.variables if "learning_rate" not in v.path]
+            slots = [variable for variable in own if is_float(variable)]
             self._variables += slots
-            names += _slot_names(model, slots)
+            names += [f"optimizer/{i}" for i in range(len(slots))]
         self._parts: dict[str, tuple[int, ...]] = {
             name: tuple(v.shape) for name, v in zip(names, self._variables, strict=True)
         }
@@ -65,57 +60,29 @@ class Weights:
             raise UserError(
                 f"set_flat got shape {vector.shape}; this model needs ({self.get_flat_size()},)"
             )
-        part = tuple(self._parts.items())
-        for variable, piece in zip(self._variables, split(vector, part), strict=True):
+        pieces = split(vector, tuple(self._parts.items()))
+        for variable, piece in zip(self._variables, pieces, strict=True):
             variable.assign(piece)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of each weight by name."""
-        return {
-            name: variable.numpy().copy()
-            for name, variable in zip(self._parts, self._variables, strict=True)
-        }
+        pairs = zip(self._parts, self._variables, strict=True)
+        return {name: variable.numpy().copy() for name, variable in pairs}
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Set all weights by name. If a name or shape is wrong, nothing is changed."""
-        if weights.keys() != self._parts.keys():
-            odd = sorted(weights.keys() ^ self._parts.keys())[0]
-            problem = "unknown to the model" if odd in weights else "missing"
-            raise UserError(
-                f"set_weights: {odd!r} is {problem}; names must be those of get_weights"
-            )
+        for name in sorted(weights.keys() ^ self._parts.keys()):
+            problem = "unknown to the model" if name in weights else "missing"
+            names = "names must be those of get_weights"
+            raise UserError(f"set_weights: {name!r} is {problem}; {names}")
         arrays = {name: np.asarray(weights[name]) for name in self._parts}
         for name, shape in self._parts.items():
-            if arrays[name].shape != shape:
+            found = arrays[name]
+            if found.shape != shape:
                 raise UserError(
-                    f"set_weights: {name!r} has shape {arrays[name].shape}; the model has {shape}"
+                    f"set_weights: {name!r} has shape {found.shape}; the model has {shape}"
                 )
-            if arrays[name].dtype.kind in "OSUmM":
-                raise UserError(
-                    f"set_weights: {name!r} does not contain numbers: it has type "
-                    f"{arrays[name].dtype}"
-                )
+            if found.dtype.kind in "OSUmM":
+                raise UserError(f"set_weights: {name!r} contains {found.dtype}, not numbers")
         for array, variable in zip(arrays.values(), self._variables, strict=True):
             variable.assign(array)
-
-
-def _slot_names(model: keras.Model, slots: list[Any]) -> list[str]:
-    """optimizer/<weight name>/<kind of slot>: Keras names a slot after the path of its weight,
-    dense_7_kernel_momentum."""
-    weights = model.trainable_variables
-    paths = {
-        v.path.replace("/", "_"): name
-        for v, name in zip(weights, relative_names(model, weights), strict=True)
-    }
-    names = []
-    for slot in slots:
-        path = max(
-            (path for path in paths if slot.name.startswith(f"{path}_")), key=len, default=""
-        )
-        own = (
-            f"{paths[path]}/{slot.name[len(path) + 1 :]}"
-            if path
-            else re.sub(r"_\d+$", "", slot.name)
-        )
-        names.append(f"optimizer/{own}")
-    return unique(names)

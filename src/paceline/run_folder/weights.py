@@ -1,4 +1,4 @@
-"""Weights by the names of their variables: to start a model from, and for an entry of the zoo."""
+"""Weights by the names of their variables, to start a model from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import KERAS
-from paceline.maths.state import AVERAGED_STATS, State, StateLayout, evaluated_vectors
-from paceline.run_folder.checkpoint_file import WEIGHTS, Array, Damaged, pack, read_variables
+from paceline.maths.state import AVERAGED_STATS
+from paceline.run_folder.checkpoint_file import Array, Damaged, read_variables
 from paceline.run_folder.checkpoints import file_of, list_steps
 from paceline.run_folder.finding import existing_run
 from paceline.storage.files import explained
@@ -54,26 +54,6 @@ def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]
             found |= _of_vector(variables, vector)
         return found
     raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
-
-
-def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest: str) -> Path:
-    """Write the weights of the checkpoint of `step` into a file of the same name in `folder`.
-
-    They are what evaluation takes: the averaged ones if the training kept an average, without the
-    slots of the optimizer.
-    """
-    source_file, target = file_of(checkpoints, step), file_of(folder, step)
-    try:
-        variables = read_variables(source_file, step)
-    except (Damaged, OSError) as error:
-        raise UserError(f"{source_file} cannot be read: {error}") from error
-    sources = evaluated_vectors({name.partition("/")[0] for name in variables})
-    own = {to: _of_vector(variables, of) for to, of in zip(WEIGHTS, sources, strict=True)}
-    parts = {to: tuple((name, each.shape) for name, each in own[to].items()) for to in own}
-    empty = np.zeros(0, np.float32)
-    vectors = {to: np.concatenate([*map(np.ravel, own[to].values()), empty]) for to in own}
-    target.write_bytes(pack(State(step, vectors), StateLayout(parts), experiment_digest, None))
-    return target
 
 
 def _of_vector(variables: dict[str, Array], vector: str) -> dict[str, Array]:

@@ -1,4 +1,6 @@
-"""Renders the page about one or several runs, and the part of it that a notebook shows.
+"""`paceline report`: one self-contained page about one or several runs, without TensorFlow.
+
+`run_data` reads run folders; `sections` and `charts` compute what the page shows.
 
 The templates escape every value (autoescape); none of them marks a value as safe.
 """
@@ -7,24 +9,44 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from paceline.extras.report import charts, formats, sections
-from paceline.extras.report.confusion import Confusion
-from paceline.extras.report.run_data import RunData
+from paceline.errors import UserError
+from paceline.extras.report import charts, sections
+from paceline.extras.report.run_data import RunData, read_run
+from paceline.run_folder.finding import existing_run
+from paceline.storage.files import explained, replacing
+
+
+def write_report(names: Sequence[str], out: Path, force: bool = False) -> list[str]:
+    """Write the page; return a line for each run that could not be read and is left out."""
+    if out.exists() and (not force or out.is_dir()):
+        kind = " and is a folder" if out.is_dir() else ""
+        raise UserError(f"{out} exists{kind}; give --force to replace it, or another name with -o")
+    runs, left_out = list[RunData](), list[str]()
+    for name in dict.fromkeys(names):
+        try:
+            runs.append(read_run(existing_run(name)))
+        except UserError as error:
+            left_out.append(str(error) if name in str(error) else f"{name}: {error}")
+    if not runs:
+        raise UserError("; ".join(left_out))
+    page = render_page(runs, left_out)
+    with explained("write", out), replacing(out) as file:
+        file.write(page.encode(errors="backslashreplace"))
+    return left_out
 
 
 def render_page(runs: Sequence[RunData], left_out: Sequence[str] = ()) -> str:
     """Return the whole page; `left_out` are the reasons why other runs are not in it."""
     count = len(runs)
-    descriptions = list(dict.fromkeys(run.description for run in runs))
-    shown = descriptions[:4] + ["…"] * (len(descriptions) > 4)
-    named = [(formats.letter(i, count), run) for i, run in enumerate(runs)]
+    named = [(sections.letter(i, count), run) for i, run in enumerate(runs)]
     return get_template("page.html").render(
         kicker="Paceline report",
         title=runs[0].name if count == 1 else f"{count} runs",
-        subtitle=" · ".join([*shown, datetime.date.today().isoformat()]),
+        subtitle=datetime.date.today().isoformat(),
         left_out=[f"Left out: {reason}" for reason in left_out],
         single=count == 1,
         runs=named,
@@ -32,23 +54,23 @@ def render_page(runs: Sequence[RunData], left_out: Sequence[str] = ()) -> str:
         same_bits=sections.same_bits(runs),
         learning_charts=sections.learning_charts(runs),
         rate_charts=sections.rate_charts(runs),
-        start_notes=sections.start_notes(runs),
+        event_notes=sections.event_notes(runs),
         settings=sections.all_settings(runs),
         different_settings=sections.different_settings(runs),
         machine_facts=sections.machine_facts(runs),
-        build_confusion=Confusion,
+        build_confusion=sections.Confusion,
     )
 
 
 def render_fragment(run: RunData) -> str:
     """Return a run's outcome and curves, for notebooks."""
-    drawings = sections.learning_charts([run])
-    return get_template("fragment.html").render(run=run, learning_charts=drawings)
+    drawn = sections.learning_charts([run])
+    return get_template("fragment.html").render(run=run, learning_charts=drawn)
 
 
-def render_svg(drawing: charts.Drawing) -> str:
+def render_svg(chart: charts.Chart) -> str:
     """Return a chart as an SVG file, with its style inside."""
-    return get_template("chart.svg").render(drawing=drawing)
+    return get_template("chart.svg").render(drawing=chart)
 
 
 def get_template(name: str) -> Template:
@@ -61,5 +83,5 @@ def get_template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.globals["charts"] = charts
-    environment.filters |= {function.__name__: function for function in formats.FILTERS}
+    environment.filters |= {function.__name__: function for function in sections.FILTERS}
     return environment.get_template(name)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import KERAS
 from paceline.experiment.fields import flatten
-from paceline.experiment.model import NETWORKS
 from paceline.experiment.plan import build_plan
 from paceline.maths.metrics import Examples
 from paceline.run_folder.folder import RunFolder
@@ -26,7 +22,6 @@ LARGEST = 1e100
 """Larger numbers, of a damaged record, cannot be drawn."""
 MOST_CLASSES = 5_000
 """The confusion matrix of more classes is not shown: it would take gigabytes."""
-SPEED_POINTS = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,24 +37,6 @@ class SavedEvaluation:
     """The images of `worst`: uint8 [mistakes, height, width, channels]."""
 
 
-@dataclass(frozen=True)
-class StartPoint:
-    """A step at which training started: after how many minutes, and with how many workers.
-
-    `tries` is above 1 if training failed before the next checkpoint and started here again.
-    """
-
-    step: int
-    minute: float
-    workers: int
-    tries: int
-
-    @property
-    def workers_text(self) -> str:
-        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return workers + (f", {self.tries} times" if self.tries > 1 else "")
-
-
 @dataclass(frozen=True, eq=False)
 class RunData:
     """One run. Curves are points (x, y) in order."""
@@ -68,7 +45,6 @@ class RunData:
     settings: dict[str, Any]
     """The fields of the experiment by their dotted names."""
     data: dict[str, Any]
-    versions: dict[str, str]
     records: list[dict[str, Any]]
     start_records: list[dict[str, Any]]
     result: dict[str, Any]
@@ -76,18 +52,6 @@ class RunData:
     total_steps: int
     evaluation: SavedEvaluation | None
     notes: list[str]
-
-    @property
-    def description(self) -> str:
-        """Return the model and the data in a few words."""
-        settings = self.settings
-        source, init_from = settings["data.source"], settings["model.init_from"]
-        model = NETWORKS[settings["model.layout"]].format(depth=settings["model.depth"])
-        if init_from.startswith(KERAS):
-            model = init_from
-        if source == "auto":
-            source = Path(settings["data.dir"]).name or "data"
-        return f"{settings['model.build'] or model} on {settings['data.build'] or source}"
 
     @property
     def classes(self) -> list[str]:
@@ -121,10 +85,8 @@ class RunData:
 
     @property
     def images_per_second(self) -> float | None:
-        """Return the speed of the result, or else the median of the curve."""
-        speeds = [speed for _, speed in self.speeds()]
-        median = float(np.median(speeds)) if speeds else None
-        return self.result.get("images_per_second") or median
+        """Return the speed of the result, or else the newest one."""
+        return self.last("images_per_second")
 
     def curve(self, name: str) -> Points:
         """Return the values of a metric by epoch, where it was measured."""
@@ -159,38 +121,23 @@ class RunData:
         return max(self.minutes.values())
 
     def speeds(self) -> Points:
-        """Return images per second over minutes of training, averaged to few points."""
-        points = Points()
-        step_before, minute_before = 0, 0.0
-        for step, minute in self.minutes.items():
-            if minute - minute_before > self.training_minutes / SPEED_POINTS:
-                images = (step - step_before) * self.settings["global_batch_size"]
-                points.append((minute, images / (minute - minute_before) / 60))
-                step_before, minute_before = step, minute
-        return points
-
-    def starts(self) -> list[StartPoint]:
-        """Return each step at which training started; of several tries at a step, the last."""
-        steps, minutes = list(self.minutes), list(self.minutes.values())
-        tries = Counter(start["step"] for start in self.start_records)
-        workers = {start["step"]: _workers(start) for start in self.start_records}
-        return [
-            StartPoint(step, float(np.interp(step, steps, minutes)), workers[step], tries[step])
-            for step in sorted(tries)
-        ]
+        """Return images per second over minutes of training."""
+        pairs = [(record["step"], record.get("images_per_second", 0.0)) for record in self.records]
+        return [(self.minutes[step], speed) for step, speed in pairs if speed > 0]
 
     def events(self) -> list[tuple[int, float, str]]:
-        """Return step, minute and text of what an engine reported, such as a lost worker."""
-        return [
-            (record["step"], self.minutes[record["step"]], str(text))
-            for record in self.records
-            for text in record.get("events") or []
-        ]
+        """Return step, minute and text of each start, and of what an engine reported."""
+        steps, minutes = list(self.minutes), list(self.minutes.values())
+        found = [(record["step"], _start_text(record)) for record in self.start_records]
+        for record in self.records:
+            found += [(record["step"], str(text)) for text in record.get("events") or []]
+        by_step = sorted(dict.fromkeys(found), key=lambda event: event[0])
+        return [(step, float(np.interp(step, steps, minutes)), text) for step, text in by_step]
 
 
 def read_run(run: RunFolder) -> RunData:
     """Read a run folder; raise UserError if it is damaged or written by a newer Paceline."""
-    config, experiment, notes = run.config(), run.experiment(), list[str]()
+    experiment, notes = run.experiment(), list[str]()
     try:
         result = run.read_result() or {}
     except UserError as error:
@@ -210,7 +157,6 @@ def read_run(run: RunFolder) -> RunData:
         name=run.path.resolve().name,
         settings=flatten(experiment.to_json()),
         data=data,
-        versions={str(name): str(version) for name, version in config["versions"].items()},
         records=[_numbers(record) for record in run.metrics.read()],
         start_records=run.starts.read(),
         result=result,
@@ -222,20 +168,21 @@ def read_run(run: RunFolder) -> RunData:
 
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record of metrics.jsonl without values that are neither numbers nor events."""
+
+    def can_be_drawn(value: Any) -> bool:
+        return type(value) in (int, float) and (value == 0 or 1 / LARGEST < abs(value) < LARGEST)
+
     return {
         name: value
         for name, value in record.items()
-        if (name == "events" and isinstance(value, list)) or _can_be_drawn(value)
+        if (name == "events" and isinstance(value, list)) or can_be_drawn(value)
     }
 
 
-def _can_be_drawn(value: Any) -> bool:
-    return type(value) in (int, float) and (value == 0 or 1 / LARGEST < abs(value) < LARGEST)
-
-
-def _workers(start: dict[str, Any]) -> int:
+def _start_text(start: dict[str, Any]) -> str:
     workers = start.get("workers")
-    return workers if type(workers) is int and 0 < workers < MOST_CLASSES else 1
+    several = type(workers) is int and workers > 1
+    return f"started with {workers} workers" if several else "started with 1 worker"
 
 
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
@@ -245,9 +192,8 @@ def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
         return None
     try:
         examples = Examples(arrays["labels"], arrays["predictions"], arrays["probabilities"])
-        saved = SavedEvaluation(
-            int(arrays["step"]), str(arrays["split"]), examples, arrays["worst"], arrays["pictures"]
-        )
+        step, split = int(arrays["step"]), str(arrays["split"])
+        saved = SavedEvaluation(step, split, examples, arrays["worst"], arrays["pictures"])
         return saved if _fits_together(saved) else None
     except (KeyError, TypeError, ValueError):
         return None
@@ -265,8 +211,7 @@ def _fits_together(saved: SavedEvaluation) -> bool:
         and examples.probabilities.dtype.kind == "f"
         and bool(np.isfinite(examples.probabilities).all())
         and images.dtype == np.uint8
-        and images.ndim == 4
-        and len(images) == len(worst)
+        and (images.ndim, len(images)) == (4, len(worst))
         and images.shape[3] in (1, 3)
         and 0 not in images.shape[1:]
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Range, check_fields
 from paceline.experiment.names import apply_settings
 from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
 from paceline.job import Job, Place, Run, TrackerName
@@ -21,27 +22,27 @@ USUAL_TRIALS = 16
 class Options:
     """How a search chooses settings, stops trials, and where it writes."""
 
-    trials: int = 0
+    trials: Annotated[int, Range(0, MOST_TRIALS)] = 0
     """Number of trials. 0 means 16, or every combination of a grid. The same command with a larger
     number adds trials."""
     method: Literal["random", "grid"] = "random"
     """How settings are chosen. random: drawn with --seed. grid: every combination of lists."""
     scheduler: Literal["asha", "none"] = "asha"
     """Which trials are stopped early. asha: trials that are worse than most others after the same
-    fraction of their training (Ray Tune's ASHAScheduler). none: no trial."""
+    fraction of their training. none: no trial."""
     metric: Literal["accuracy", "loss"] = "accuracy"
     """Metric on the validation split that decides."""
-    grace: float = 1 / 16
+    grace: Annotated[float, Range(0, 1, excludes_lowest=True)] = 1 / 16
     """Fraction of its training that every trial completes before it can be stopped (asha)."""
-    reduction: float = 4.0
+    reduction: Annotated[float, Range(1, excludes_lowest=True)] = 4.0
     """One in this many trials continues at each comparison (asha). The first comparison is after
     the fraction `grace` of the training, the next after this many times as much, and so on."""
-    max_concurrent: int = 0
+    max_concurrent: Annotated[int, Range(0)] = 0
     """Maximum number of concurrent trials. 0 means as many as there are CPUs or GPUs for."""
     search_dir: str = ""
     """Search folder, with a run folder for each trial.
     Empty means searches/<recipe>-<hash of the search>, so that the same command continues."""
-    keep: int = 2
+    keep: Annotated[int, Range(1)] = 2
     """Number of newest checkpoints that each trial keeps, in addition to the best one."""
     track: tuple[TrackerName, ...] = ()
     """Experiment trackers that get each trial as a run: mlflow, wandb."""
@@ -49,30 +50,17 @@ class Options:
     """If the code of model.build or data.build is missing, run the copies in the run folders."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.trials <= MOST_TRIALS:
-            raise UserError(f"trials is {self.trials}; it must be from 1 to {MOST_TRIALS:,}")
-        if not 0 < self.grace <= 1:
-            raise UserError(f"grace is {self.grace}; it must be a fraction above 0, at most 1")
-        if not self.reduction > 1:
-            raise UserError(f"reduction is {self.reduction}; it must be above 1")
-        if self.max_concurrent < 0:
-            raise UserError(f"max-concurrent is {self.max_concurrent}; it must be 0 or more")
+        check_fields(self)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of a search."""
+    """One training of a search: its settings, and the job with all of them."""
 
     number: int
     """From 1."""
     settings: Settings
-    """What differs from the other trials."""
     job: Job
-
-    @property
-    def run_dir(self) -> str:
-        """Return the folder of its run."""
-        return self.job.run.run_dir
 
     @property
     def words(self) -> str:
@@ -82,12 +70,12 @@ class Trial:
     @property
     def name(self) -> str:
         """Return the name of its run."""
-        return self.run_dir.rpartition("/")[2]
+        return self.job.run.run_dir.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search with all its trials."""
+    """A search with all its trials in the folder `where`."""
 
     recipe: str
     experiment: Experiment
@@ -95,15 +83,9 @@ class SearchPlan:
     space: Space
     options: Options
     where: str
-    """The search folder."""
     trials: tuple[Trial, ...]
     place: Place
     """The cluster, and the workers of each trial."""
-
-    @property
-    def metric(self) -> str:
-        """Return the name of what is compared."""
-        return f"validation_{self.options.metric}"
 
 
 def build_search(
@@ -115,28 +97,23 @@ def build_search(
             f"on is {place.on!r}; a search runs on Ray, here or on the cluster of --ray.address: "
             "leave out --on"
         )
-    all_settings = _settings(space, options, experiment.seed)
-    experiments = [apply_settings(settings, experiment)[0] for settings in all_settings]
-    for each in experiments:
-        _check_validation(each)
-    where = (
-        options.search_dir.rstrip("/") or f"searches/{recipe}-{_digest(experiment, space, options)}"
-    )
+    # everything that decides the settings of trials
+    facts = [experiment.digest(), options.method, *sorted(describe(space))]
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
+    where = options.search_dir.rstrip("/") or f"searches/{recipe}-{digest}"
     run = Run(keep=options.keep, track=options.track, trust_code=options.trust_code)
     cores = place.cores or max(1, int(place.ray.cpus_per_worker))
     on_one_node = replace(place, on="local", cores=cores)
-    trials = [
-        Trial(
-            number,
-            settings,
-            Job(each, on_one_node, replace(run, run_dir=str(default_path(recipe, each, where)))),
-        )
-        for number, (settings, each) in enumerate(zip(all_settings, experiments, strict=True), 1)
-    ]
+    trials = []
+    for number, settings in enumerate(_choose(space, options, experiment.seed), 1):
+        own: Experiment = apply_settings(settings, experiment)[0]
+        _check(own)
+        in_folder = replace(run, run_dir=str(default_path(recipe, own, where)))
+        trials.append(Trial(number, settings, Job(own, on_one_node, in_folder)))
     return SearchPlan(recipe, experiment, space, options, where, tuple(trials), place)
 
 
-def _settings(space: Space, options: Options, seed: int) -> Sequence[Settings]:
+def _choose(space: Space, options: Options, seed: int) -> Sequence[Settings]:
     if options.method == "random":
         return draw(space, options.trials or USUAL_TRIALS, seed)
     combinations = grid(space)
@@ -148,7 +125,7 @@ def _settings(space: Space, options: Options, seed: int) -> Sequence[Settings]:
     return combinations
 
 
-def _check_validation(experiment: Experiment) -> None:
+def _check(experiment: Experiment) -> None:
     if not experiment.data.validation:
         raise UserError(
             "a search compares trials on a validation split, never on the test set, and there is "
@@ -159,9 +136,3 @@ def _check_validation(experiment: Experiment) -> None:
             "sync.method is 'async', which gives different numbers every time; a search compares "
             "runs: use gradients or weights"
         )
-
-
-def _digest(experiment: Experiment, space: Space, options: Options) -> str:
-    """Return the hash in the folder's name, of everything that decides the settings of trials."""
-    text = "\n".join([experiment.digest(), options.method, *sorted(describe(space))])
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from paceline.errors import UserError
+from paceline.extras.report.report_page import render_page
+from paceline.extras.report.run_data import read_run
 from paceline.extras.search.options import SearchPlan
-from paceline.extras.search.search_folder import SearchFolder
-from paceline.extras.search.search_page import render_search
-from paceline.extras.search.trials import TrialSummary, best_of, is_done, read_trials
+from paceline.extras.search.trials import PAGE, SearchFolder, TrialSummary, is_done, read_trials
+from paceline.run_folder.finding import existing_run
 
-NEEDED = ("ray", "pandas", "pyarrow", "requests")
-"""What `ray[tune]` installs and Tune imports."""
+MOST_ON_PAGE = 16
+"""How many of the best trials the page compares."""
 
 
 @dataclass(frozen=True)
@@ -25,42 +26,36 @@ class SearchResult:
     search_dir: str
     """The search folder, which contains a run folder for each trial."""
     page: str
-    """The HTML page about the search."""
+    """The report of the best trials, an HTML page; it exists once one has been evaluated."""
     crashed: list[str] = field(default_factory=list)
     """Trials that failed unexpectedly, and why. The same search tries them again."""
 
     @property
     def best(self) -> TrialSummary | None:
         """Return the best trial on the validation split; None if none was evaluated."""
-        return best_of(self.trials)
+        return self.trials[0] if self.trials and self.trials[0].evaluations else None
 
 
 def run_search(plan: SearchPlan, tell: Callable[[str], None]) -> SearchResult:
     """Train all trials that are not done, and write the page. `tell` gets lines of progress."""
     folder = SearchFolder(plan)
     with folder.opened():
-        known = read_trials(plan, folder)
-        done = {trial.run_dir for trial in known if is_done(trial, plan.options)}
-        if done:
-            tell(f"{len(done)} of {len(known)} trials in {plan.where} are done already")
-        left = [trial for trial in plan.trials if trial.run_dir not in done]
+        trials = read_trials(plan, folder)
+        num_done = sum(is_done(trial, plan.options) for trial in trials)
+        if num_done:
+            tell(f"{num_done} of {len(trials)} trials in {plan.where} are done already")
         crashed: list[str] = []
         try:
-            if left:
-                check_ray()
-                from paceline.extras.search.driver import run_trials
+            if num_done < len(trials):
+                if not find_spec("ray"):
+                    raise UserError("a search needs Ray: pip install 'paceline[ray]'")
+                from paceline.extras.search.on_ray import run_trials
 
-                crashed = run_trials(plan, left, folder, tell)
+                crashed = run_trials(plan, trials, folder, tell)
         finally:
             trials = read_trials(plan, folder)
-            folder.write_page(render_search(plan, trials))
-    return SearchResult(trials, plan.where, folder.page, crashed)
-
-
-def check_ray() -> None:
-    """Raise UserError if Ray Tune is not installed."""
-    if missing := [name for name in NEEDED if not find_spec(name)]:
-        raise UserError(
-            f"a search needs Ray Tune, and {missing[0]} is not installed; install it with "
-            "pip install 'paceline[search]'"
-        )
+            shown = [each for each in trials if each.evaluations][:MOST_ON_PAGE]
+            runs = [read_run(existing_run(each.run_dir, checkpoints=False)) for each in shown]
+            if runs:
+                folder.write(PAGE, render_page(runs))
+    return SearchResult(trials, plan.where, f"{plan.where}/{PAGE}", crashed)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,6 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import flatten, to_json
 from paceline.experiment.names import unknown_setting
-from paceline.job import Place, Run
 
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
 DIGITS = 4
@@ -48,6 +48,9 @@ class Range:
             return min(int(value), int(self.high))
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
+    def __str__(self) -> str:
+        return f"{self.low}..{self.high}{':log' * self.log}"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -58,6 +61,9 @@ class Choice:
     def at(self, fraction: float) -> Any:
         """Return the value at a fraction of the list, from 0 to below 1."""
         return self.values[int(fraction * len(self.values))]
+
+    def __str__(self) -> str:
+        return ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in self.values)
 
 
 Space = dict[str, Range | Choice]
@@ -84,7 +90,13 @@ def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment)
     space: Space = {}
     for given, values in over.items():
         name = given.replace("__", ".").replace("-", "_")
-        _check_name(name, known)
+        if name not in known:
+            raise unknown_setting(name, list(known))
+        if isinstance(known[name], list):
+            raise UserError(
+                f"over has {_flag(name)}, which has several values at once; a search varies "
+                f"settings with one value, {EXAMPLES}"
+            )
         if isinstance(values, str):
             space[name] = _parse(name, values, known[name])
         else:
@@ -93,64 +105,28 @@ def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment)
     return space
 
 
-def _check_name(name: str, known: Mapping[str, Any]) -> None:
-    """Raise UserError if a search cannot vary this setting."""
-    if name in flatten(to_json(Place())) | flatten(to_json(Run())):
-        raise UserError(
-            f"over has {_flag(name)}, which does not change the numbers; a search varies settings "
-            f"of the experiment, {EXAMPLES}"
-        )
-    if name not in known:
-        raise unknown_setting(name, list(known))
-    if isinstance(known[name], list):
-        raise UserError(
-            f"over has {_flag(name)}, which has several values at once; a search varies settings "
-            f"with one value, {EXAMPLES}"
-        )
-
-
 def _parse(name: str, text: str, now: Any) -> Range | Choice:
-    if ".." in text:
-        return _parse_range(name, text, now)
-    words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise UserError(
-            f"over has {_flag(name)}={text}; give values with commas between, {EXAMPLES}"
-        )
-    return Choice(tuple(dict.fromkeys(_value(name, word, now) for word in words)))
-
-
-def _parse_range(name: str, text: str, now: Any) -> Range:
+    """Return the values of a text. The experiment checks whether each is allowed."""
     said = f"over has {_flag(name)}={text}"
     bounds, colon, scale = text.partition(":")
-    if colon and scale != "log":
-        raise UserError(f"{said}; after the range there can only be :log")
-    if isinstance(now, bool) or not isinstance(now, int | float):
+    is_range = ".." in text
+
+    parse: Callable[[str], Any] = {str: str, float: float}.get(type(now), json.loads)
+    try:
+        words = bounds.split("..", 1) if is_range else text.split(",")
+        values = [parse(word.strip()) for word in words]
+    except ValueError as error:
+        raise UserError(f"{said}; its values must be {type(now).__name__}s ({error})") from None
+    if not is_range:
+        return Choice(tuple(dict.fromkeys(values)))
+    if isinstance(now, bool | str):
         raise UserError(f"{said}, but it is not a number; list its values, as {_flag(name)}=A,B,C")
-    low, high = (_value(name, word.strip(), now) for word in bounds.split("..", 1))
+    low, high = values
     if not low < high:
         raise UserError(f"{said}; the first number must be below the second")
-    if colon and low <= 0:
-        raise UserError(f"{said}; a range with :log must begin above 0")
+    if colon and (scale != "log" or low <= 0):
+        raise UserError(f"{said}; after a range there can be :log, if it begins above 0")
     return Range(low, high, bool(colon))
-
-
-def _value(name: str, word: str, now: Any) -> Any:
-    """Return a word as a value of the setting's type."""
-    if isinstance(now, bool):
-        if word not in ("true", "false"):
-            raise UserError(f"over has {word!r} for {_flag(name)}; it must be true or false")
-        return word == "true"
-    if isinstance(now, str):
-        return word
-    try:
-        value = int(word) if isinstance(now, int) else float(word)
-    except ValueError:
-        kind = "an integer" if isinstance(now, int) else "a number"
-        raise UserError(f"over has {word!r} for {_flag(name)}; it must be {kind}") from None
-    if not math.isfinite(value):
-        raise UserError(f"over has {word!r} for {_flag(name)}; it must be a finite number")
-    return value
 
 
 def draw(space: Space, count: int, seed: int) -> list[Settings]:
@@ -187,14 +163,7 @@ def grid(space: Space) -> list[Settings]:
 
 def describe(space: Space) -> list[str]:
     """Return the space as words of `--over`."""
-    return [f"{_flag(name)}={_text(each)}" for name, each in space.items()]
-
-
-def _text(each: Range | Choice) -> str:
-    if isinstance(each, Range):
-        return f"{each.low}..{each.high}{':log' * each.log}"
-    words = (str(v).lower() if isinstance(v, bool) else str(v) for v in each.values)
-    return ",".join(words)
+    return [f"{_flag(name)}={each}" for name, each in space.items()]
 
 
 def _fraction(seed: int, name: str, number: int) -> float:

@@ -1,32 +1,142 @@
-"""The state and evaluations of each trial, read from the run folders, and the best trial."""
+"""The search folder and its trials: their state and evaluations, and which is better.
+
+`search.json` says which search it is, and which trials ended before their last step: those that
+the scheduler stopped, and those that failed. Everything else is in the run folders.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from paceline.errors import UserError
+from paceline.experiment.fields import diff
+from paceline.experiment.plan import build_plan
 from paceline.extras.search.options import Options, SearchPlan, Trial
-from paceline.extras.search.search_folder import SearchFolder
-from paceline.extras.search.space import Settings
+from paceline.extras.search.space import Settings, describe
 from paceline.run_folder.finding import existing_run
-from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.listing import train_command
+from paceline.storage.files import explained, plain, replacing, sealed, unsealed
+from paceline.storage.locations import is_remote
+from paceline.storage.lock import FileLock
+from paceline.storage.remote import open_to_write
+
+RECORD, PAGE = "search.json", "search.html"
+
+
+class SearchFolder:
+    """The files of one search. Building one touches neither disk nor network."""
+
+    def __init__(self, plan: SearchPlan) -> None:
+        self.where = plan.where
+        self.stopped: dict[str, int] = {}
+        """Runs that the scheduler stopped, and the step that decided it."""
+        self.failed: dict[str, str] = {}
+        """Runs that cannot be trained to their end, and why."""
+        self._facts = {
+            "recipe": plan.recipe,
+            "experiment": plan.experiment.to_json(),
+            "over": sorted(describe(plan.space)),
+            "method": plan.options.method,
+        }
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Make the folder, or check that it is of this search. Lock it if it is local."""
+        with nullcontext() if is_remote(self.where) else self._locked():
+            self._read()
+            self.save()
+            yield
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        folder = Path(self.where)
+        with explained("make", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / RECORD).exists() and any(f.name != "lock" for f in folder.iterdir()):
+            raise UserError(
+                f"{self.where} is not a search folder: it contains files but no {RECORD}; use a "
+                "new or empty --search-dir"
+            )
+        lock = FileLock(folder / "lock", f"searching in {self.where}")
+        lock.acquire(wait_s=10.0)  # the processes of a killed search may need a moment to exit
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def save(self) -> None:
+        """Write search.json, complete or not at all."""
+        record = sealed(self._facts | {"stopped": self.stopped, "failed": self.failed})
+        self.write(RECORD, json.dumps(record, indent=2))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file, complete or not at all."""
+        data = text.encode(errors="backslashreplace")
+        if is_remote(self.where):
+            open_to_write(self.where).put(name, data)
+            return
+        path = Path(self.where, name)
+        with explained("write", path), replacing(path) as file:
+            file.write(data)
+
+    def _read(self) -> None:
+        """Take over what is known of the trials; raise UserError if it is of another search."""
+        path = Path(self.where, RECORD)
+        try:
+            if is_remote(self.where):
+                content = open_to_write(self.where).read(RECORD)
+            else:
+                content = path.read_bytes() if path.exists() else None
+            record = unsealed(json.loads(content)) if content else None
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{self.where}/{RECORD} cannot be read ({error}); restore it from a copy, or use a "
+                "different --search-dir"
+            ) from error
+        if record is None:
+            return
+        old = {name: record.get(name) for name in self._facts}
+        if changes := diff(old, plain(self._facts)):
+            raise UserError(
+                f"{self.where} contains a different search: {'; '.join(changes[:4])}; use another "
+                "--search-dir"
+            )
+        self.stopped, self.failed = dict(record["stopped"]), dict(record["failed"])
+
 
 State = Literal["finished", "stopped", "failed", "unfinished", "waiting"]
 
 
 @dataclass(frozen=True)
 class TrialEvaluation:
-    """An evaluation on the validation split."""
+    """An evaluation on the validation split, after the fraction `progress` of the training."""
 
     step: int
     epoch: float
+    progress: float
     accuracy: float
     loss: float
+
+
+def evaluation_of(record: Mapping[str, Any], total_steps: int) -> TrialEvaluation | None:
+    """Return the evaluation in a record of metrics; None if it has none."""
+    if record.get("validation_accuracy") is None:
+        return None
+    step, epoch, loss = record["step"], record.get("epoch"), record.get("validation_loss")
+    return TrialEvaluation(
+        step,
+        epoch or 0.0,
+        step / total_steps,
+        float(record["validation_accuracy"]),
+        math.nan if loss is None else float(loss),
+    )
 
 
 @dataclass(frozen=True)
@@ -74,40 +184,29 @@ class TrialSummary:
 
 def read_trials(plan: SearchPlan, folder: SearchFolder) -> list[TrialSummary]:
     """Return all trials, the best first: finished ones, then others, each by the metric."""
-    found = [_summary(plan, folder, trial) for trial in plan.trials]
-    return sorted(found, key=lambda each: _rank(each, plan.options.metric))
+    metric = plan.options.metric
 
+    def rank(trial: TrialSummary) -> tuple[bool, float, int]:
+        value = getattr(trial, metric)
+        badness = math.inf if value is None else -value if metric == "accuracy" else value
+        return trial.state != "finished", badness, trial.number
 
-def _rank(trial: TrialSummary, metric: str) -> tuple[bool, float, int]:
-    value = getattr(trial, metric)
-    if value is None:
-        value = math.inf
-    elif metric == "accuracy":
-        value = -value
-    return trial.state != "finished", value, trial.number
-
-
-def best_of(trials: Sequence[TrialSummary]) -> TrialSummary | None:
-    """Return the first of sorted trials, if it has been evaluated."""
-    return trials[0] if trials and trials[0].evaluations else None
-
-
-def is_done(trial: TrialSummary, options: Options) -> bool:
-    """Return whether nothing is left to train. Without a scheduler, no trial stays stopped."""
-    stays = ("finished", "failed") + ("stopped",) * (options.scheduler == "asha")
-    return trial.state in stays
+    return sorted((_summary(plan, folder, trial) for trial in plan.trials), key=rank)
 
 
 def _summary(plan: SearchPlan, folder: SearchFolder, trial: Trial) -> TrialSummary:
     command = shlex.join(["paceline", *train_command(trial.job.experiment, plan.recipe)])
     reason = folder.failed.get(trial.name, "")
     state: State = "failed" if reason else "waiting"
-    known = TrialSummary(trial.number, trial.settings, trial.run_dir, state, reason, command)
+    where = trial.job.run.run_dir
+    known = TrialSummary(trial.number, trial.settings, where, state, reason, command)
     try:
-        run = existing_run(trial.run_dir, checkpoints=False)
+        run = existing_run(where, checkpoints=False)
     except UserError:
         return known
-    known = replace(known, evaluations=_read_evaluations(run))
+    total_steps = build_plan(trial.job.experiment, run.data_facts()["train"]).total_steps
+    found = (evaluation_of(record, total_steps) for record in run.metrics.read())
+    known = replace(known, evaluations=tuple(filter(None, found)))
     result = run.read_result() or {}
     if result.get("finished"):
         digest = str(result.get("state_sha256") or "")
@@ -117,18 +216,39 @@ def _summary(plan: SearchPlan, folder: SearchFolder, trial: Trial) -> TrialSumma
     return known if reason else replace(known, state="unfinished")
 
 
-def _read_evaluations(run: RunFolder) -> tuple[TrialEvaluation, ...]:
-    return tuple(
-        TrialEvaluation(
-            record["step"],
-            record.get("epoch") or 0.0,
-            float(record["validation_accuracy"]),
-            _number(record.get("validation_loss")),
-        )
-        for record in run.metrics.read()
-        if record.get("validation_accuracy") is not None
+def is_done(trial: TrialSummary, options: Options) -> bool:
+    """Return whether nothing is left to train. Without a scheduler, no trial stays stopped."""
+    return trial.state in ("finished", "failed") or (
+        trial.state == "stopped" and options.scheduler == "asha"
     )
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def is_worse(
+    trials: Mapping[int, Sequence[TrialEvaluation]], number: int, options: Options
+) -> bool:
+    """Return whether asha stops a trial after its newest evaluation.
+
+    A trial is ranked when it reaches the fraction `grace` of its training, `grace * reduction` and
+    so on: among the first evaluations of all trials that have come that far. One in `reduction`
+    continues.
+    """
+    before = trials[number][-2].progress if len(trials[number]) > 1 else 0.0
+    now = trials[number][-1].progress
+    reached, following = 0.0, options.grace
+    while following <= now:
+        reached, following = following, following * options.reduction
+    if reached <= before or now >= 1:
+        return False
+    values = {
+        other: next(_value(each, options) for each in evaluations if each.progress >= reached)
+        for other, evaluations in trials.items()
+        if evaluations and evaluations[-1].progress >= reached
+    }
+    num_better = sum(value > values[number] for value in values.values())
+    return num_better >= len(values) / options.reduction
+
+
+def _value(evaluation: TrialEvaluation, options: Options) -> float:
+    """Return what is compared: larger is better, and a loss that is not a number the worst."""
+    value = evaluation.accuracy if options.metric == "accuracy" else -evaluation.loss
+    return -math.inf if math.isnan(value) else value

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# MLflow's own limits are minutes: a server that is away is tried again by `trackers`.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+# MLflow itself would try for minutes, and repeat a request that a slow server has not answered:
+# a second run. `trackers` tries again.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-MOST_PARAMS = 100
-MOST_METRICS = 1000
+MOST_PARAMS, MOST_METRICS = 100, 1000
 """That one request of MLflow may have."""
 LONGEST_VALUE = 6000
+
+
+TOKEN = "paceline.token"
+"""Tag of a run by which a client finds the run that it has asked for, if it got no answer."""
 
 
 class Client:
     """A run of MLflow. `trackers.Client` describes the methods."""
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
+        self._name, self._params = name, params
+        self._token = uuid.uuid4().hex
         self._client: Any = None
-        self._name = name
-        self._params = params
         self._id = ""
 
     def open(self, run_id: str) -> str:
@@ -46,7 +51,11 @@ class Client:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paceline"
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        return str(self._client.create_run(experiment, run_name=self._name).info.run_id)
+        for run in self._client.search_runs([experiment], f"tags.`{TOKEN}` = '{self._token}'"):
+            return str(run.info.run_id)
+        tags = {TOKEN: self._token}
+        run = self._client.create_run(experiment, run_name=self._name, tags=tags)
+        return str(run.info.run_id)
 
     def log(self, records: Sequence[tuple[int, dict[str, float]]]) -> None:
         now = int(time.time() * 1000)

@@ -3,9 +3,6 @@
 The chief sends the records of metrics.jsonl from a separate thread. A tracker that cannot be
 reached never stops or slows a training: what it missed is sent when it is back. The run folder
 notes what was sent, so a resumed run continues in the same tracker run without a gap or a repeat.
-
-To add a tracker: write a module with a class `Client` like the protocol here, and add a line to the
-table.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,19 +30,12 @@ if TYPE_CHECKING:
     from paceline.chief import ChiefRun
     from paceline.loop import Action
 
-TRACKERS = {
-    "mlflow": ("paceline.extras.tracking.mlflow_client", "mlflow", "paceline[mlflow]"),
-    "wandb": ("paceline.extras.tracking.wandb_client", "wandb", "paceline[wandb]"),
-}
-"""Name -> the module of its client, the package that it needs, and what installs that."""
 FILES = ("config.json", "metrics.jsonl", "result.json", "evaluation.npz", "starts.jsonl")
 """Files of the run that trackers get at the end."""
 RETRY_S = 10.0
 """Time between two attempts to reach a tracker."""
-FINISH_S = 30.0
-"""Longest wait for a tracker at the end of a training."""
-FINISH_DOWN_S = 3.0
-"""The same, if the tracker could not be reached before."""
+FINISH_S, FINISH_DOWN_S = 30.0, 3.0
+"""Longest wait for a tracker at the end of a training; if it could not be reached before."""
 
 Numbers = dict[str, float]
 
@@ -54,15 +45,16 @@ class Client(Protocol):
 
     def open(self, run_id: str) -> str:
         """Begin a run, or continue the one with this id; return its id."""
-        ...
 
     def log(self, records: Sequence[tuple[int, Numbers]]) -> None:
         """Send the numbers of some steps."""
-        ...
 
     def finish(self, result: dict[str, Any], files: Sequence[Path]) -> None:
         """Send the result and the files, and end the run; `finished` may be false."""
-        ...
+
+
+Build = Callable[[str, dict[str, Any]], Client]
+"""Builds a client from the name and the settings of a run."""
 
 
 def load_trackers(job: Job) -> Callable[[ChiefRun], list[Action]]:
@@ -82,31 +74,25 @@ def send_late(names: Sequence[str], run: RunFolder, send: Send) -> None:
         run.publish()
 
 
-def load_client(name: str) -> Callable[[str, dict[str, Any]], Client]:
-    """Return the class `Client` of a tracker; a missing package is a UserError."""
-    module, package, extra = TRACKERS[name]
+def load_client(name: str) -> Build:
+    """Return the class `Client` of `NAME_client.py`; a missing package is a UserError."""
     try:
-        import_module(package)
-    except ImportError as error:
+        client: Build = import_module(f"paceline.extras.tracking.{name}_client").Client
+    except ModuleNotFoundError as error:
         raise UserError(
-            f"track is {name}, which needs the package {package} where the chief runs: "
-            f"pip install '{extra}'"
+            f"track is {name}, which needs the package {error.name} where the chief runs: "
+            f"pip install 'paceline[{name}]'"
         ) from error
-    client: Callable[[str, dict[str, Any]], Client] = import_module(module).Client
     return client
 
 
-def open_tracker(
-    name: str, client: Callable[[str, dict[str, Any]], Client], run: RunFolder, send: Send
-) -> Tracker:
+def open_tracker(name: str, client: Build, run: RunFolder, send: Send) -> Tracker:
     """Begin a run in a tracker, or continue the one that the run folder notes."""
     experiment = run.experiment()
     params = flatten(experiment.to_json()) | {"run_dir": run.where}
     params |= {"experiment_digest": experiment.digest()}
     params |= {f"versions.{library}": version for library, version in library_versions().items()}
-    tracker = Tracker(name, client(Path(run.where).name, params), run, send)
-    tracker.start()
-    return tracker
+    return Tracker(name, client(Path(run.where).name, params), run, send)
 
 
 @dataclass
@@ -123,22 +109,21 @@ class Notes:
     def read(run: RunFolder, name: str) -> Notes:
         """Return what was noted; damaged notes begin a new run in the tracker."""
         try:
-            values = json.loads(_notes_path(run, name).read_text())
+            values = json.loads((run.path / f"tracker-{name}.json").read_text())
             return Notes(str(values["id"]), int(values["logged"]), bool(values["done"]))
         except (OSError, ValueError, KeyError, TypeError):
             return Notes()
 
     def write(self, run: RunFolder, name: str) -> None:
         run.check_lease()
-        write_json(_notes_path(run, name), asdict(self))
-
-
-def _notes_path(run: RunFolder, name: str) -> Path:
-    return run.path / f"tracker-{name}.json"
+        write_json(run.path / f"tracker-{name}.json", asdict(self))
 
 
 class Tracker:
-    """An action that gives metrics to a tracker, in a thread that training never waits for."""
+    """An action that gives metrics to a tracker, in a thread that training never waits for.
+
+    It begins with what an earlier start of the training could not send.
+    """
 
     def __init__(
         self, name: str, client: Client, run: RunFolder, send: Send, retry_s: float = RETRY_S
@@ -148,17 +133,13 @@ class Tracker:
         self._notes = Notes.read(run, name)
         self._queue: queue.SimpleQueue[tuple[int, Numbers] | None] = queue.SimpleQueue()
         self._unsent: list[tuple[int, Numbers]] = []
-        self._result: dict[str, Any] | None = None
-        """Set at the end of the training."""
+        self._result: dict[str, Any] = {}
         self._opened = False
         self._last_error = ""
         """Why the tracker cannot be reached; empty while it can."""
-        self._thread = threading.Thread(target=self._work, daemon=True, name=f"track-{name}")
-
-    def start(self) -> None:
-        """Start to send, first what an earlier start of the training could not send."""
-        for record in self._run.metrics.read():
+        for record in run.metrics.read():
             self._keep(record["step"], _numbers(record))
+        self._thread = threading.Thread(target=self._work, daemon=True, name=f"track-{name}")
         self._thread.start()
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
@@ -170,42 +151,39 @@ class Tracker:
         self._queue.put(None)
         self._thread.join(FINISH_DOWN_S if self._last_error else FINISH_S)
         if self._thread.is_alive():
-            self._send(
-                Warn(
-                    f"{self._name} did not get everything ({self._last_error or 'it is slow'}); "
-                    "the run folder has it, and the next start with --track sends it"
-                )
-            )
-
-    def _work(self) -> None:
-        ended = False
-        while True:
-            waits = self._unsent or ended or not self._opened
-            try:
-                item = self._queue.get(timeout=self._retry_s if waits else None)
-                ended = ended or item is None
-                if item:
-                    self._keep(*item)
-            except queue.Empty:
-                pass
-            if self._try_to_send(ended) and ended:
-                return
+            why = self._last_error or "it is slow"
+            after = "the run folder has it, and the next start with --track sends it"
+            self._send(Warn(f"{self._name} did not get everything ({why}); {after}"))
 
     def _keep(self, step: int, numbers: Numbers) -> None:
         """Note what is to be sent; a step that was sent before a resume is not sent again."""
         if step > self._notes.logged:
             self._unsent.append((step, numbers))
 
+    def _work(self) -> None:
+        ended = False
+        while not (self._try_to_send(ended) and ended):
+            with suppress(queue.Empty):
+                item = self._queue.get(timeout=self._retry_s if self._last_error else None)
+                ended = ended or item is None
+                if item:
+                    self._keep(*item)
+
     def _try_to_send(self, ended: bool) -> bool:
+        """Return whether the tracker has everything. Its failure must not end a training."""
+        error = ""
         try:
             self._send_all(ended)
-        except Exception as error:  # a tracker must not end a training
-            self._report(error)
-            return False
-        if self._last_error:
-            self._last_error = ""
+        except Exception as raised:
+            lines = str(raised).strip().splitlines() or [""]
+            error = f"{type(raised).__name__}: {lines[0][:200]}"
+        if error and not self._last_error:
+            text = f"{self._name} cannot be reached ({error}); training continues"
+            self._send(Warn(f"{text}, and what it missed is sent when it is back"))
+        elif self._last_error and not error:
             self._send(Warn(f"{self._name} is back, and has everything"))
-        return True
+        self._last_error = error
+        return not error
 
     def _send_all(self, ended: bool) -> None:
         notes = self._notes
@@ -218,19 +196,11 @@ class Tracker:
             notes.logged = self._unsent[-1][0]
             self._unsent.clear()
             notes.write(self._run, self._name)
-        if ended and self._result is not None:
+        if ended:
             files = [self._run.path / name for name in FILES]
             self._client.finish(self._result, [file for file in files if file.exists()])
             notes.done = bool(self._result.get("finished"))
             notes.write(self._run, self._name)
-
-    def _report(self, error: Exception) -> None:
-        was_up = not self._last_error
-        lines = str(error).strip().splitlines() or [""]
-        self._last_error = f"{type(error).__name__}: {lines[0][:200]}"
-        if was_up:
-            text = f"{self._name} cannot be reached ({self._last_error}); training continues"
-            self._send(Warn(f"{text}, and what it missed is sent when it is back"))
 
 
 def _numbers(values: dict[str, Any]) -> Numbers:

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from helpers import Program, metrics_of, paceline, program, result_of, wait_until
+from helpers import Ended, Program, metrics_of, paceline, program, result_of, wait_until
 from paceline.experiment.recipes.table import get_recipe
+from paceline.extras.search.on_ray import train_trial
 from paceline.extras.search.space import draw, parse_over
-from paceline.extras.search.trainable import why_not_here
+from paceline.job import Job, Place
 from paceline.storage.remote import Store
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -32,6 +33,13 @@ def starts_of(run_dir: Path) -> list[int]:
     """Return the step of each start of a run."""
     lines = (run_dir / "starts.jsonl").read_text().splitlines()
     return [json.loads(line)["step"] for line in lines]
+
+
+def trials_of(ended: Ended) -> list[dict[str, Any]]:
+    """Return the trials that a search with --json has printed."""
+    assert ended.code == 0, ended.err
+    trials: list[dict[str, Any]] = json.loads(ended.out.splitlines()[-1])["trials"]
+    return trials
 
 
 def runs_of(search: Path) -> list[Path]:
@@ -84,8 +92,7 @@ def test_a_search_that_is_killed_goes_on_and_its_trials_have_the_digests_of_trai
         before = {run: (run / "result.json").stat().st_mtime_ns for run in done}
         ended = paceline(*flags, "--json", cwd=tmp_path, timeout_s=300.0)
         running.wait_until_gone(180.0)  # agents of Ray try to reach their cluster for a minute
-    assert ended.code == 0, ended.err
-    trials = json.loads(ended.out.splitlines()[-1])["trials"]
+    trials = trials_of(ended)
     assert [trial["state"] for trial in trials] == ["finished"] * 4
     assert sorted(search / Path(trial["run_dir"]).name for trial in trials) == runs_of(search)
     expected = draw(parse_over(OVER, get_recipe("smoke")), 4, 0)
@@ -106,15 +113,14 @@ def test_a_search_that_is_killed_goes_on_and_its_trials_have_the_digests_of_trai
 def test_asha_stops_the_worse_trials_and_a_search_without_it_finishes_them(tmp_path: Path) -> None:
     flags = ("search", "smoke", *FLAGS, "--json")
     first = paceline(*flags, "--max-concurrent", "1", cwd=tmp_path, timeout_s=300.0)
-    assert first.code == 0, first.err
-    trials = json.loads(first.out.splitlines()[-1])["trials"]
+    trials = trials_of(first)
     assert {trial["state"] for trial in trials} == {"finished", "stopped"}
     again = paceline(*flags, cwd=tmp_path)  # nothing is left to do
-    assert json.loads(again.out.splitlines()[-1])["trials"] == trials
+    assert trials_of(again) == trials
     listed = paceline("runs", "search", cwd=tmp_path)
     assert listed.out.count("resume smoke-") == sum(t["state"] == "stopped" for t in trials)
     every = paceline(*flags, "--scheduler", "none", cwd=tmp_path, timeout_s=300.0)
-    finished = json.loads(every.out.splitlines()[-1])["trials"]
+    finished = trials_of(every)
     assert [trial["state"] for trial in finished] == ["finished"] * 4
     digests = {trial["number"]: trial["state_sha256"] for trial in finished}
     assert len(set(digests.values())) == 4
@@ -152,8 +158,7 @@ def test_what_no_trial_can_train_is_one_line_and_a_diverged_trial_is_a_row(tmp_p
     over = ("--over", "schedule.rate=0.05,1e20")
     flags = ("--data.validation", "48", "--method", "grid", "--search-dir", "other", "--json")
     ended = paceline("search", "smoke", *flags, *over, cwd=tmp_path, timeout_s=300.0)
-    assert ended.code == 0, ended.err
-    trials = json.loads(ended.out.splitlines()[-1])["trials"]
+    trials = trials_of(ended)
     assert [(trial["number"], trial["state"]) for trial in trials] == [
         (1, "finished"),
         (2, "failed"),
@@ -175,8 +180,7 @@ def test_a_search_on_a_cluster_of_two_nodes_has_the_same_digests(
         there = paceline(*(*flags, "--ray.address", cluster.address), cwd=tmp_path, timeout_s=300.0)
     finally:
         cluster.shutdown()
-    assert there.code == 0, there.err
-    for trial in json.loads(there.out.splitlines()[-1])["trials"]:
+    for trial in trials_of(there):
         alone = paceline(*shlex.split(trial["command"])[1:], "--workers", "2", cwd=tmp_path)
         assert alone.last_line["state_sha256"] == trial["state_sha256"], alone
 
@@ -186,19 +190,18 @@ def test_a_search_in_remote_storage_has_its_runs_and_its_page_there(
 ) -> None:
     flags = ("search", "smoke", *FLAGS[:-1], folder, "--trials", "2", "--scheduler", "none")
     ended = paceline(*flags, "--json", cwd=tmp_path, timeout_s=300.0)
-    assert ended.code == 0, ended.err
-    trials = json.loads(ended.out.splitlines()[-1])["trials"]
+    trials = trials_of(ended)
     assert [trial["state"] for trial in trials] == ["finished"] * 2
     assert {"search.json", "search.html"} <= set(Store(folder).files())
     again = paceline(*flags, "--json", cwd=tmp_path)
     assert "2 of 2 trials" in again.out
-    assert json.loads(again.out.splitlines()[-1])["trials"] == trials
+    assert trials_of(again) == trials
     assert paceline("runs", folder, cwd=tmp_path).out.count("finished") == 2
     assert not (tmp_path / "s3:").exists()
 
 
-def test_a_node_that_does_not_see_the_search_folder_says_what_to_do(tmp_path: Path) -> None:
-    expected = "does not see /no/such; give a --search-dir that all nodes see"
-    assert expected in why_not_here("/no/such")
-    (tmp_path / "search.json").touch()
-    assert why_not_here(str(tmp_path)) == why_not_here("s3://bucket/search") == ""
+def test_a_node_that_does_not_see_the_search_folder_says_what_to_do() -> None:
+    job = Job(get_recipe("smoke"), Place())
+    outcome = train_trial(1, job, "/", "/no/such", judge=None)
+    assert outcome.kind == "refused"
+    assert "does not see /no/such; give a --search-dir that all nodes see" in outcome.reason
