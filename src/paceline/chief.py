@@ -1,4 +1,4 @@
-"""The chief's run: what one worker of a training reads from the run folder and writes to it."""
+"""The run of a worker: followers only train, the chief also reads and writes the run folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
-from paceline.follower import FollowerRun
 from paceline.job import Job
 from paceline.kernels.library import why_not_own
 from paceline.loop import Action, Outcome
+from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
-from paceline.messages import Result, Send, Warn
+from paceline.messages import Block, Result, Send, Warn
 from paceline.run_folder.actions import (
     SaveCheckpoint,
+    Speed,
     StopEarly,
     read_values,
     send_metrics,
@@ -45,6 +46,102 @@ It takes the job, so that a mistake is found before anything is written, and ret
 """
 
 
+def open_run(job: Job, send: Send, at_end: ExitStack) -> FollowerRun | None:
+    """Return the run of this worker; None if nothing is left to do, after reporting the result.
+
+    The chief keeps other commands out of the run folder until `at_end`.
+    """
+    if not job.cluster.is_chief:
+        return FollowerRun(job, send)
+    run = ChiefRun(job, send)
+    at_end.callback(run.folder.unlock)
+    run.folder.lock(send=send)
+    # a platform restarts all tasks, and the others wait for their chief
+    awaited = job.place.kind.platform_restarts and len(job.cluster.everyone) > 1
+    result = None if awaited else find_finished(run.folder, job.experiment, send)
+    if result is None:
+        return run
+    if job.run.track:
+        late = import_module("paceline.extras.tracking.trackers")
+        late.send_late(job.run.track, run.folder, send)
+    run.folder.unlock()  # the parent may end this process as soon as it gets the message
+    send(result)
+    return None
+
+
+def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result | None:
+    """Return the result of a run that has nothing left to do. Needs no TensorFlow.
+
+    A damaged result.json is ignored: training writes it again from its last checkpoint.
+    """
+    try:
+        result = run.read_result() if run.exists() else None
+    except PassingFault:
+        raise
+    except UserError as error:
+        send(Warn(f"{error}: this happens now"))
+        return None
+    if not result or not result["finished"] or run.experiment().changes_to(experiment):
+        return None
+    return Result(result | {"run_dir": run.where, "already": True})
+
+
+class FollowerRun:
+    """The base of `ChiefRun`. The engine brings a follower the chief's state and decisions."""
+
+    core: Core
+    engine: Engine
+
+    def __init__(self, job: Job, send: Send) -> None:
+        self.job = job
+        self.send = send
+        self.folder = RunFolder(job.run.run_dir)
+        self.speed = Speed(job.experiment.global_batch_size)
+
+    @contextmanager
+    def begin(self, core: Core, engine: Engine) -> Iterator[None]:
+        """Nothing is opened."""
+        self.core, self.engine = core, engine
+        yield
+
+    def first_state(self) -> State:
+        """Return a state that `Engine.load` replaces with the chief's."""
+        return self.core.initial_state()
+
+    def actions(self, state: State) -> list[Action]:
+        """Report that training begins; return what a follower does after each block."""
+        from paceline.describe import start_message
+
+        name = f"worker {self.job.cluster.index}: "
+        self.send(start_message(self.job, self.core, state.step, name))
+
+        def report(block: BlockResult, evaluation: EvalResult | None) -> None:
+            self.send(Block(block.step))
+
+        return [stop_on_bad_loss, self.speed, report]
+
+    def ends_early(self, state: State) -> StopEarly:
+        """Return what asks the chief whether training ends early."""
+        return StopEarly(self.job.experiment.early_stopping, self.engine.agree)
+
+    def finish(self, state: State, outcome: Outcome) -> None:
+        """Report the result, which is the chief's."""
+        self.send(Result(self.result(state, outcome) | {"run_dir": self.folder.where}))
+
+    def result(self, state: State, outcome: Outcome) -> dict[str, Any]:
+        """Return the fields of result.json."""
+        early = {"ended_early": True} if outcome.ended_early else {}
+        test = outcome.evaluation.splits.get("test") if outcome.evaluation else None
+        return {
+            "step": state.step,
+            "finished": state.step == self.core.plan.total_steps or bool(early),
+            "test_accuracy": test.accuracy if test else None,
+            "test_loss": test.loss if test else None,
+            "images_per_second": self.speed.images_per_second(),
+            "state_sha256": state.sha256(),
+        } | early
+
+
 class ChiefRun(FollowerRun):
     """Reads and writes the run folder for all workers."""
 
@@ -57,25 +154,6 @@ class ChiefRun(FollowerRun):
         super().__init__(job, send)
         self._actions: list[Action] = []
         self._at_end = ExitStack()
-
-    def lock(self, at_end: ExitStack) -> None:
-        """Keep other commands out of the run folder until `at_end`."""
-        at_end.callback(self.folder.unlock)
-        self.folder.lock(send=self.send)
-
-    def was_finished(self) -> bool:
-        """Report the result of a run that has nothing left to do."""
-        # a platform restarts all tasks, and the others wait for their chief
-        awaited = self.job.place.kind.platform_restarts and len(self.job.cluster.everyone) > 1
-        result = None if awaited else find_finished(self.folder, self.job.experiment, self.send)
-        if result is None:
-            return False
-        if self.job.run.track:
-            late = import_module("paceline.extras.tracking.trackers")
-            late.send_late(self.job.run.track, self.folder, self.send)
-        self.folder.unlock()  # the parent may end this process as soon as it gets the message
-        self.send(result)
-        return True
 
     @contextmanager
     def begin(self, core: Core, engine: Engine) -> Iterator[None]:
@@ -187,20 +265,3 @@ class ChiefRun(FollowerRun):
             if finish := getattr(action, "finish", None):
                 finish(result)
                 self.folder.publish()  # what the action wrote about it
-
-
-def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result | None:
-    """Return the result of a run that has nothing left to do. Needs no TensorFlow.
-
-    A damaged result.json is ignored: training writes it again from its last checkpoint.
-    """
-    try:
-        result = run.read_result() if run.exists() else None
-    except PassingFault:
-        raise
-    except UserError as error:
-        send(Warn(f"{error}: this happens now"))
-        return None
-    if not result or not result["finished"] or run.experiment().changes_to(experiment):
-        return None
-    return Result(result | {"run_dir": run.where, "already": True})

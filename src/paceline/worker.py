@@ -14,10 +14,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from paceline import loop
-from paceline.chief import ChiefRun
+from paceline.chief import FollowerRun, open_run
 from paceline.engines import devices
 from paceline.engines.base import connect
-from paceline.follower import FollowerRun
 from paceline.job import Job
 from paceline.loop import Action, Outcome, StopRequested
 from paceline.maths.metrics import BlockResult, EvalResult, Tail, block_result
@@ -48,9 +47,8 @@ def run_worker(
     `send` takes messages to the parent, `stop` is set by a SIGTERM. `memory` shows what is trained
     here. What is in `at_end` runs after an error has been reported.
     """
-    run = ChiefRun(job, send) if job.cluster.is_chief else FollowerRun(job, send)
-    run.lock(at_end)
-    if run.was_finished():
+    run = open_run(job, send, at_end)  # the chief's is locked
+    if run is None:  # it is finished
         return None
     bring_data(job.experiment.data.dir, send)
     devices.import_tensorflow(job)  # with its settings, before any other module imports it

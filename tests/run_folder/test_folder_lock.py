@@ -62,27 +62,6 @@ def test_a_command_that_fails_leaves_the_folder_to_a_chief_that_no_command_start
     chief.unlock()
 
 
-def test_whether_a_folder_is_locked_is_known_on_nfs_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock = fcntl.flock
-
-    def nfs_flock(handle: int, kind: int) -> None:
-        """NFS makes byte-range locks of these: exclusive ones need a file open for writing."""
-        reads_only = fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-        if kind & fcntl.LOCK_EX and reads_only:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        flock(handle, kind)
-
-    monkeypatch.setattr(fcntl, "flock", nfs_flock)
-    run = RunFolder(tmp_path / "run")
-    assert not run.is_locked()
-    run.lock()
-    assert RunFolder(tmp_path / "run").is_locked()
-    run.unlock()
-    assert not RunFolder(tmp_path / "run").is_locked()
-
-
 def write(run: RunFolder, what: str, in_a_save: Callable[[], None] = lambda: None) -> None:
     """Write as a chief, or `from memory` as another worker after the chief was lost."""
 
@@ -102,7 +81,7 @@ def write(run: RunFolder, what: str, in_a_save: Callable[[], None] = lambda: Non
         case "result":
             run.write_result({"finished": True})
         case "predictions":
-            run.predictions.write({})
+            run.write_predictions({})
         case _:
             if what == "from memory":
                 guard = partial(RunFolder(run.path).check_number, run.epoch)

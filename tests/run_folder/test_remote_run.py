@@ -59,46 +59,6 @@ def write(local: Path, *names: str, content: Any = 0) -> None:
         (local / name).write_text(json.dumps(content))
 
 
-class Recorded(Store):
-    """The real store, which records what it does."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.done: list[str] = []
-
-    def put(self, name: str, content: Path | bytes) -> None:
-        super().put(name, content)
-        self.done.append(f"put {name}")
-
-    def remove(self, name: str) -> None:
-        super().remove(name)
-        self.done.append(f"remove {name}")
-
-
-def test_publishing_leaves_something_to_resume_from_at_every_moment(
-    folder: str, tmp_path: Path
-) -> None:
-    store, local = Recorded(folder), tmp_path / "local"
-    run = chief_of(folder, local, store)
-    write(local, "result.json", OLD, "metrics.jsonl", "config.json", ".half.tmp", "events/one")
-    run.publish()
-    assert store.done == [
-        f"put attempts/1/1/{OLD}",
-        "put attempts/1/2/config.json",
-        "put events/one",
-        "put attempts/1/3/metrics.jsonl",
-        "put attempts/1/4/result.json",
-    ]
-    store.done.clear()
-    write(local, NEW)
-    (local / OLD).unlink()
-    run.publish()
-    assert store.done == [f"put attempts/1/5/{NEW}", f"remove attempts/1/1/{OLD}"]
-    assert set(leased_files(folder)) == {"config.json", "metrics.jsonl", "result.json", NEW}
-    run.unlock()
-    assert list(local.iterdir()) == []
-
-
 def test_a_chief_that_wakes_up_after_its_successor_finished_changes_nothing(
     either: str, tmp_path: Path, at_once: None
 ) -> None:

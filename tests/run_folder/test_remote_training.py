@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,7 @@ from paceline.api import functions as api
 from paceline.api.functions import Result
 from paceline.cli.commands import main
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data, Experiment
-from paceline.job import Job
+from paceline.experiment.experiment import Experiment
 from paceline.run_folder.finding import all_runs, default_path, existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import unsealed
@@ -256,19 +254,6 @@ def test_existing_run_gives_a_copy_of_a_remote_run_as_it_is_now(
     (listed,) = all_runs(folder)
     assert (listed.where, listed.checkpoints.exists()) == (f"{folder}/run", False)
     assert default_path("smoke", Experiment(), folder) == f"{folder}/smoke-{Experiment().digest()}"
-
-
-def test_an_evaluation_fetches_the_data_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.requests import EvaluateRequest
-    from paceline.results import evaluate
-
-    fetched: list[str] = []
-    monkeypatch.setattr(evaluate, "bring_data", lambda folder, send: fetched.append(folder))
-    monkeypatch.setattr(evaluate, "evaluate_run", lambda *_: SimpleNamespace(to_json=dict))
-    experiment = Experiment(data=Data(dir="s3://bucket/data"))
-    for request in (EvaluateRequest(), EvaluateRequest(data_dir="elsewhere")):
-        evaluate.answer(Job(experiment, request=request), request, lambda message: None)
-    assert fetched == ["s3://bucket/data", "elsewhere"]
 
 
 def draw_images(place: Path) -> None:

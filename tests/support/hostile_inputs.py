@@ -185,12 +185,12 @@ def metrics(folder: Path) -> Try:
 @target(0.15)
 def evaluation(folder: Path) -> Try:
     run = small_run(folder)
-    whole, truth = (run.path / "evaluation.npz").read_bytes(), run.predictions.read()
+    whole, truth = (run.path / "evaluation.npz").read_bytes(), run.read_predictions()
     assert truth is not None
 
     def read(content: bytes) -> None:
         show(run, content)
-        found = run.predictions.read() or {}
+        found = run.read_predictions() or {}
         for name in found.keys() & truth.keys():
             np.testing.assert_array_equal(found[name], truth[name])
 

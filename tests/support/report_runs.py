@@ -49,7 +49,7 @@ def make_run(
     shown = {"labels": labels, "predictions": predictions, "worst": worst}
     shown["pictures"] = random.integers(0, 256, (len(worst), side, side, 3), dtype=np.uint8)
     shown["probabilities"] = random.random(examples).astype(np.float32)
-    run.predictions.write({"step": 936, "split": "test"} | shown)
+    run.write_predictions({"step": 936, "split": "test"} | shown)
     result = {"step": 936, "finished": True, "test_accuracy": 0.91, "test_loss": 0.3}
     run.write_result(result | {"images_per_second": 450.0, "state_sha256": f"{seed:064x}"})
     return path

@@ -80,7 +80,7 @@ def write_evaluation(
         worst = examples.worst(NUM_WORST)
         images = _thumbnails(core, split, worst) if len(worst) else np.zeros([0, 1, 1, 3], np.uint8)
         record = {"step": block.step, "split": split, "worst": worst, "pictures": images}
-        run.predictions.write(record | vars(examples))
+        run.write_predictions(record | vars(examples))
 
 
 def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> np.ndarray:

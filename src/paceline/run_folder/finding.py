@@ -14,9 +14,6 @@ from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 
-ZOO = "zoo:"
-"""How the name of an entry of the zoo begins."""
-
 
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
     """Return the folder of an experiment. It is always the same, so the same command resumes."""
@@ -27,7 +24,9 @@ def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs")
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:
     """Return every run under `root`, by name; of remote runs, copies without checkpoints."""
     if is_remote(root):
-        copies = (_copy(url, checkpoints=False) for url in _remote_runs(str(root)))
+        copies = [watched_run(url) for url in _remote_runs(str(root))]
+        for run in copies:
+            run.refresh(checkpoints=False)
         return [run for run in copies if run.exists()]
     return [RunFolder(config.parent) for config in sorted(Path(root).glob("*/config.json"))]
 
@@ -39,15 +38,14 @@ def existing_run(
 
     For a remote run this is a copy as of now, which is removed when this process ends.
     """
-    if str(path).startswith(ZOO):
+    if str(path).startswith("zoo:"):
         return RunFolder(import_module("paceline.extras.zoo").zoo_folder(str(path)))
     if is_remote(path):
-        run = _copy(str(path), checkpoints)
-        if not run.exists():
-            raise UserError(
-                f"no run in {path}; give the URL of its folder, the one with config.json"
-            )
-        return run
+        run = watched_run(path)
+        run.refresh(checkpoints)
+        if run.exists():
+            return run
+        raise UserError(f"no run in {path}; give the URL of its folder, the one with config.json")
     for run in (RunFolder(path), RunFolder(Path(root) / path)):
         if run.exists():
             return run
@@ -74,9 +72,3 @@ def _remote_runs(root: str) -> list[str]:
     files = [name.split("/") for name in retry_storage(Store(root).files, to_log)]
     names = {parts[0] for parts in files if len(parts) == 2 and parts[1] == LEASE}
     return [f"{root.rstrip('/')}/{name}" for name in sorted(names)]
-
-
-def _copy(url: str, checkpoints: bool) -> RunFolder:
-    run = watched_run(url)
-    run.refresh(checkpoints)
-    return run

@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.messages import Send
-from paceline.run_folder.records import Predictions, Records
-from paceline.storage.files import explained, is_file, read_json, sealed, write_json
+from paceline.run_folder.records import Records
+from paceline.storage.files import (
+    explained,
+    is_file,
+    read_json,
+    replacing,
+    retry,
+    sealed,
+    write_json,
+)
 from paceline.storage.locations import cached, is_remote
 from paceline.storage.lock import FileLock, LeaseLost
 from paceline.versions import library_versions, machine
@@ -61,7 +69,7 @@ class RunFolder:
         self.metrics = Records(self.path / "metrics.jsonl", self.check_lease)
         self.evaluations = Records(self.path / "evaluations.jsonl")
         self.starts = Records(self.path / "starts.jsonl", self.check_lease)
-        self.predictions = Predictions(self.path / "evaluation.npz", self.check_lease)
+        self._predictions = self.path / "evaluation.npz"
 
     def log(self, name: str) -> Path:
         """Return the log file of a process of the run: worker-0.log, ps-1.log ..."""
@@ -212,6 +220,24 @@ class RunFolder:
 
         advice = "the command that trained it computes it again from the last checkpoint"
         return check_types(Outcome, read_json(self._result, advice), self._result, advice)
+
+    def write_predictions(self, arrays: dict[str, Any]) -> None:
+        """Replace the predictions of the last evaluation, and images of its worst mistakes."""
+        import numpy as np
+
+        self.check_lease()
+        with explained("write", self._predictions), replacing(self._predictions) as file:
+            np.savez_compressed(file, **arrays)
+
+    def read_predictions(self) -> dict[str, Any] | None:
+        """Return what `write_predictions` wrote; None if there are none, or they are damaged."""
+        from paceline.storage.array_files import read_npz
+
+        with explained("read", self._predictions):
+            try:
+                return retry(lambda: read_npz(self._predictions))
+            except (FileNotFoundError, ValueError):
+                return None
 
     def append_start(self, step: int, place: str, workers: int) -> None:
         """Record that training starts or continues at this step, where, with how many workers."""

@@ -1,14 +1,13 @@
-"""What a run measures, as files: records by step (metrics.jsonl and others) and predictions."""
+"""What a run measures, as records by step: metrics.jsonl and others."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import explained, read_text, replacing, retry, sealed, unsealed
+from paceline.storage.files import explained, read_text, replacing, sealed, unsealed
 
 Guard = Callable[[], None]
 """Raises LeaseLost if another process has taken over the run."""
@@ -48,32 +47,6 @@ class Records:
             with explained("write", self.path), replacing(self.path) as file:
                 file.write(kept.encode())
         return num_damaged
-
-
-class Predictions:
-    """The predictions of the last evaluation, and images of the worst mistakes: evaluation.npz."""
-
-    def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
-        self.path = path
-        self._guard = guard
-
-    def write(self, arrays: dict[str, Any]) -> None:
-        """Replace the file with these arrays."""
-        import numpy as np
-
-        self._guard()
-        with explained("write", self.path), replacing(self.path) as file:
-            np.savez_compressed(file, **arrays)
-
-    def read(self) -> dict[str, Any] | None:
-        """Return the arrays; None if there are none, or none that are whole."""
-        from paceline.storage.array_files import read_npz
-
-        with explained("read", self.path):
-            try:
-                return retry(partial(read_npz, self.path))
-            except (FileNotFoundError, ValueError):
-                return None
 
 
 def _to_line(record: dict[str, Any]) -> str:

@@ -45,7 +45,6 @@ NOBODY = Owner()
 
 
 def this_process(token: str, epoch: int) -> Owner:
-    """Return this process as an owner."""
     return Owner(os.getpid(), socket.gethostname(), token, epoch)
 
 

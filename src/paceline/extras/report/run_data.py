@@ -187,7 +187,7 @@ def _start_text(start: dict[str, Any]) -> str:
 
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:
     """Return the stored evaluation; None without one, or if its arrays do not fit together."""
-    arrays = run.predictions.read()
+    arrays = run.read_predictions()
     if arrays is None or not len(arrays.get("labels", ())):
         return None
     try:
