@@ -19,8 +19,7 @@ from paceline.cli.parse import parse
 from paceline.cli.train import Train
 from paceline.experiment.experiment import Experiment, Group, Scaling
 from paceline.experiment.recipes.table import RECIPES, get_recipe
-from paceline.run_folder.finding import default_path
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.folder import RunFolder, default_path
 from paceline.run_folder.listing import list_runs, resume_command
 from report_runs import make_folder
 

@@ -8,15 +8,15 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.run_folder.finding import all_runs, default_path, existing_run
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.finding import all_runs, existing_run
+from paceline.run_folder.folder import RunFolder, default_path
 
 EXPERIMENT = Experiment(seed=3)
 FACTS = {"train": 50000, "test": 10000}
 
 
 def test_the_default_folder_is_named_by_recipe_and_digest() -> None:
-    assert default_path("smoke", EXPERIMENT) == Path("runs") / f"smoke-{EXPERIMENT.digest()}"
+    assert default_path("smoke", EXPERIMENT) == f"runs/smoke-{EXPERIMENT.digest()}"
 
 
 def test_a_run_is_found_by_path_or_by_name(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from paceline.api.functions import Result
 from paceline.cli.commands import main
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.run_folder.finding import all_runs, default_path, existing_run
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.finding import all_runs, existing_run
+from paceline.run_folder.folder import RunFolder, default_path
 from paceline.storage.files import unsealed
 from paceline.storage.lease import read_lease
 from paceline.storage.remote import Store

@@ -23,7 +23,8 @@ from paceline.experiment.names import apply_settings
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
-from paceline.run_folder.finding import default_path, existing_run
+from paceline.run_folder.finding import existing_run
+from paceline.run_folder.folder import default_path
 from paceline.storage.locations import cache_folder
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def build_job(experiment: Experiment | str, settings: Json, place: Place, run: R
     base = get_recipe(experiment) if isinstance(experiment, str) else experiment
     chosen, where, what = apply_settings(settings, base, place, run)
     name = experiment if isinstance(experiment, str) else run_name(chosen)
-    run_dir = what.run_dir or str(default_path(name, chosen))
+    run_dir = what.run_dir or default_path(name, chosen)
     return Job(chosen, where, replace(what, run_dir=run_dir))
 
 

@@ -44,9 +44,9 @@ class Train:
         return cls(name, get_recipe(name), Place(), Run())
 
     def __call__(self) -> int:
-        from paceline.run_folder.finding import default_path
+        from paceline.run_folder.folder import default_path
 
-        run_dir = self.run.run_dir or str(default_path(self.recipe, self.experiment))
+        run_dir = self.run.run_dir or default_path(self.recipe, self.experiment)
         run = replace(self.run, run_dir=run_dir)
         request = DescribeRequest() if self.dry_run else None
         job = Job(self.experiment, self.place, run, request=request)

@@ -1,4 +1,4 @@
-"""Where runs are found: the folder of an experiment, all runs of a folder, remote runs."""
+"""Where runs are found: by path or name, all runs of a folder, remote runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from paceline.errors import UserError, did_you_mean
-from paceline.experiment.experiment import Experiment
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
-
-
-def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str | Path:
-    """Return the folder of an experiment. It is always the same, so the same command resumes."""
-    name = f"{recipe}-{experiment.digest()}"
-    return f"{str(root).rstrip('/')}/{name}" if is_remote(root) else Path(root) / name
 
 
 def all_runs(root: str | Path = "runs") -> list[RunFolder]:

@@ -275,3 +275,8 @@ class RunFolder:
                         shutil.rmtree(self.path)
                     self._lock.release()
             raise
+
+
+def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str:
+    """Return the folder of an experiment. It is always the same, so the same command resumes."""
+    return f"{str(root).rstrip('/')}/{recipe}-{experiment.digest()}"

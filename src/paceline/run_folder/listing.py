@@ -14,8 +14,8 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.names import changed_flags
 from paceline.experiment.recipes.table import RECIPES, get_recipe
-from paceline.run_folder.finding import all_runs, default_path
-from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.finding import all_runs
+from paceline.run_folder.folder import RunFolder, default_path
 from paceline.storage.files import explained
 from paceline.storage.locations import is_remote
 

@@ -37,8 +37,6 @@ from paceline.storage.remote import (
 LOG = re.compile(r"[^/]*\.log$")
 """Logs are open while a run is used: they are neither fetched nor removed."""
 PLAIN = re.compile(rf"events/.|evaluations\.jsonl$|{LOG.pattern}")
-READS = 5
-"""How often a run that changes while it is read is read again."""
 
 
 class RemoteRun:
@@ -96,7 +94,7 @@ class RemoteRun:
 
         All checkpoints come: only here can be seen which are complete, and which is best.
         """
-        for _ in range(READS):
+        for _ in range(5):
             keys, listed = retry_storage(self._view, self._report)
             wanted = {
                 name: key

@@ -60,14 +60,10 @@ def read_lease(store: Store) -> tuple[Lease, Version | None]:
     if found := store.read_versioned(LEASE):
         return parse_lease(found[0], store.url), found[1]
     names = list(store.files())
-    lost = any(name.startswith("attempts/") for name in names)
     if names and LEASE not in names:  # else another process has just made it
         raise UserError(
-            f"{store.url} has lost its {LEASE}, which names its files; restore it from a copy, or "
-            "use another folder"
-            if lost
-            else f"{store.url} is not a run folder: it has {names[0]} but no {LEASE}; use a new or "
-            "empty --run-dir"
+            f"{store.url} is not a run folder: it has {names[0]} but no {LEASE}, which names the "
+            "files of a run; restore it from a copy, or use a new or empty --run-dir"
         )
     return Lease(), None
 

@@ -13,7 +13,7 @@ from paceline.experiment.fields import Range, check_fields
 from paceline.experiment.names import apply_settings
 from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
 from paceline.job import Job, Place, Run, TrackerName
-from paceline.run_folder.finding import default_path
+from paceline.run_folder.folder import default_path
 
 USUAL_TRIALS = 16
 
