@@ -278,33 +278,19 @@ def test_a_full_disk_keeps_the_last_good_one(
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("variables", "message"),
     [
-        (
-            {"params": (("conv/kernel", (3, 3, 3)), ("scale", ()))},
-            r"'params/conv/kernel' .*2\), in the model \(3, 3, 3\)",
-        ),
-        (
-            {"params": (("conv/kernel", (3, 3, 2)), ("bias", (1,)))},
-            "it has no 'params/bias', which the model has",
-        ),
-        (
-            {"params": (("conv/kernel", (3, 3, 2)),)},
-            "it has 'params/scale', which the model does not have",
-        ),
-        (
-            {"ema": ()},
-            r"it has the vectors \['params', 'momentum', 'stats'\], "
-            r"not \['params', 'momentum', 'stats', 'ema'\]",
-        ),
+        ((("conv/kernel", (3, 3, 3)), ("scale", ())), r"conv/kernel' is .*2\), in the .* 3, 3\)"),
+        ((("conv/kernel", (3, 3, 2)), ("bias", (1,))), "'params/bias' is missing, in the model"),
+        ((("conv/kernel", (3, 3, 2)),), r"'params/scale' is \(\), in the model missing"),
     ],
 )
 def test_a_checkpoint_of_another_model_names_the_first_difference(
-    tmp_path: Path, parts: dict, message: str
+    tmp_path: Path, variables: tuple, message: str
 ) -> None:
     Checkpoints(tmp_path, LAYOUT).save(some_state(1))
     with pytest.raises(UserError, match=message):
-        Checkpoints(tmp_path, StateLayout(LAYOUT.parts | parts)).latest()
+        Checkpoints(tmp_path, StateLayout(LAYOUT.parts | {"params": variables})).latest()
 
 
 def test_a_newer_format_is_not_taken_for_damage(

@@ -82,15 +82,16 @@ def read_metric(path: Path) -> float | None:
 def read_state(path: Path, step: int, layout: StateLayout) -> State:
     """Return the state in a file. Raises Damaged, OSError, and UserError if it does not fit."""
     tensors, metadata = _read(path, step)
-    vectors, wanted = json.loads(metadata["vectors"]), list(layout.parts)
-    if vectors == WEIGHTS:
-        layout = StateLayout({name: layout.parts[name] for name in vectors})
-    elif vectors != wanted:
-        raise UserError(
-            f"{path} does not fit the model: it has the vectors {vectors}, not {wanted}"
-        )
-    if difference := _first_difference(tensors, layout):
-        raise UserError(f"{path} does not fit the model: {difference}")
+    if json.loads(metadata["vectors"]) == WEIGHTS:
+        layout = StateLayout({name: layout.parts[name] for name in WEIGHTS})
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    wanted = {name: shape for _, name, _, shape in layout.pieces()}
+    for name in wanted | found:
+        if found.get(name) != wanted.get(name):
+            raise UserError(
+                f"{path} does not fit the model: {name!r} is {found.get(name, 'missing')}, in the "
+                f"model {wanted.get(name, 'missing')}"
+            )
     values = {name: np.empty(size, dtype=np.float32) for name, size in layout.sizes().items()}
     for vector, name, place, _ in layout.pieces():
         values[vector][place] = tensors.pop(name).reshape(-1)  # a large model has gigabytes of them
@@ -151,14 +152,3 @@ def _parse_metadata(file: IO[bytes]) -> dict[str, str]:
         return unsealed(metadata)
     except (ValueError, AttributeError, RecursionError) as error:
         raise Damaged(f"its header is damaged: {str(error)[:100]}") from error
-
-
-def _first_difference(tensors: dict[str, Array], layout: StateLayout) -> str:
-    wanted = {name: shape for _, name, _, shape in layout.pieces()}
-    for name, shape in wanted.items():
-        if name not in tensors:
-            return f"it has no {name!r}, which the model has"
-        if tensors[name].shape != shape:
-            return f"{name!r} has the shape {tensors[name].shape}, in the model {shape}"
-    extra = [name for name in tensors if name not in wanted]
-    return f"it has {extra[0]!r}, which the model does not have" if extra else ""

@@ -27,14 +27,12 @@ class LeaseLost(UserError):
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a lock or a lease, or held it last. `epoch` grows with each.
-
-    `token` distinguishes this owner from all others.
-    """
+    """The process that holds a lock or a lease, or held it last. `epoch` grows with each."""
 
     pid: int = 0
     host: str = ""
     token: str = ""
+    """Distinguishes this owner from all others."""
     epoch: int = 0
 
     def __str__(self) -> str:
