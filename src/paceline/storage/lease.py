@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.errors import UserError
 from paceline.storage.files import to_log
@@ -118,15 +117,16 @@ class Holder:
                 self.lease, self._version = wanted, new
                 return
 
-    def change(self, **changes: Any) -> None:
-        """Write the lease again, with these changes; raise LeaseLost if it was taken over.
+    def change(self, files: Mapping[str, str] | None = None, held: bool = True) -> None:
+        """Write the lease again; raise LeaseLost if it was taken over.
 
-        Without changes this is a beat. New `files` become the files of the run in one step.
+        Without arguments this is a beat. New `files` become the files of the run in one step.
         """
         with self._changing:
             self.check()
             assert self.lease.epoch, "the lease is not held"
-            wanted = dataclasses.replace(self.lease, beat=self.lease.beat + 1, **changes)
+            files = self.lease.files if files is None else files
+            wanted = Lease(self.lease.owner, held, self.lease.beat + 1, files)
             content = wanted.to_bytes()
             while (version := self._store.swap(LEASE, content, self._version)) is None:
                 found, self._version = self._own_version()
