@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.harness import Contender, alternate
+from benchmarks.harness import Contender
 from benchmarks.suite_ray import module, torch_python
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, quartiles, ratio, rows
@@ -25,9 +25,7 @@ def measure(settings: Settings) -> SuiteResult:
             for name in OURS
         ]
         gloo = Contender(f"gloo-{size}", module(torch_python(), "exchange", "gloo", str(size)))
-        measured = alternate(
-            [*contenders, gloo], settings.rounds, settings.turn_seconds, tell=settings.tell
-        )
+        measured = settings.alternate([*contenders, gloo])
         what = f"an exchange of {size / 1e6:.2f} M floats"
         for name, way in OURS.items():
             times = ratio(measured[gloo.name], measured[f"{name}-{size}"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.harness import Contender, alternate
+from benchmarks.harness import Contender
 from benchmarks.images import cifar10_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, ratio, rows
@@ -27,7 +27,7 @@ def measure(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
         command = (sys.executable, "-m", "benchmarks.contender_paceline_cluster", DEPTH, folder)
         contenders = [Contender(name, (*command, *flags)) for name, flags in VARIANTS.items()]
-        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(contenders)
     figures = [
         Figure(
             "images/s, synchronous to --workers 2",

@@ -5,14 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from benchmarks.harness import (
-    ROOT,
-    Contender,
-    ContenderFailed,
-    Measured,
-    alternate,
-    clean_environment,
-)
+from benchmarks.harness import ROOT, Contender, ContenderFailed, Measured, clean_environment
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import ray_torch_python, torch_python
 from benchmarks.suite_startup import run, train
@@ -37,7 +30,7 @@ def measure(settings: Settings) -> SuiteResult:
             Contender(f"ray-{method}", module(sys.executable, "paceline_ray", "56", folder, method))
             for method in METHODS
         ]
-        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(contenders)
     figures = [
         Figure(
             f"images/s, 2 actors with {method} to one process",
@@ -63,7 +56,7 @@ def measure_exchange(settings: Settings) -> SuiteResult:
             Contender(f"ray-{size}", module(sys.executable, "exchange", "ray", str(size))),
             Contender(f"gloo-{size}", module(torch_python(), "exchange", "gloo", str(size))),
         ]
-        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(contenders)
         ours, gloo = (measured[contender.name] for contender in contenders)
         times = ratio(gloo, ours)
         figures.append(
@@ -119,7 +112,7 @@ def measure_train(settings: Settings) -> SuiteResult:
             ),
             Contender("ray-train", theirs),
         ]
-        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(contenders)
         settings.tell("the first step")
         own_s, their_s = [], []
         for _ in range(FIRST_STEP_REPEATS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks.flops import training_flops
-from benchmarks.harness import Contender, Measured, alternate
+from benchmarks.harness import Contender, Measured
 from benchmarks.heats import choose_fastest
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python
@@ -62,7 +62,7 @@ def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
 def measure(depth: int, settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
         chosen, heats = choose_fastest(contenders(depth, folder), ("pytorch-", "sgemm-"), settings)
-        measured = alternate(chosen, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(chosen)
     baseline = best(measured, "pytorch-")
     flops = (
         f"one image of training is {training_flops(depth) / 1e6:.1f} MFLOP if convolutions are "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import Contender, alternate
+from benchmarks.harness import Contender
 from benchmarks.heats import choose_fastest
 from benchmarks.machine import torch_python
 from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
@@ -40,7 +40,7 @@ def measure(settings: Settings) -> SuiteResult:
         folder = Path(parent, "pictures")
         write_pictures(folder)
         chosen, heats = choose_fastest(contenders(str(folder)), ("pytorch-",), settings)
-        measured = alternate(chosen, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(chosen)
     pytorch = best(measured, "pytorch-")
     cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
     speed = ratio(measured[OWN], measured[pytorch])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.harness import Contender, ContenderFailed, alternate
+from benchmarks.harness import Contender, ContenderFailed
 from benchmarks.images import cifar10_folder
 from benchmarks.link import ADDRESSES, Link, two_hosts, why_not
 from benchmarks.suites import Settings
@@ -35,7 +35,7 @@ def measure(link: Link, settings: Settings) -> SuiteResult:
         raise ContenderFailed(f"two hosts cannot be simulated here: {reason}")
     with cifar10_folder() as (folder, note), two_hosts(link) as hosts:
         contenders = [contender(hosts, folder, round_steps) for round_steps in PORTS]
-        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(contenders)
     gradients, weights = (measured[each.name] for each in contenders)
     figures = [
         Figure(f"images/s, {weights.name} to {gradients.name}", ratio(weights, gradients), "x"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import processes
-from benchmarks.harness import ROOT, Contender, ContenderFailed, alternate, clean_environment
+from benchmarks.harness import ROOT, Contender, ContenderFailed, clean_environment
 from benchmarks.images import cifar10_folder
 from benchmarks.suite_startup import paceline
 from benchmarks.suites import Settings
@@ -112,7 +112,7 @@ def measure(settings: Settings) -> SuiteResult:
             Contender(name, (sys.executable, "-m", "benchmarks.contender_spark", name, run, folder))
             for name in ("predict", "eval")
         ]
-        measured = alternate(contenders, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(contenders)
     figures = [
         Figure(
             "images/s after the first step, 2 Spark tasks x 1 core to --workers 2",

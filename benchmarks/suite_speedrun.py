@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.harness import Contender, alternate
+from benchmarks.harness import Contender
 from benchmarks.heats import choose_fastest
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python
@@ -24,7 +24,7 @@ def contenders(folder: str) -> list[Contender]:
 def measure(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
         chosen, heats = choose_fastest(contenders(folder), ("pytorch-",), settings)
-        measured = alternate(chosen, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        measured = settings.alternate(chosen)
     pytorch = best(measured, "pytorch-")
     cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
     figures = [

@@ -13,14 +13,7 @@ from pathlib import Path
 from benchmarks import processes
 from benchmarks.contender_paceline import MEAN, REPLICAS
 from benchmarks.contender_workers import NETWORK, SHARED
-from benchmarks.harness import (
-    ROOT,
-    Contender,
-    ContenderFailed,
-    Measured,
-    alternate,
-    clean_environment,
-)
+from benchmarks.harness import ROOT, Contender, ContenderFailed, Measured, clean_environment
 from benchmarks.images import cifar10_folder
 from benchmarks.neighbors import free_addresses
 from benchmarks.suite_startup import paceline
@@ -55,7 +48,7 @@ def _compare(
             command = (*module, "benchmarks.contender_workers", *of_model, "1", *hosts)
             found.append(Contender(way, command, more))
         found = [replace(each, environment={**variable, **each.environment}) for each in found]
-        return alternate(found, settings.rounds, settings.turn_seconds, tell=settings.tell)
+        return settings.alternate(found)
 
 
 def _comparison(
@@ -142,9 +135,7 @@ def seconds_to_first_step(folder: str, workers: int) -> float:
 
 def measure(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
-        measured = alternate(
-            contenders(folder), settings.rounds, settings.turn_seconds, tell=settings.tell
-        )
+        measured = settings.alternate(contenders(folder))
         starts: dict[int, list[float]] = {1: [], 2: []}
         for number in range(START_REPEATS):
             settings.tell(f"command to first step, {number + 1} of {START_REPEATS}")

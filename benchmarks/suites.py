@@ -6,9 +6,10 @@ A new suite is a file with a function (Settings) -> SuiteResult, and a line here
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.harness import Contender, Measured, alternate
 from benchmarks.summary import SuiteResult
 
 SUITES = {
@@ -44,6 +45,9 @@ class Settings:
     rounds: int
     turn_seconds: float
     tell: Callable[[str], None]
+
+    def alternate(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
+        return alternate(contenders, self.rounds, self.turn_seconds, tell=self.tell)
 
 
 def load(name: str) -> Callable[[Settings], SuiteResult]:
