@@ -134,7 +134,7 @@ def test_a_run_that_averages_weights_stops_at_the_end_of_a_round(
     assert_same(tmp_path / "run", averaged, WEIGHTS)
 
 
-def test_a_finished_run_says_so_quickly_and_changes_nothing(
+def test_a_finished_run_says_so_without_tensorflow_and_changes_nothing(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
