@@ -109,13 +109,6 @@ def test_what_cannot_be_repaired_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     assert error.value.started
 
 
-def test_after_failures_fewer_workers_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(workers=4, max_restarts=0, min_workers=2)
-    command = Command(monkeypatch, place, FAILS, FAILS, SUCCEEDS)
-    assert command.run() == {"finished": True}
-    assert command.place.counts == [4, 3, 2]
-
-
 @pytest.mark.parametrize("error", [StopIteration(), ValueError("an action of the caller")])
 def test_a_listener_that_raises_stops_the_workers_after_a_checkpoint(
     error: Exception, monkeypatch: pytest.MonkeyPatch

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.places import kubernetes
 
@@ -37,14 +34,3 @@ def test_wrong_variables_of_a_pod_are_one_line(
 ) -> None:
     with pytest.raises(UserError, match=words):
         kubernetes.find_cluster(pod(**changes), hostname, 0)
-
-
-def test_a_manifest_whose_count_and_workers_differ_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubernetes.socket, "gethostname", lambda: "cifar-1")
-    flags = ("train", "smoke", "--workers", "4", "--run-dir", "run")
-    ended = paceline_here(*flags, cwd=tmp_path, environment=pod())
-    assert ended.code == 2
-    (line,) = ended.err.splitlines()
-    assert "workers is 4, but the cluster of PACELINE_PODS has 3; leave out --workers" in line

@@ -66,12 +66,10 @@ class FakePlace:
 
     def __init__(self, job: Job, *attempts: Script) -> None:
         self.job = job
-        self.counts = list[int]()
         self._attempts = iter(attempts)
 
     @contextmanager
     def workers(self, count: int) -> Iterator[list[FakeWorker]]:
-        self.counts.append(count)
         yield [FakeWorker(self.job, next(self._attempts))]
 
     @contextmanager
