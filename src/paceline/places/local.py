@@ -29,30 +29,22 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
 
 @contextmanager
 def _prepare(job: Job, count: int) -> Iterator[list[LocalWorker]]:
-    """Yield the workers, which share the cores of this machine."""
-    run, jobs = RunFolder(job.run.run_dir), _build_jobs(job, count)
-    shares_memory = 1 < len(jobs) <= MOST_NEIGHBORS and not jobs[0].cluster.ps
-    connections = connect_neighbors(count) if shares_memory else [[] for _ in jobs]
-    yield [
-        LocalWorker(each, run.log(each.cluster.name), own)
-        for each, own in zip(jobs, connections, strict=True)
-    ]
-
-
-def _build_jobs(job: Job, workers: int) -> list[Job]:
-    """Return a job for each process, the chief's first.
+    """Yield the workers, which share the cores of this machine, the chief first.
 
     With parameter servers, one extra process, the chief, coordinates the workers.
     """
-    num_servers, num_members = job.place.ps, workers + bool(job.place.ps)
+    num_servers, num_members = job.place.ps, count + bool(job.place.ps)
     found = _free_addresses(num_members + num_servers) if num_members > 1 else ()
     addresses, ps = found[:num_members], found[num_members:]
     clusters = [Cluster(addresses, index, ps=ps) for index in range(num_members)]
     clusters += [Cluster(addresses, index, "ps", ps) for index in range(num_servers)]
-    place = job.place.with_workers(workers)
-    return [
-        replace(job, place=place, cluster=cluster)
-        for cluster in (clusters[:1] if job.dry_run else clusters)
+    clusters = clusters[:1] if job.dry_run else clusters
+    shares_memory = 1 < len(clusters) <= MOST_NEIGHBORS and not ps
+    connections = connect_neighbors(count) if shares_memory else [[] for _ in clusters]
+    place, run = job.place.with_workers(count), RunFolder(job.run.run_dir)
+    yield [
+        LocalWorker(replace(job, place=place, cluster=cluster), run.log(cluster.name), own)
+        for cluster, own in zip(clusters, connections, strict=True)
     ]
 
 
