@@ -15,6 +15,7 @@ import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,6 @@ from helpers import (
 )
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
-from paceline.messages import from_line
 from spark_runs import (
     OWN_PYTHON,
     SMALL,
@@ -267,9 +267,11 @@ class ToDriver:
     def __init__(self) -> None:
         self.heard = list[str]()
 
+    def send(self, message: Any) -> None:
+        self.heard.append(message.text)
+
     def write(self, line: bytes) -> None:
-        text = line.decode()
-        self.heard.append(from_line(line).text if "Log" in text else text)
+        self.heard.append(line.decode())
 
 
 def test_what_a_worker_logs_before_a_message_is_sent_before_it() -> None:

@@ -61,6 +61,9 @@ class Connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
+    def send(self, message: Message) -> None:
+        self.write(to_line(message).encode())
+
     def write(self, line: bytes) -> None:
         with self._lock, suppress(OSError, ValueError):
             self._file.write(line)
@@ -111,14 +114,10 @@ def run_task(
             problem = find_problem(own, folder, proof if index == 0 else "", host)
             code = _run_worker(_exchange_addresses(own, problem, context, host), line, folder)
         except UserError as error:
-            _send(line, Error(str(error)))
-        _send(line, Exit(code))
+            line.send(Error(str(error)))
+        line.send(Exit(code))
         line.shut_down()  # the thread that reads commands holds it, too
     return iter(())
-
-
-def _send(driver: Connection, message: Message) -> None:
-    driver.write(to_line(message).encode())
 
 
 def find_problem(job: Job, folder: str, proof: str, host: str) -> str:
@@ -195,7 +194,7 @@ def _pass_on(messages: int, log: int, driver: Connection) -> None:
         content = os.read(messages, 65536) if messages in ready else b""
         try:
             while log in opened and (text := os.read(log, 65536)):
-                _send(driver, Log(text.decode(errors="replace")))
+                driver.send(Log(text.decode(errors="replace")))
             opened.discard(log)
         except BlockingIOError:
             pass  # more may come
