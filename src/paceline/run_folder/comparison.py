@@ -35,7 +35,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StoredResult:
     """What result.json says."""
 
     finished: bool

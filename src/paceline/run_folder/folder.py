@@ -216,10 +216,10 @@ class RunFolder:
         """Return the result of the last attempt; None if none has ended yet."""
         if not is_file(self._result):
             return None
-        from paceline.run_folder.comparison import Outcome, check_types
+        from paceline.run_folder.comparison import StoredResult, check_types
 
         advice = "the command that trained it computes it again from the last checkpoint"
-        return check_types(Outcome, read_json(self._result, advice), self._result, advice)
+        return check_types(StoredResult, read_json(self._result, advice), self._result, advice)
 
     def write_predictions(self, arrays: dict[str, Any]) -> None:
         """Replace the predictions of the last evaluation, and images of its worst mistakes."""
