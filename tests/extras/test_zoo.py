@@ -101,5 +101,5 @@ def test_the_whole_entry_is_made_again_and_another_digest_is_told(zoo: Path, tmp
         environment={FOLDER: str(tmp_path / "zoo")},
     )
     assert ended.code == 1
-    assert "ANOTHER digest" in ended.out
-    assert "another CPU can give other bits: zoo a CPU of 1979, here" in ended.out
+    assert "a DIFFERENT digest" in ended.out
+    assert "a different CPU can give different bits: zoo a CPU of 1979, here" in ended.out

@@ -68,11 +68,11 @@ class Reproduce:
         result = train_first(row.experiment, row.kernels, steps % row.step, self.data.dir)
         found = result["state_sha256"]
         same = found == wanted
-        outcome = "the same digest" if same else "ANOTHER digest"
+        outcome = "the same digest" if same else "a DIFFERENT digest"
         print(f"{row.name} after {steps:,} steps: {outcome}")
         print(f"zoo   {wanted}\nhere  {found}")
         if not same and machine()["cpu"] != row.cpu:
-            print(f"another CPU can give other bits: zoo {row.cpu}, here {machine()['cpu']}")
+            print(f"a different CPU can give different bits: zoo {row.cpu}, here {machine()['cpu']}")
         return 0 if same else 1
 
 
