@@ -182,7 +182,7 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, 15)
-        process.wait(20)
+        process.wait(120)
 
 
 def _answers(url: str) -> bool:
