@@ -71,8 +71,9 @@ class Reproduce:
         outcome = "the same digest" if same else "a DIFFERENT digest"
         print(f"{row.name} after {steps:,} steps: {outcome}")
         print(f"zoo   {wanted}\nhere  {found}")
-        if not same and machine()["cpu"] != row.cpu:
-            print(f"a different CPU can give different bits: zoo {row.cpu}, here {machine()['cpu']}")
+        cpu = machine()["cpu"]
+        if not same and cpu != row.cpu:
+            print(f"a different CPU can give different bits: zoo {row.cpu}, here {cpu}")
         return 0 if same else 1
 
 
