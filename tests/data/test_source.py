@@ -48,12 +48,6 @@ def test_what_is_held_out_is_fair_on_sorted_data_and_pinned():
     assert chosen[:6].tolist() == [886, 4804, 173, 7859, 5704, 7362]
 
 
-def test_holding_out_works_in_a_compiled_step():
-    train, _ = hold_out(counting_source(100), 10)
-    compiled = tf.function(train.read)(tf.range(90, dtype=tf.int64))[0]
-    np.testing.assert_array_equal(compiled, read_all(train)[0])
-
-
 def test_holding_out_nothing_or_everything():
     source = counting_source(10)
     assert hold_out(source, 0) == (source.train, None)

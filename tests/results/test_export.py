@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from helpers import SUPPORT, TIMEOUT_S, Ended, paceline
 from in_process import paceline_here
-from made_runs import SMALL, encode, export, make_grey_run, make_pictures_run, make_run
+from made_runs import SMALL, encode, export, make_grey_run, make_run
 from paceline.data.images import scale
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
@@ -77,15 +77,6 @@ def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
         shares, expected = found if serving else to_probabilities(found, True), evaluation
         np.testing.assert_array_equal(shares.argmax(axis=1), expected.probabilities.argmax(axis=1))
         np.testing.assert_allclose(shares, expected.probabilities, atol=TOLERANCE)
-
-
-@pytest.mark.slow
-def test_a_savedmodel_that_serves_takes_jpegs_of_any_size_as_eval_does(tmp_path: Path):
-    run, _, files = make_pictures_run(tmp_path)
-    export(run, tmp_path / "model", "savedmodel", serving=True)
-    encoded = np.array([file.read_bytes() for file in files], object)
-    ((found, _),) = use("savedmodel", [tmp_path / "model"], tmp_path, encoded=encoded)
-    np.testing.assert_allclose(found, evaluate_run(run).probabilities, atol=TOLERANCE)
 
 
 def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(

@@ -18,7 +18,7 @@ from paceline.experiment.experiment import Experiment
 ENCODED = "paceline.formats.encoded.prepare"
 """Makes images of encoded examples."""
 CHANGES = "paceline.data.augment.changes"
-"""Changes images at random, if an experiment asks for more than crops and flips:"""
+"""Changes images at random, if one of these fields of `Augmentation` is set."""
 CHANGED_BY = (
     *("rand_augment", "saturation", "hue", "contrast", "brightness", "cutout"),
     *("random_erasing", "mixup", "cutmix"),

@@ -134,13 +134,10 @@ def image_shape(experiment: Experiment, source: Source) -> Shape:
             "data.image-size is 0, but these images have any size; give one, such as "
             "--data.image-size 224"
         )
-    unfit: tuple[str, ...] = ()
-    reason = "images of any size are cropped by augment.crop instead"
-    if stored is None:
-        unfit = ("padding", "crop_size")
-    elif stored[2] != 3:
-        unfit, reason = ("saturation", "hue"), f"these images have {stored[2]} channels"
-    for name in unfit:
+    unfit, reason = ["padding", "crop_size"], "images of any size are cropped by augment.crop"
+    if stored:
+        unfit, reason = ["saturation", "hue"], f"these images have {stored[2]} channels"
+    for name in unfit if not stored or stored[2] != 3 else ():
         if given := getattr(settings, name):
             flag = name.replace("_", "-")
             raise UserError(f"augment.{flag} is {given}, but {reason}; use 0")
