@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from benchmarks.forked import run_forked
 from paceline.engines.pairs import Collectives, ExactSum
-from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
+from paceline.engines.shared_memory import Neighbors, find_neighbors, shared_sum
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, tree_sum
 
@@ -53,7 +53,7 @@ def exact(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     """Return the sum as Paceline computes it: one vector for each subtree of a worker's share."""
     members = len(case.addresses)
     sums = [vector] * len(divided_tree(case.replicas, members)[index])
-    return ExactSum(case.replicas, members, index, Collectives(index, 1), add).total(sums)
+    return ExactSum(case.replicas, members, index, Collectives(index, 1).swap, add).total(sums)
 
 
 def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
@@ -62,7 +62,7 @@ def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     neighbors = neighbors or find_neighbors(index)
     members = len(case.addresses)
     sums = [vector] * len(divided_tree(case.replicas, members)[index])
-    return SharedSum(case.replicas, members, index, neighbors).total(sums)
+    return shared_sum(case.replicas, members, index, neighbors, sums)
 
 
 neighbors: Neighbors | None = None

@@ -59,7 +59,7 @@ class Speedrun(nn.Module):
 
 
 class Muon(torch.optim.Optimizer):
-    """As `paceline.maths.grouped_update`; Nesterov's momentum for all that is no filter."""
+    """As `paceline.maths.update_more`; Nesterov's momentum for all that is no filter."""
 
     def __init__(self, network: nn.Module) -> None:
         trained = [each for each in network.parameters() if each.requires_grad]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -101,28 +102,16 @@ class Switchboard:
         self._slots: dict[Any, dict[int, np.ndarray]] = {}
         self.sent = Counter[int]()
 
-    def wire(self, index: int) -> Any:
-        board = self
-
-        class Wire:
-            def swap(self, other: int, own: np.ndarray, turn: int) -> np.ndarray:
-                pair = min(index, other), max(index, other)
-                with board._changed:
-                    slot = board._slots.setdefault((*pair, turn), {})
-                    assert index not in slot, "each exchange of a pair has its own turn"
-                    slot[index] = own
-                    board.sent[index] += own.size
-                    board._changed.notify_all()
-                    assert board._changed.wait_for(lambda: len(slot) == 2, timeout=20)
-                return np.concatenate([slot[pair[0]], slot[pair[1]]])
-
-            def join(self, pieces: list[np.ndarray]) -> np.ndarray:
-                return np.concatenate(pieces)
-
-            def pad(self, vector: np.ndarray, size: int) -> np.ndarray:
-                return np.pad(vector, (0, size - vector.size))
-
-        return Wire()
+    def swap(self, index: int, other: int, own: np.ndarray, turn: int) -> np.ndarray:
+        pair = min(index, other), max(index, other)
+        with self._changed:
+            slot = self._slots.setdefault((*pair, turn), {})
+            assert index not in slot, "each exchange of a pair has its own turn"
+            slot[index] = np.asarray(own)
+            self.sent[index] += slot[index].size
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: len(slot) == 2, timeout=20)
+        return np.concatenate([slot[pair[0]], slot[pair[1]]])
 
 
 def exchanged(replicas: int, workers: int, size: int) -> tuple[list[np.ndarray], Counter[int]]:
@@ -133,8 +122,8 @@ def exchanged(replicas: int, workers: int, size: int) -> tuple[list[np.ndarray],
     def run(index: int) -> None:
         spans = divided_tree(replicas, workers)[index]
         sums = [tree_by_numpy(values[start:stop]) for start, stop in spans]
-        one = ExactSum(replicas, workers, index, board.wire(index), np.add)
-        totals[index] = one.total(sums)
+        one = ExactSum(replicas, workers, index, partial(board.swap, index), np.add)
+        totals[index] = np.asarray(one.total(sums))
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(workers)]
     for thread in threads:

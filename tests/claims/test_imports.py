@@ -4,7 +4,6 @@ Which folder may import which is in pyproject.toml, for `lint-imports`. That rea
 cannot see what is loaded at run time, because TensorFlow is imported inside functions.
 """
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -70,14 +69,3 @@ def test_help_of_train_names_the_flags_and_loads_no_tensorflow():
     shown = run(f"import sys\ntry: {command}\nfinally: assert 'tensorflow' not in sys.modules")
     flags = {"--model.depth", "--global-batch-size", "--run-dir"}
     assert flags <= set(shown.replace(",", " ").split())
-
-
-def test_what_keras_does_not_need_is_hidden_only_while_it_is_imported(monkeypatch):
-    from paceline.engines import devices
-
-    monkeypatch.delitem(sys.modules, "wave", raising=False)
-    with devices._hidden(("wave", "json")):
-        with pytest.raises(ImportError):
-            importlib.import_module("wave")
-        assert importlib.import_module("json").dumps, "somebody imported it before"
-    assert importlib.import_module("wave").open

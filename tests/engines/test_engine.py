@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,10 +21,10 @@ from paceline.maths.state import State
 from tiny import (
     CLASSES,
     EXPERIMENT,
-    SHAPE,
     build_small_model,
     build_source,
     build_tiny_core,
+    dense_model,
     number,
     with_optimizer,
 )
@@ -92,21 +91,11 @@ def test_every_engine_is_opened_as_the_protocol_says(name):
 
 
 def mean_by_numpy(vectors):
-    if len(vectors) == 1:
-        return vectors[0]
-    half = len(vectors) // 2
-
     def total(part):
-        return (
-            part[0]
-            if len(part) == 1
-            else np.add(
-                total(part[: len(part) // 2]), total(part[len(part) // 2 :]), dtype=np.float32
-            )
-        )
+        half = len(part) // 2
+        return np.add(total(part[:half]), total(part[half:])) if half else part[0]
 
-    factor = np.float32(1) / np.float32(len(vectors))
-    return np.add(total(vectors[:half]), total(vectors[half:]), dtype=np.float32) * factor
+    return total(vectors) * (np.float32(1) / np.float32(len(vectors)))
 
 
 def replica_vector(core, vectors, step, replica):
@@ -125,10 +114,7 @@ def apply(core, vectors, mean, step):
 def by_hand_with_gradients(core):
     vectors = core.initial_state().vectors
     for step in range(STEPS):
-        each = [
-            replica_vector(core, vectors, step, replica)
-            for replica in range(core.experiment.replicas)
-        ]
+        each = [replica_vector(core, vectors, step, k) for k in range(core.experiment.replicas)]
         vectors = apply(core, vectors, mean_by_numpy(each), step)
     return State(STEPS, vectors).sha256()
 
@@ -181,13 +167,9 @@ def test_one_process_equals_mirrored_devices_bit_for_bit(mirrored, method, repli
     engine = build_engine(core_of(replicas, method), mirrored(num_devices))
     assert train(engine) == alone(replicas, method)
     for variable in engine._vectors.values():
-        first, *others = [
-            copy.numpy() for copy in mirrored(num_devices).experimental_local_results(variable)
-        ]
-        assert len(others) == num_devices - 1
-        assert all(np.array_equal(other, first) for other in others), (
-            "every device ends with the same state"
-        )
+        copies = mirrored(num_devices).experimental_local_results(variable)
+        assert len(copies) == num_devices
+        assert len({each.numpy().tobytes() for each in copies}) == 1, "devices differ in the end"
 
 
 @pytest.mark.parametrize(("replicas", "num_devices"), [(3, 3), pytest.param(4, 4, marks=long)])
@@ -222,13 +204,11 @@ def test_a_resnet_on_mirrored_devices_equals_one_process_bit_for_bit(mirrored, k
     )
 
 
-@pytest.mark.parametrize("stops", [(3, 7), (1, 2, 6, 7)])
-def test_where_blocks_end_does_not_change_the_bits(stops):
-    assert alone(4, "gradients", stops) == alone(4)
-
-
-def test_where_blocks_of_rounds_end_does_not_change_the_bits():
-    assert alone(4, "weights", (3, 6, 7)) == alone(4, "weights", (6, 7)) == alone(4, "weights")
+@pytest.mark.parametrize(
+    ("method", "stops"), [("gradients", (1, 2, 6, 7)), ("weights", (3, 6, 7)), ("weights", (6, 7))]
+)
+def test_where_blocks_end_does_not_change_the_bits(method, stops):
+    assert alone(4, method, stops) == alone(4, method)
 
 
 @pytest.mark.parametrize(
@@ -261,40 +241,19 @@ def test_a_state_taken_out_and_loaded_elsewhere_goes_on_with_the_same_bits(metho
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_block_reports_each_of_its_steps(method):
-    core = core_of(4, method)
-    engine = engine_of(4, method)
+    core, engine = core_of(4, method), engine_of(4, method)
     engine.load(core.initial_state())
     block = engine.advance(0, STEPS)
     assert block.num_steps == len(block.accuracies) == len(block.learning_rates) == STEPS
     vectors = core.initial_state().vectors
-    tails = np.array(
-        [replica_vector(core, vectors, 0, replica)[-len(Tail) :] for replica in range(4)]
-    )
+    tails = np.array([replica_vector(core, vectors, 0, k)[-len(Tail) :] for k in range(4)])
     assert block.losses[0] == pytest.approx(tails[:, Tail.LOSS].mean())
     assert block.accuracies[0] == pytest.approx(tails[:, Tail.CORRECT].sum() / 16)
     wanted = [rates_at(core.experiment, core.plan, step).learning_rate for step in range(STEPS)]
     assert block.learning_rates == pytest.approx(wanted)
-    assert block.epoch == pytest.approx(STEPS / 3)
-    assert all(0 < loss < 20 for loss in block.losses)
-    assert block.images_per_second == pytest.approx(16 / block.seconds_per_step)
-
-
-def test_training_learns():
-    core = build_tiny_core(
-        replace(EXPERIMENT, epochs=20), build_small_model(), build_source(train=64)
-    )
-    losses = train(build_engine(core), (80,))[1]
-    assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
 
 
 # --- evaluation
-
-
-def dense_model(seed=0):
-    keras.utils.set_random_seed(seed)
-    return keras.Sequential(
-        [keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dense(CLASSES)]
-    )
 
 
 def by_keras(core, params, split="test"):
@@ -306,52 +265,25 @@ def by_keras(core, params, split="test"):
     logits, labels = x @ kernel + bias, labels.numpy()
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
     place = (logits > logits[np.arange(len(labels)), labels][:, None]).sum(1)
-    return {
-        "accuracy": (place == 0).mean(),
-        "loss": loss.mean(),
-        "top5": (place < 5).mean(),
-        "count": len(labels),
-    }
+    means = {"accuracy": (place == 0).mean(), "loss": loss.mean(), "top5": (place < 5).mean()}
+    return means | {"count": len(labels)}
 
 
 @pytest.mark.slow
 def test_evaluation_counts_every_example_once_on_any_number_of_devices(mirrored):
     """Three batches for up to eight side by side, and a split of one example."""
     core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=503), validation=1)
-    first, *others = [
-        build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side).evaluate(
-            final=True
-        )
+    engines = [
+        build_engine(core, mirrored(devices) if devices > 1 else None, side_by_side)
         for devices, side_by_side in [(1, 1), (1, 2), (2, 1), (4, 2)]
     ]
+    first, *others = [engine.evaluate(final=True) for engine in engines]
     assert (first.splits["test"].count, first.splits["validation"].count) == (503, 1)
     assert others == [first] * 3
     for split in ("test", "validation"):
         for name, value in by_keras(core, core.initial_state().vectors["params"], split).items():
-            assert getattr(first.splits[split], name) == pytest.approx(value, rel=1e-5), (
-                split,
-                name,
-            )
-
-
-def test_a_split_that_fills_its_last_batch_is_counted_once():
-    core = build_tiny_core(EXPERIMENT, dense_model(), build_source(test=250))
-    assert build_engine(core).evaluate(final=True).splits["test"].count == 250
-
-
-def test_the_moving_average_is_evaluated_where_there_is_one():
-    core = build_tiny_core(
-        replace(EXPERIMENT, average=Average(0.9)), dense_model(), build_source(test=100)
-    )
-    state = core.initial_state()
-    np.testing.assert_array_equal(state.vectors["ema"], state.vectors["params"])
-    other = core.initial_state().vectors["params"][::-1].copy()
-    engine = build_engine(core)
-    engine.load(State(0, state.vectors | {"ema": other}))
-    average, plain = by_keras(core, other), by_keras(core, state.vectors["params"])
-    assert abs(average["loss"] - plain["loss"]) > 0.01
-    test = engine.evaluate(final=True).splits["test"]
-    assert test.loss == pytest.approx(average["loss"], rel=1e-5)
+            found = getattr(first.splits[split], name)
+            assert found == pytest.approx(value, rel=1e-5), (split, name)
 
 
 def test_the_moving_average_is_evaluated_with_statistics_of_its_own():
@@ -385,14 +317,6 @@ def test_evaluation_changes_nothing():
     before = engine.state().sha256()
     assert engine.evaluate(final=True) == engine.evaluate(final=True)
     assert engine.state().sha256() == before
-
-
-def test_the_statistics_of_training_are_used_in_evaluation():
-    engine, state = engine_of(4), core_of(4).initial_state()
-    engine.load(state)
-    before = engine.evaluate(final=True).splits["test"].loss
-    engine.load(State(0, state.vectors | {"stats": state.vectors["stats"] + 3}))
-    assert abs(engine.evaluate(final=True).splits["test"].loss - before) > 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -16,11 +14,7 @@ import pytest
 import tensorflow as tf
 
 from paceline.engines.shared_memory import Neighbors, WorkerGone, find_neighbors
-from paceline.experiment.experiment import Experiment
-from paceline.job import Cluster, Job
 from paceline.messages import NEIGHBORS
-from paceline.places.local import connect_neighbors
-from paceline.supervise import process
 from paceline.worker_failure import _lost_another_worker
 
 
@@ -92,42 +86,3 @@ def test_only_a_worker_that_was_given_neighbors_has_some(monkeypatch: pytest.Mon
     assert not os.get_inheritable(passed[1])
     other.sendall(bytes([1]))
     found.meet()
-
-
-LOOKS = """
-import os, socket, sys
-memory, *others = map(int, os.environ["PACELINE_NEIGHBORS"].split(","))
-print(len(others), flush=True)
-sys.stdin.readline()
-if sys.argv[1] == "0":
-    socket.socket(fileno=others[0]).recv(1)  # returns at the end of worker 1
-    print("gone", flush=True)
-"""
-
-
-def test_workers_that_are_started_are_connected_and_only_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def start(job: Job, log: object, environment: dict[str, str], passed: list[int]):
-        command = [sys.executable, "-c", LOOKS, str(job.cluster.index)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, env=environment, pass_fds=passed, stdin=pipe, stdout=pipe, text=True
-        ), -1
-
-    monkeypatch.setattr(process, "start_process", start)
-    jobs = [Job(Experiment(), cluster=Cluster(("a:1",) * 3, index)) for index in range(3)]
-    workers = [
-        process.LocalWorker(job, None, files)
-        for job, files in zip(jobs, connect_neighbors(3), strict=True)
-    ]
-    for worker in workers:
-        worker.start()
-    first, second, third = (worker._process for worker in workers)
-    assert [each.stdout.readline() for each in (first, second, third)] == ["2\n"] * 3
-    first.stdin.write("wait\n")
-    first.stdin.flush()
-    second.kill()  # this process holds no copy of its end
-    assert first.stdout.readline() == "gone\n"
-    for worker in workers:
-        worker.end()

@@ -23,13 +23,6 @@ def tree_by_numpy(values):
     return np.add(tree_by_numpy(values[:half]), tree_by_numpy(values[half:]), dtype=np.float32)
 
 
-def from_left_by_numpy(values):
-    total = values[0]
-    for value in values[1:]:
-        total = np.add(total, value, dtype=np.float32)
-    return total
-
-
 def leaves(replicas):
     """Of very different sizes, so that another order rounds differently."""
     random = np.random.default_rng(replicas)
@@ -76,28 +69,8 @@ def test_another_order_would_give_another_digest(replicas):
     """So that the tests above can fail."""
     values = leaves(replicas)
     shuffled = values[[0, 2, 1, *range(3, replicas)]]
-    digests = {
-        sha256(v)
-        for v in (
-            tree_by_numpy(values),
-            from_left_by_numpy(values),
-            tree_by_numpy(shuffled),
-            values.sum(0),
-        )
-    }
-    assert len(digests) >= 3
-    assert sha256(tree_by_numpy(values)) not in {
-        sha256(from_left_by_numpy(values)),
-        sha256(tree_by_numpy(shuffled)),
-    }
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4, 8])
-def test_sums_of_whole_subtrees_may_take_the_place_of_their_leaves(workers):
-    values = tf.unstack(tf.constant(leaves(8)))
-    share = 8 // workers
-    subtrees = [tree_sum(values[k * share : (k + 1) * share], add) for k in range(workers)]
-    assert sha256(tree_sum(subtrees, add).numpy()) == sha256(tree_by_numpy(leaves(8)))
+    others = (np.cumsum(values, axis=0, dtype=np.float32)[-1], tree_by_numpy(shuffled))
+    assert sha256(tree_by_numpy(values)) not in map(sha256, others)
 
 
 @pytest.mark.parametrize(

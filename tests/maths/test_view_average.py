@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.maths.view_average import mean_over_views, see, views_of
+from paceline.maths.view_average import VIEWS, mean_over_views, see
 from tiny import build_small_model
 
 
 def test_a_view_is_the_image_moved_and_mirrored():
     images = np.arange(2 * 4 * 5 * 3, dtype=np.float32).reshape(2, 4, 5, 3)
     padded = np.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]], "reflect")
-    for view in views_of("shifts"):
+    for view in VIEWS["shifts"]:
         first = 1 - view.shift
         wanted = padded[:, first : first + 4, first : first + 5]
         wanted = wanted[:, :, ::-1] if view.mirrored else wanted
@@ -23,7 +23,7 @@ def test_a_view_is_the_image_moved_and_mirrored():
 def test_views_give_the_mean_of_single_predictions(views, count):
     model = build_small_model()
     images = tf.constant(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), tf.float32)
-    chosen = views_of(views)
+    chosen = VIEWS[views]
     assert len(chosen) == count
     assert sum(view.share for view in chosen) == 1
     single = [view.share * np.float64(model(see(images, view))) for view in chosen]

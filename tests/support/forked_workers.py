@@ -34,7 +34,7 @@ from benchmarks.forked import run_forked
 from helpers import free_addresses
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines.pairs import Collectives, ExactSum
-from paceline.engines.shared_memory import Neighbors, SharedSum
+from paceline.engines.shared_memory import Neighbors, shared_sum
 from paceline.experiment.experiment import Sync
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, subtree_sums
@@ -67,9 +67,9 @@ def add_vectors(
         leaves = [tf.constant(leaf(k, size)) * number for k in numbers]
         sums = subtree_sums(leaves, spans, add)
         if neighbors:
-            return SharedSum(replicas, workers, own, neighbors).total(sums)
-        wire = Collectives(own, per_worker=1)
-        return ExactSum(replicas, workers, own, wire, add).total(sums)
+            return shared_sum(replicas, workers, own, neighbors, sums)
+        swap = Collectives(own, per_worker=1).swap
+        return ExactSum(replicas, workers, own, swap, add).total(sums)
 
     @tf.function(autograph=False)
     def run() -> tf.Tensor:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from paceline.engines import devices
 from paceline.engines.base import WantsStop, check_facts
 from paceline.engines.memory import Memory
-from paceline.engines.shared_memory import Neighbors, SharedSum, find_neighbors
+from paceline.engines.shared_memory import Neighbors, find_neighbors, shared_sum
 from paceline.errors import UserError
 from paceline.experiment.schedule import rates_table
 from paceline.job import Job
@@ -224,11 +224,11 @@ class CollectiveEngine:
         if self._members == 1:
             return sums[0]
         if self._neighbors:
-            return SharedSum(replicas, self._members, own, self._neighbors).total(sums)
+            return shared_sum(replicas, self._members, own, self._neighbors, sums)
         from paceline.engines.pairs import Collectives, ExactSum
 
-        wire = Collectives(own, self._per_worker, ordered=self._on_gpus)
-        return ExactSum(replicas, self._members, own, wire, add).total(sums)
+        swap = Collectives(own, self._per_worker, ordered=self._on_gpus).swap
+        return ExactSum(replicas, self._members, own, swap, add).total(sums)
 
     def _check_exchange(self) -> None:
         """Raise an error if TensorFlow gathers in a different order, which is not documented."""

@@ -11,14 +11,13 @@ replicas (`maths.sums`), and all members end with the same sum, added in the tre
   shard, and it sends the sum back.
 
 A member sends about as much as in a ring, twice its vector, or a bit more if shares have several
-subtrees. The algorithms know neither TensorFlow nor a network, so that tests can run them in one
+subtrees. The algorithms do not know how vectors are sent, so that tests can run them in one
 process. `Collectives` has the exchanges themselves, as operations of TensorFlow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -34,28 +33,20 @@ _MOST_MEMBERS = 1 << 13
 _MOST_TURNS = 1 << 12
 
 
-class Wire(Protocol):
-    """How members exchange vectors. `turn` is another number for each exchange of a pair."""
-
-    def swap(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
-        """Return the vectors of this and another member, of equal size, joined in their order."""
-
-    def join(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Join vectors of this member."""
-
-    def pad(self, vector: tf.Tensor, size: int) -> tf.Tensor:
-        """Add zeros up to this size."""
+Swap = Callable[[int, tf.Tensor, int], tf.Tensor]
+"""(other member, own vector, turn) -> the vectors of both members, of equal size, joined in their
+order. The turn is a different number for each exchange of a pair."""
 
 
 class ExactSum:
     """The sum over `replicas` replicas for member `index` of `members`."""
 
-    def __init__(self, replicas: int, members: int, index: int, wire: Wire, add: Add) -> None:
+    def __init__(self, replicas: int, members: int, index: int, swap: Swap, add: Add) -> None:
         self._whole = (0, replicas)
         self._spans = divided_tree(replicas, members)
         self._members = members
         self._index = index
-        self._wire = wire
+        self._swap = swap
         self._add = add
         # one subtree each is not enough: 10 replicas on 8 members can be divided in other ways
         level = [self._whole]
@@ -72,14 +63,14 @@ class ExactSum:
             self._total_of_chunk([each[start : start + length] for each in sums], turn)
             for turn, (start, length) in enumerate(cut_into_chunks(size))
         ]
-        return chunks[0] if len(chunks) == 1 else self._wire.join(chunks)
+        return chunks[0] if len(chunks) == 1 else tf.concat(chunks, 0)
 
     def _total_of_chunk(self, sums: list[tf.Tensor], turn: int) -> tf.Tensor:
         size = int(sums[0].shape[0])
         unit = ALIGNED if self._members == 2 else self._members * ALIGNED
-        padded = [self._wire.pad(each, -(-size // unit) * unit) for each in sums]
+        padded = [tf.pad(each, [[0, -size % unit]]) if size % unit else each for each in sums]
         if self._members == 2:
-            both = self._wire.swap(1 - self._index, padded[0], 2 * turn)
+            both = self._swap(1 - self._index, padded[0], 2 * turn)
             total = self._add(both[: both.shape[0] // 2], both[both.shape[0] // 2 :])
         elif self._halves:
             total = self._by_halves(padded[0], turn)
@@ -93,12 +84,12 @@ class ExactSum:
             half = int(shard.shape[0]) // 2
             parts = shard[:half], shard[half:]
             upper = int(bool(self._index & distance))
-            given = self._swap(self._index ^ distance, parts[1 - upper], 2 * turn)
+            given = self._take(self._index ^ distance, parts[1 - upper], 2 * turn)
             shard = self._add(parts[upper], given)
             distance *= 2
         while distance > 1:
             distance //= 2
-            shard = self._wire.swap(self._index ^ distance, shard, 2 * turn + 1)
+            shard = self._swap(self._index ^ distance, shard, 2 * turn + 1)
         return shard
 
     def _by_shards(self, sums: list[tf.Tensor], turn: int) -> tf.Tensor:
@@ -115,16 +106,16 @@ class ExactSum:
             theirs = self._spans[other]
             count = max(len(own), len(theirs))
             rows = [shard_of(sums[min(k, len(own) - 1)], other) for k in range(count)]
-            given = self._swap(other, rows[0] if count == 1 else self._wire.join(rows), 2 * turn)
+            given = self._take(other, rows[0] if count == 1 else tf.concat(rows, 0), 2 * turn)
             known |= {span: shard_of(given, k) for k, span in enumerate(theirs)}
         shards = [add_subtrees(self._whole, known, self._add)] * self._members
         for other in others:
-            shards[other] = self._swap(other, shards[self._index], 2 * turn + 1)
-        return self._wire.join(shards)
+            shards[other] = self._take(other, shards[self._index], 2 * turn + 1)
+        return tf.concat(shards, 0)
 
-    def _swap(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
+    def _take(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
         """Return what the other member gave for `own`."""
-        both, size = self._wire.swap(other, own, turn), int(own.shape[0])
+        both, size = self._swap(other, own, turn), int(own.shape[0])
         return both[size:] if other > self._index else both[:size]
 
 
@@ -136,7 +127,7 @@ def cut_into_chunks(size: int) -> list[tuple[int, int]]:
 
 
 class Collectives:
-    """The exchanges of one member of a strategy: a `Wire` in the graph of its device.
+    """The exchanges of one member of a strategy: a `Swap` in the graph of its device.
 
     TensorFlow knows a group of devices by its key, and an operation of a group by its instance key.
     Both must be the same on all members, and mean the same for the life of the processes, also the
@@ -178,13 +169,6 @@ class Collectives:
         """
         workers = low // self._per_worker, high // self._per_worker
         return workers[0] == workers[1] or str(workers[0]) < str(workers[1])
-
-    def join(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.concat(pieces, 0)
-
-    def pad(self, vector: tf.Tensor, size: int) -> tf.Tensor:
-        missing = size - int(vector.shape[0])
-        return tf.pad(vector, [[0, missing]]) if missing else vector
 
 
 def _new_token() -> tf.Tensor:

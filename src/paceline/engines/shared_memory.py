@@ -84,45 +84,37 @@ def find_neighbors(index: int) -> Neighbors | None:
     return Neighbors(memory, dict(zip(numbers, sockets, strict=True)))
 
 
-class SharedSum:
-    """The sum over `replicas` replicas for worker `index` of `workers`, as `pairs.ExactSum`."""
+def shared_sum(
+    replicas: int, workers: int, index: int, neighbors: Neighbors, sums: Sequence[tf.Tensor]
+) -> tf.Tensor:
+    """Return the sum over all replicas from the sums of the subtrees of worker `index`."""
+    divided = divided_tree(replicas, workers)
+    spans, first_row = [span for spans in divided for span in spans], sum(map(len, divided[:index]))
+    size, rows = int(sums[0].shape[0]), len(spans) + 1
+    width = -(-size // (workers * ALIGNED)) * ALIGNED
+    length = workers * width
+    # a place for the vector of each subtree, and the sum's
+    places = list(neighbors.floats(rows * length).reshape(rows, length))
+    own = places[first_row : first_row + len(sums)]
+    shard = slice(index * width, (index + 1) * width)
 
-    def __init__(self, replicas: int, workers: int, index: int, neighbors: Neighbors) -> None:
-        self._whole = (0, replicas)
-        self._index = index
-        self._workers = workers
-        self._neighbors = neighbors
-        divided = divided_tree(replicas, workers)
-        self._spans = [span for spans in divided for span in spans]
-        self._first_row = sum(map(len, divided[:index]))
+    def show(*sums: np.ndarray) -> list[np.ndarray]:
+        for place, each in zip(own, sums, strict=True):
+            np.copyto(place[:size], each)
+        neighbors.meet()
+        # views: nobody but this worker uses this shard until all have met again
+        return [place[shard] for place in places[:-1]]
 
-    def total(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the sum over all replicas from the sums of this worker's subtrees."""
-        size, rows = int(sums[0].shape[0]), len(self._spans) + 1
-        width = -(-size // (self._workers * ALIGNED)) * ALIGNED
-        length = self._workers * width
-        # a place for the vector of each subtree, and the sum's
-        places = list(self._neighbors.floats(rows * length).reshape(rows, length))
-        own = places[self._first_row : self._first_row + len(sums)]
-        shard = slice(self._index * width, (self._index + 1) * width)
+    def join(summed: np.ndarray) -> np.ndarray:
+        np.copyto(places[-1][shard], summed)
+        neighbors.meet()
+        # a copy: TensorFlow may write its next result into the vector that it gets
+        return places[-1][:size].copy()
 
-        def show(*sums: np.ndarray) -> list[np.ndarray]:
-            for place, each in zip(own, sums, strict=True):
-                np.copyto(place[:size], each)
-            self._neighbors.meet()
-            # views: nobody but this worker uses this shard until all have met again
-            return [place[shard] for place in places[:-1]]
-
-        def join(summed: np.ndarray) -> np.ndarray:
-            np.copyto(places[-1][shard], summed)
-            self._neighbors.meet()
-            # a copy: TensorFlow may write its next result into the vector that it gets
-            return places[-1][:size].copy()
-
-        shards = _call(show, sums, [width] * len(self._spans))
-        known = dict(zip(self._spans, shards, strict=True))
-        (total,) = _call(join, [add_subtrees(self._whole, known, add)], [size])
-        return total
+    shards = _call(show, sums, [width] * len(spans))
+    known = dict(zip(spans, shards, strict=True))
+    (total,) = _call(join, [add_subtrees((0, replicas), known, add)], [size])
+    return total
 
 
 def _call(

@@ -18,16 +18,16 @@ PartOfOne = Annotated[float, Range(0, 1, excludes_highest=True)]
 class Optimizer:
     """How the mean gradient changes the weights."""
 
-    name: Literal["sgd", "rmsprop", "adamw"] = "sgd"
+    name: Literal["sgd", "adamw"] = "sgd"
     """Update rule."""
     momentum: PartOfOne = 0.9
-    """Momentum of sgd and rmsprop; beta 1 of adamw."""
+    """Momentum of sgd; beta 1 of adamw."""
     nesterov: bool = False
     """Use Nesterov momentum (sgd)."""
     beta_2: PartOfOne = 0.999
-    """Decay of the moving mean of squared gradients (rmsprop, adamw)."""
+    """Decay of the moving mean of squared gradients (adamw)."""
     epsilon: float = 1e-8
-    """Epsilon added to the denominator (rmsprop, adamw)."""
+    """Epsilon added to the denominator (adamw)."""
     weight_decay: float = 1e-4
     """Weight decay; added to the gradient, in adamw decoupled from it."""
     decay: Literal["kernels", "kernels-and-bias", "all"] = "kernels"

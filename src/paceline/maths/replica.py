@@ -7,8 +7,7 @@ two exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from paceline.data.source import Source, Split
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import check_patterns, find_group, groups_of
-from paceline.experiment.plan import Phase, Plan, build_phases
+from paceline.experiment.plan import Plan, build_phases
 from paceline.experiment.schedule import Rates
 from paceline.maths import losses
 from paceline.maths.metrics import Tail, tail_scale
@@ -72,8 +71,7 @@ class Round(NamedTuple):
     signals: tf.Tensor
 
 
-@dataclass(frozen=True)
-class CorePhase:
+class CorePhase(NamedTuple):
     """The functions of the steps from `first` to the next phase."""
 
     first: int
@@ -83,28 +81,98 @@ class CorePhase:
     """(params, stats, batch, step) -> [gradients | new stats | tail]"""
 
 
-@dataclass(frozen=True)
 class Core:
     """An experiment on its data and model, as pure functions.
 
-    Vectors are those of `layout`, in its order.
+    Vectors are those of `layout`, in its order. `splits` are those to evaluate: test, and
+    validation if the experiment holds one out.
     """
 
-    experiment: Experiment
-    plan: Plan
-    source: Source
-    template: Template
-    layout: StateLayout
-    train: Split
-    """The examples to train on."""
-    splits: dict[str, Split]
-    """The splits to evaluate: test, and validation if the experiment holds one out."""
-    phases: tuple[CorePhase, ...]
-    apply: Update
-    """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
-    eval_batch_size: int
-    examine: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], losses.Examined]]
-    """By split: (params, stats, batch number) -> what the model does on the batch"""
+    def __init__(
+        self,
+        experiment: Experiment,
+        plan: Plan,
+        source: Source,
+        splits: dict[str, Split],
+        template: Template,
+        num_classes: int,
+        views: Views = "none",
+    ) -> None:
+        self.experiment = experiment
+        self.plan = plan
+        self.source = source
+        self.template = template
+        self.layout = build_layout(experiment, template)
+        self.train = splits["train"]
+        self.splits = {name: split for name, split in splits.items() if name != "train"}
+        self.phases = tuple(self._build_phases(num_classes))
+        self.apply: Update = opaque(self._build_apply())
+        """(vectors, mean of the replicas' vectors, rates) -> the vectors after the step"""
+        self.eval_batch_size = choose_eval_batch_size(image_shape(experiment, source))
+        self.examine: dict[str, Callable[..., losses.Examined]] = {}
+        """By split: (params, stats, batch number) -> what the model does on the batch"""
+        for name, split in self.splits.items():
+            batch_of = build_eval_batches(experiment, split, num_classes, self.eval_batch_size)
+            examine = losses.build_examine(experiment, template, batch_of, views)
+            self.examine[name] = opaque(examine)
+
+    def _build_phases(self, num_classes: int) -> Iterator[CorePhase]:
+        """Yield the functions of each phase; phases with the same images share their batches."""
+        optimizer, names = self.experiment.optimizer, [name for name, _ in self.template.params]
+        check_patterns(optimizer, names)
+        targets_of = losses.build_targets(self.experiment, num_classes)
+        batches = {}
+        for phase in build_phases(self.experiment, self.plan):
+            size, groups = phase.image_size, groups_of(optimizer)
+            if size not in batches:
+                batch = build_train_batches(self.experiment, self.train, targets_of, size)
+                batches[size] = opaque(batch)
+            frozen = [name for name in names if find_group(groups, name) in phase.frozen]
+            yield CorePhase(phase.first, batches[size], opaque(self._build_replica_step(frozen)))
+
+    def _build_replica_step(
+        self, frozen: list[str]
+    ) -> Callable[[tf.Tensor, tf.Tensor, Batch, Step], tf.Tensor]:
+        experiment, template = self.experiment, self.template
+
+        def replica_step(params: tf.Tensor, stats: tf.Tensor, batch: Batch, now: Step) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                tape.watch(params)
+                key = op_key("layers", experiment.seed, now.step, now.replica)
+                outputs, new_stats, extra = template.call(
+                    params, stats, batch.images, True, key, frozen
+                )
+                own_loss = losses.training_loss(experiment, outputs, batch.targets)
+                loss = tf.add_n([own_loss, *(tf.cast(loss, tf.float32) for loss in extra)])
+                minimized = loss if now.loss_scale is None else loss * now.loss_scale
+            gradient = tape.gradient(minimized, params, unconnected_gradients="zero")
+            if now.loss_scale is not None:
+                gradient /= now.loss_scale
+            count = tf.cast(tf.shape(batch.labels)[0], tf.float32)
+            tail = tf.stack([loss, tf.reduce_sum(losses.correct(outputs, batch.labels)), count])
+            return tf.concat([gradient, new_stats, tail, now.signals], 0)
+
+        return replica_step
+
+    def _build_apply(self) -> Update:
+        experiment, template, params = self.experiment, self.template, self.layout.parts["params"]
+        sizes = [self.layout.sizes()["params"], template.moving_size(), len(Tail)]
+        build: Callable[..., Update] = build_update
+        if experiment.optimizer.groups:
+            from paceline.maths.update_more import build_grouped_update as build
+        update = build(experiment.optimizer, params)
+
+        def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
+            gradient, moving, _ = tf.split(mean, sizes)
+            stats = template.merge(vectors["stats"], moving)
+            new = {**update(vectors, gradient, rates), "stats": stats}
+            if experiment.average.decay or LOSS_SCALE in vectors:
+                from paceline.maths.update_more import complete
+
+                return complete(experiment, template, vectors, new, gradient, rates)
+            return new
+
+        return apply
 
     @property
     def batch(self) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
@@ -177,61 +245,13 @@ def run_side_by_side(
     return results
 
 
-def build_core(
-    experiment: Experiment,
-    plan: Plan,
-    source: Source,
-    splits: dict[str, Split],
-    template: Template,
-    num_classes: int,
-    views: Views = "none",
-) -> Core:
-    """Put the pure functions of an experiment together; `splits` has train, test and perhaps
-    validation. Evaluation takes the mean over `views`."""
-    held_out = {name: split for name, split in splits.items() if name != "train"}
-    layout = build_layout(experiment, template)
-    eval_batch_size = choose_eval_batch_size(image_shape(experiment, source))
-    examine = {}
-    for name, split in held_out.items():
-        batch_of = build_eval_batches(experiment, split, num_classes, eval_batch_size)
-        examine[name] = opaque(losses.build_examine(experiment, template, batch_of, views))
-    kind = Core
-    if experiment.sync.method == "weights":
-        from paceline.maths.weight_rounds import WeightCore as kind
-    return kind(
-        experiment=experiment,
-        plan=plan,
-        source=source,
-        template=template,
-        layout=layout,
-        train=splits["train"],
-        splits=held_out,
-        phases=_build_phases(experiment, plan, splits["train"], template, num_classes),
-        apply=_build_apply(experiment, layout, template),
-        eval_batch_size=eval_batch_size,
-        examine=examine,
-    )
+def build_core(experiment: Experiment, *rest: Any) -> Core:
+    """Return the core whose rounds are those of `sync.method`; the arguments are `Core`'s."""
+    if experiment.sync.method != "weights":
+        return Core(experiment, *rest)
+    from paceline.maths.weight_rounds import WeightCore
 
-
-def _build_phases(
-    experiment: Experiment, plan: Plan, train: Split, template: Template, num_classes: int
-) -> tuple[CorePhase, ...]:
-    """Return the functions of each phase; phases with the same images share their batches."""
-    names, groups = [name for name, _ in template.params], groups_of(experiment.optimizer)
-    check_patterns(experiment.optimizer, names)
-    targets_of = losses.build_targets(experiment, num_classes)
-    phases = build_phases(experiment, plan)
-    batches = {
-        size: opaque(build_train_batches(experiment, train, targets_of, size))
-        for size in {phase.image_size for phase in phases}
-    }
-
-    def build(phase: Phase) -> CorePhase:
-        frozen = [name for name in names if find_group(groups, name) in phase.frozen]
-        replica_step = _build_replica_step(experiment, template, frozen)
-        return CorePhase(phase.first, batches[phase.image_size], replica_step)
-
-    return tuple(map(build, phases))
+    return WeightCore(experiment, *rest)
 
 
 def build_layout(experiment: Experiment, template: Template) -> StateLayout:
@@ -251,47 +271,3 @@ def build_layout(experiment: Experiment, template: Template) -> StateLayout:
 def choose_eval_batch_size(shape: tuple[int, int, int]) -> int:
     """Return a size that depends on the image shape alone: it changes the last bits of a logit."""
     return 250 if shape[0] * shape[1] <= 64 * 64 else 50
-
-
-def _build_replica_step(
-    experiment: Experiment, template: Template, frozen: list[str]
-) -> Callable[[tf.Tensor, tf.Tensor, Batch, Step], tf.Tensor]:
-    def replica_step(params: tf.Tensor, stats: tf.Tensor, batch: Batch, now: Step) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(params)
-            key = op_key("layers", experiment.seed, now.step, now.replica)
-            outputs, new_stats, extra = template.call(
-                params, stats, batch.images, True, key, frozen
-            )
-            own_loss = losses.training_loss(experiment, outputs, batch.targets)
-            loss = tf.add_n([own_loss, *(tf.cast(loss, tf.float32) for loss in extra)])
-            minimized = loss if now.loss_scale is None else loss * now.loss_scale
-        gradient = tape.gradient(minimized, params, unconnected_gradients="zero")
-        if now.loss_scale is not None:
-            gradient /= now.loss_scale
-        count = tf.cast(tf.shape(batch.labels)[0], tf.float32)
-        tail = tf.stack([loss, tf.reduce_sum(losses.correct(outputs, batch.labels)), count])
-        return tf.concat([gradient, new_stats, tail, now.signals], 0)
-
-    return opaque(replica_step)
-
-
-def _build_apply(experiment: Experiment, layout: StateLayout, template: Template) -> Update:
-    optimizer, params = experiment.optimizer, layout.parts["params"]
-    sizes = [layout.sizes()["params"], template.moving_size(), len(Tail)]
-    build: Callable[..., Update] = build_update
-    if optimizer.groups:
-        from paceline.maths.grouped_update import build_grouped_update as build
-    update = build(optimizer, params)
-
-    def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
-        gradient, moving, _ = tf.split(mean, sizes)
-        stats = template.merge(vectors["stats"], moving)
-        new = {**update(vectors, gradient, rates), "stats": stats}
-        if experiment.average.decay or LOSS_SCALE in vectors:
-            from paceline.maths.after_update import complete
-
-            return complete(experiment, template, vectors, new, gradient, rates)
-        return new
-
-    return opaque(apply)

@@ -3,7 +3,7 @@
 Rules use only + - x / and square root. TensorFlow computes exp and rsqrt with other instructions at
 the end of a vector than in its middle, so their bits would depend on how a vector is cut into
 slices, as parameter servers do. Groups of weights with their own rules and rates are in
-`maths.grouped_update`. To add an optimizer: write a rule, and add a line to `RULES`.
+`maths.update_more`. To add an optimizer: write a rule, and add a line to `RULES`.
 """
 
 from __future__ import annotations
@@ -87,17 +87,6 @@ def _sgd(
     return {"params": vectors["params"] - rates.learning_rate * direction, "momentum": momentum}
 
 
-def _rmsprop(
-    optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]
-) -> Vectors:
-    squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
-    momentum = optimizer.momentum * vectors["momentum"] + gradient / (
-        tf.sqrt(squares) + optimizer.epsilon
-    )
-    params = vectors["params"] - rates.learning_rate * momentum
-    return {"params": params, "squares": squares, "momentum": momentum}
-
-
 def _adamw(
     optimizer: Optimizer, vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]
 ) -> Vectors:
@@ -120,6 +109,5 @@ class Rule:
 
 RULES = {
     "sgd": Rule(("momentum",), _sgd),
-    "rmsprop": Rule(("squares", "momentum"), _rmsprop),
     "adamw": Rule(("momentum", "squares"), _adamw, decays_apart=True),
 }

@@ -6,16 +6,14 @@ It is for tensors as well as for the symbols of a Keras graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from paceline.experiment.data import Views
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """A version of an image, and its part of the mean."""
 
     shift: int
@@ -24,17 +22,15 @@ class View:
     share: float
 
 
-def views_of(views: Views) -> tuple[View, ...]:
-    """Return the views. Of `shifts`, the two that are not shifted make up half of the mean."""
-    if views == "none":
-        return (View(0, False, 1.0),)
-    if views == "mirror":
-        return tuple(View(0, mirrored, 1 / 2) for mirrored in (False, True))
-    return tuple(
+VIEWS: dict[Views, tuple[View, ...]] = {
+    "none": (View(0, False, 1.0),),
+    "mirror": (View(0, False, 1 / 2), View(0, True, 1 / 2)),
+    "shifts": tuple(
         View(shift, mirrored, 1 / 4 if shift == 0 else 1 / 8)
         for shift in (0, -1, 1)
         for mirrored in (False, True)
-    )
+    ),
+}
 
 
 def mean_over_views(call: Callable[[Any], Any], images: Any, views: Views) -> Any:
@@ -42,7 +38,7 @@ def mean_over_views(call: Callable[[Any], Any], images: Any, views: Views) -> An
     if views == "none":
         return call(images)
     total = None
-    for view in views_of(views):
+    for view in VIEWS[views]:
         outputs = call(see(images, view)) * view.share
         total = outputs if total is None else total + outputs
     return total

@@ -75,7 +75,9 @@ class AsynchronousEngine(ParameterServerEngine):
             server.open_slots(self._workers * self._side_by_side, server.sizes["stats"])
         self._gradients = tf.function(self._compute_gradients, autograph=False)
         self._apply = tf.function(self._apply_gradient, autograph=False)
-        self._move = opaque(self._move_stats)
+        # in this order of operations, one replica that is never stale gets exactly its new ones
+        part = self._replicas
+        self._move = opaque(lambda current, old, new: (current - old / part) + new / part)
 
     def load(self, state: State) -> State:
         self._ticket = state.step * self._replicas
@@ -94,10 +96,9 @@ class AsynchronousEngine(ParameterServerEngine):
             while self._flights.applied < goal:
                 self._start_gradients()
                 arrival = self._next_arrival()
-                applied = self._flights.applied
-                if self._apply(*self._request(arrival)).numpy():
+                if self._apply_arrival(arrival):
                     tails.append(arrival.tail)
-                    staleness.append(applied - arrival.version)
+                    staleness.append(self._flights.applied - arrival.version)
                     self._flights.land(arrival.ticket)
                     self._free.append(arrival.slot)
                 else:  # a late write of a lost worker is in its slot
@@ -117,12 +118,11 @@ class AsynchronousEngine(ParameterServerEngine):
     def _start_gradients(self) -> None:
         count = self._side_by_side
         while len(self._free) >= count and self._flights.may_start(count):
-            slots = [self._free.pop() for _ in range(count)]
-            tickets = [self._ticket + k for k in range(count)]
+            tickets = list(range(self._ticket, self._ticket + count))
             self._ticket += count
             for ticket in tickets:
                 self._flights.start(ticket)
-            self._schedule(tickets, slots)
+            self._schedule(tickets, [self._free.pop() for _ in tickets])
 
     def _schedule(self, tickets: list[int], slots: list[int]) -> None:
         request = tf.constant([tickets, slots], tf.int64)
@@ -142,19 +142,18 @@ class AsynchronousEngine(ParameterServerEngine):
             except queue.Empty:
                 self._coordinator.done()  # raises an error that another worker cannot correct
 
-    def _request(self, arrival: Arrival) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the arguments of `_apply`: [ticket, slot], and the rates of this update."""
+    def _apply_arrival(self, arrival: Arrival) -> bool:
+        """Update the state by the gradient in its slot; return False if it is not there."""
         experiment, applied = self._core.experiment, self._flights.applied
         rates = rates_at(experiment, self._core.plan, applied // self._replicas)
-        rates = Rates(
+        rates = rates._replace(
             learning_rate=rates.learning_rate / self._replicas,
             bias_1=bias_correction(experiment.optimizer.momentum, applied + 1),
             bias_2=bias_correction(experiment.optimizer.beta_2, applied + 1),
-            ema_decay=rates.ema_decay,
             groups=[rate / self._replicas for rate in rates.groups],
         )
         which = tf.constant([arrival.ticket, arrival.slot], tf.int64)
-        return which, tf.constant(rates.row(), tf.float32)
+        return bool(self._apply(which, tf.constant(rates.row(), tf.float32)).numpy())
 
     def _compute_gradients(self, request: tf.Tensor) -> tf.Tensor:
         """On a worker: put the gradients of some tickets into their slots.
@@ -165,27 +164,25 @@ class AsynchronousEngine(ParameterServerEngine):
         version, (params, stats) = self._read("params", "stats")
         which = [(ticket // self._replicas, ticket % self._replicas) for ticket in tickets]
         vectors = self._replica_vectors(params, stats, which)
-        limit, rows = self._core.experiment.optimizer.clip_norm, []
+        limit, tails = self._core.experiment.optimizer.clip_norm, []
         for vector, ticket, slot in zip(vectors, tickets, slots, strict=True):
             gradient, new_stats, tail = self._split(vector)
             gradient = gradient * self._clip(gradient, limit) if limit else gradient
             for server in self._servers:
                 server.put(slot, ticket, gradient, new_stats, stats[server.slices["stats"]])
-            row = [tf.cast(tail, tf.float64), tf.cast(version, tf.float64)[None]]
-            rows.append(tf.concat(row, 0))
-        return tf.stack(rows)
+            tails.append([*tf.unstack(tf.cast(tail, tf.float64)), tf.cast(version, tf.float64)])
+        return tf.convert_to_tensor(tails)
 
     def _apply_gradient(self, request: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
-        """On all parameter servers, for the chief: update by one gradient if it is in its slot.
+        """On all parameter servers: update by one gradient; return whether it was in its slot.
 
-        Returns whether it was.
+        The statistics move by a replica's part of their change.
         """
-        ticket, slot = request[0], request[1]
         rows, fresh = [], []
         for server in self._servers:
             with tf.device(server.device):
-                rows.append(tf.gather(server.slots, slot))
-                fresh.append(stamps(rows[-1]) == ticket)
+                rows.append(tf.gather(server.slots, request[1]))
+                fresh.append(stamps(rows[-1]) == request[0])
         ready = tf.reduce_all(tf.stack(fresh))
         for server, row in zip(self._servers, rows, strict=True):
             with tf.device(server.device):
@@ -193,10 +190,3 @@ class AsynchronousEngine(ParameterServerEngine):
                 stats = self._move(tf.identity(server.vectors["stats"]), old, new)
             server.update(gradient, stats, Rates.of_row(rates), ready)
         return ready
-
-    def _move_stats(self, current: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        """Move the statistics by a replica's part of its change.
-
-        In this order of operations, one replica that is never stale gets exactly its new ones.
-        """
-        return (current - old / self._replicas) + new / self._replicas

@@ -23,12 +23,17 @@ from paceline.engines.probe import find_silent
 from paceline.engines_more.parameter_server.serve import check_tasks
 from paceline.experiment.schedule import Rates
 from paceline.job import Cluster
-from paceline.maths.after_update import moving_averages
-from paceline.maths.grouped_update import build_segments, build_segments_update, cut, has_muon
 from paceline.maths.metrics import SIGNALS, EvalResult, Tail, evaluate_splits
 from paceline.maths.replica import Core, Step, opaque, run_side_by_side
 from paceline.maths.state import STATISTICS, Part, State, evaluated_vectors
 from paceline.maths.update import clip_scale, decay_mask, update_slice
+from paceline.maths.update_more import (
+    build_segments,
+    build_segments_update,
+    cut,
+    has_muon,
+    moving_averages,
+)
 
 STAMP = 2  # float32 places of an int64
 

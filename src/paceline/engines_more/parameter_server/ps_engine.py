@@ -20,8 +20,8 @@ from paceline.engines_more.parameter_server.serve import wait_for
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
 from paceline.job import Job
-from paceline.maths.grouped_update import has_muon
 from paceline.maths.replica import Core
+from paceline.maths.update_more import has_muon
 
 
 def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ParameterServerEngine]:

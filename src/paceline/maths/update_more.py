@@ -1,9 +1,14 @@
-"""The update of weights in groups (`optimizer.groups`): a rule, a rate and a decay for each.
+"""Optional parts of an update: groups of weights, Muon, moving averages and a loss scale.
 
-The vectors are cut into segments of one group each. The update of each segment is opaque to the
-graph optimizer, so its bits do not depend on which other segments an engine updates with it.
-Elementwise rules may be cut anywhere. Muon (Jordan 2024) needs whole variables, because products of
-matrices give other bits on slices.
+Groups (`optimizer.groups`) have a rule, a rate and a decay each. The vectors are cut into segments
+of one group. The update of each segment is opaque to the graph optimizer, so its bits do not depend
+on which other segments an engine updates with it. Elementwise rules may be cut anywhere. Muon
+(Jordan 2024) needs whole variables, because products of matrices give other bits on slices.
+
+Gradients of float16 would be rounded to zero, so the loss is multiplied by a scale and the gradient
+divided by it. A step whose mean gradient is not finite changes nothing but the scale, which is
+halved; after `GROW_EVERY` finite steps in a row it is doubled. The scale is part of the state. All
+workers decide by the same mean, so they decide alike.
 """
 
 from __future__ import annotations
@@ -14,16 +19,20 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
+from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import Group, find_group, groups_of
 from paceline.experiment.optimizer import Optimizer
 from paceline.experiment.schedule import Rates
 from paceline.maths.replica import opaque
-from paceline.maths.state import Part
+from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, Part
+from paceline.maths.template import Template
 from paceline.maths.update import Update, Vectors, clip_scale, decays, slot_names, update_slice
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Muon's coefficients of m, m^3 and m^5: they enlarge small singular values fastest."""
 ITERATIONS = 3
+GROW_EVERY = 2_000
+SMALLEST, LARGEST = 1.0, 2.0**30
 
 
 @dataclass(frozen=True)
@@ -155,3 +164,44 @@ def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
         square = tf.matmul(m, m, transpose_a=True)
         m = a * m + tf.matmul(m, b * square + c * tf.matmul(square, square))
     return m
+
+
+def moving_averages(
+    experiment: Experiment, vectors: Vectors, new: Vectors, rates: Rates[tf.Tensor]
+) -> Vectors:
+    """Return the moving averages after a step that led to `new`; averaged weights need averaged
+    BatchNorm statistics."""
+    average, decay = experiment.average, rates.ema_decay
+    if not experiment.optimizer.groups and average.every == 1 and not average.power:
+        decay = average.decay  # a constant, which gives other bits of 1 - decay than a tensor
+    sources = {"ema": "params", AVERAGED_STATS: "stats"}
+    return {
+        name: decay * vectors[name] + (1 - decay) * new[source] for name, source in sources.items()
+    }
+
+
+def complete(
+    experiment: Experiment,
+    template: Template,
+    vectors: Vectors,
+    new: Vectors,
+    gradient: tf.Tensor,
+    rates: Rates[tf.Tensor],
+) -> Vectors:
+    """Return `new`, the vectors after an update of `vectors`, with averages and loss scale."""
+    if experiment.average.decay:
+        new |= moving_averages(experiment, vectors, new, rates)
+        new[AVERAGED_STATS] = template.keep_fixed(vectors[AVERAGED_STATS], new[AVERAGED_STATS])
+    return keep_if_finite(vectors, new, gradient) if LOSS_SCALE in vectors else new
+
+
+def keep_if_finite(old: Vectors, new: Vectors, gradient: tf.Tensor) -> Vectors:
+    """Return `new` if the mean gradient is finite, otherwise `old`; and the next loss scale."""
+    finite = tf.reduce_all(tf.math.is_finite(gradient))
+    kept = {name: tf.where(finite, new[name], old[name]) for name in new}
+    value, count = old[LOSS_SCALE][0], old[LOSS_SCALE][1] + 1
+    grows, zero = count >= GROW_EVERY, tf.zeros_like(count)
+    grown = tf.where(grows, tf.minimum(value * 2, LARGEST), value)
+    if_finite = tf.stack([grown, tf.where(grows, zero, count)])
+    halved = tf.stack([tf.maximum(value / 2, SMALLEST), zero])
+    return {**kept, LOSS_SCALE: tf.where(finite, if_finite, halved)}
