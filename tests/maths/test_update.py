@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from paceline.experiment.experiment import Optimizer
 from paceline.experiment.schedule import Rates
-from paceline.maths.update import build_update, decay_mask, slot_names
+from paceline.maths.update import build_update, clip_scale, decay_mask, slot_names
 
 PARTS = (
     ("conv/kernel", (3, 2)),
@@ -31,9 +31,11 @@ def run(optimizer, steps=5, rate=0.05):
     slots = dict.fromkeys(slot_names(optimizer), tf.zeros([SIZE]))
     vectors = {"params": tf.constant(params), **slots}
     update = tf.function(build_update(optimizer, PARTS), autograph=False)
-    for n, gradient in enumerate(gradients, 1):
+    limit = optimizer.clip_norm
+    for n, gradient in enumerate(map(tf.constant, gradients), 1):
         corrections = 1 - optimizer.momentum**n, 1 - optimizer.beta_2**n
-        new = update(vectors, tf.constant(gradient), rates_of(rate, *corrections))
+        clipped = gradient * clip_scale(gradient, limit) if limit else gradient
+        new = update(vectors, clipped, rates_of(rate, *corrections))
         assert new.keys() == vectors.keys()
         vectors = new
     found = {name: v.numpy() for name, v in vectors.items()}

@@ -100,13 +100,11 @@ def test_slices_between_variables_give_the_bits_of_the_whole(name):
     row = row_of(optimizer, decay=0.9)
     update = groups.build_grouped_update(optimizer, PARTS)
     whole = tf.function(update)(vectors, gradient, row)
-    segments = groups.build_segments(optimizer, PARTS)
     found = []
     for start, stop in layer_bounds(PARTS, 3):
-        own_segments = groups.cut(segments, start, stop)
-        update = groups.build_segments_update(optimizer, own_segments)
+        update = groups.build_grouped_update(optimizer, PARTS, slice(start, stop))
         own = {key: vector[start:stop] for key, vector in vectors.items()}
-        found.append(tf.function(update)(own, gradient[start:stop], row, None))
+        found.append(tf.function(update)(own, gradient[start:stop], row))
     for key, vector in whole.items():
         parts = np.concatenate([each[key].numpy() for each in found])
         np.testing.assert_array_equal(parts, vector.numpy())

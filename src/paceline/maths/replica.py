@@ -27,7 +27,7 @@ from paceline.maths import losses
 from paceline.maths.metrics import Tail, tail_scale
 from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, SCALE_PART, State, StateLayout
 from paceline.maths.template import Template
-from paceline.maths.update import Update, Vectors, build_update, slot_names
+from paceline.maths.update import Update, Vectors, build_update, clip_scale, slot_names
 
 
 def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,10 +160,12 @@ class Core:
         build: Callable[..., Update] = build_update
         if experiment.optimizer.groups:
             from paceline.maths.update_more import build_grouped_update as build
-        update = build(experiment.optimizer, params)
+        update, limit = build(experiment.optimizer, params), experiment.optimizer.clip_norm
 
         def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
             gradient, moving, _ = tf.split(mean, sizes)
+            if limit:
+                gradient *= clip_scale(gradient, limit)
             stats = template.merge(vectors["stats"], moving)
             new = {**update(vectors, gradient, rates), "stats": stats}
             if experiment.average.decay or LOSS_SCALE in vectors:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -45,12 +46,7 @@ def decay_mask(optimizer: Optimizer, params: Part) -> np.ndarray:
 def build_update(optimizer: Optimizer, params: Part) -> Update:
     """Return the update of params and slots."""
     decay = tf.constant(decay_mask(optimizer, params)) if optimizer.weight_decay else None
-
-    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
-        scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
-        return update_slice(optimizer, vectors, gradient, rates, decay, scale)
-
-    return update
+    return partial(update_slice, optimizer, decay=decay)
 
 
 def clip_scale(gradient: tf.Tensor, limit: float) -> tf.Tensor:
@@ -64,13 +60,10 @@ def update_slice(
     vectors: Vectors,
     gradient: tf.Tensor,
     rates: Rates[tf.Tensor],
-    decay: tf.Tensor | None,
-    scale: tf.Tensor | None,
+    decay: tf.Tensor | None = None,
 ) -> Vectors:
     """Update any slice of the vectors, or all of them; `decay` is the same slice of the mask."""
     rule = RULES[optimizer.name]
-    if scale is not None:
-        gradient = gradient * scale
     if decay is not None and not rule.decays_apart:
         gradient += decay * vectors["params"]
     new = rule.update(optimizer, vectors, gradient, rates)

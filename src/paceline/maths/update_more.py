@@ -14,7 +14,6 @@ workers decide by the same mean, so they decide alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import tensorflow as tf
@@ -26,7 +25,7 @@ from paceline.experiment.schedule import Rates
 from paceline.maths.replica import opaque
 from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, Part
 from paceline.maths.template import Template
-from paceline.maths.update import Update, Vectors, clip_scale, decays, slot_names, update_slice
+from paceline.maths.update import Update, Vectors, decays, slot_names, update_slice
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Muon's coefficients of m, m^3 and m^5: they enlarge small singular values fastest."""
@@ -52,7 +51,7 @@ def has_muon(optimizer: Optimizer) -> bool:
     return any(group.rule == "muon" for group in groups_of(optimizer))
 
 
-def build_segments(optimizer: Optimizer, params: Part) -> tuple[Segment, ...]:
+def build_segments(optimizer: Optimizer, params: Part) -> list[Segment]:
     """Return the segments of all parameters; neighbors with the same settings are one."""
     groups = groups_of(optimizer)
     segments: list[Segment] = []
@@ -69,43 +68,19 @@ def build_segments(optimizer: Optimizer, params: Part) -> tuple[Segment, ...]:
         else:
             segments.append(new)
         start = stop
-    return tuple(segments)
+    return segments
 
 
-def cut(segments: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:
-    """Return the parts of segments in [start, stop), counted from `start`."""
-    return tuple(
-        replace(each, start=max(each.start, start) - start, stop=min(each.stop, stop) - start)
-        for each in segments
-        if each.start < stop and each.stop > start
-    )
-
-
-def build_grouped_update(optimizer: Optimizer, params: Part) -> Update:
-    """Return the update of params and slots."""
-    update_all = build_segments_update(optimizer, build_segments(optimizer, params))
-
-    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
-        scale = clip_scale(gradient, optimizer.clip_norm) if optimizer.clip_norm else None
-        return update_all(vectors, gradient, rates, scale)
-
-    return update
-
-
-def build_segments_update(
-    optimizer: Optimizer, segments: tuple[Segment, ...]
-) -> Callable[[Vectors, tf.Tensor, Rates[tf.Tensor], tf.Tensor | None], Vectors]:
-    """Return the function (vectors, mean gradient, rates, scale) -> new params and slots."""
+def build_grouped_update(optimizer: Optimizer, params: Part, own: slice | None = None) -> Update:
+    """Return the update of params and slots, or of the slice `own` of them."""
+    segments, names = build_segments(optimizer, params), ("params", *slot_names(optimizer))
+    start, stop = (own.start, own.stop) if own else (0, segments[-1].stop)
+    segments = [each for each in segments if each.start < stop and each.stop > start]
+    sizes = [min(each.stop, stop) - max(each.start, start) for each in segments]
     groups = groups_of(optimizer)
     updates = [_build_one(optimizer, groups[each.group], each) for each in segments]
-    names = ("params", *slot_names(optimizer))
-    sizes = [each.stop - each.start for each in segments]
 
-    def update(
-        vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor], scale: tf.Tensor | None
-    ) -> Vectors:
-        if scale is not None:
-            gradient = gradient * scale
+    def update(vectors: Vectors, gradient: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
         pieces = {name: tf.split(vectors[name], sizes) for name in names}
         new = []
         for index, piece in enumerate(tf.split(gradient, sizes)):
@@ -128,7 +103,7 @@ def _build_one(optimizer: Optimizer, group: Group, segment: Segment) -> Update:
         if segment.shape:
             return _muon(own, segment.shape[-1], vectors, gradient, group_rates)
         decay = tf.constant(segment.decay) if segment.decay else None
-        return update_slice(own, vectors, gradient, group_rates, decay, None)
+        return update_slice(own, vectors, gradient, group_rates, decay)
 
     return opaque(update)
 

@@ -26,14 +26,8 @@ from paceline.job import Cluster
 from paceline.maths.metrics import SIGNALS, EvalResult, Tail, evaluate_splits
 from paceline.maths.replica import Core, Step, opaque, run_side_by_side
 from paceline.maths.state import STATISTICS, Part, State, evaluated_vectors
-from paceline.maths.update import clip_scale, decay_mask, update_slice
-from paceline.maths.update_more import (
-    build_segments,
-    build_segments_update,
-    cut,
-    has_muon,
-    moving_averages,
-)
+from paceline.maths.update import Update, clip_scale, decay_mask, update_slice
+from paceline.maths.update_more import build_grouped_update, has_muon, moving_averages
 
 STAMP = 2  # float32 places of an int64
 
@@ -87,13 +81,10 @@ class Server:
             self.version = tf.Variable(0, trainable=False, dtype=tf.int64)
             if optimizer.weight_decay and not optimizer.groups:
                 self._decay = tf.Variable(decay_mask(optimizer, params)[own], trainable=False)
-        self._update = opaque(partial(update_slice, optimizer))
+        update: Update = partial(update_slice, optimizer)
         if optimizer.groups:
-            segments = cut(build_segments(optimizer, params), own.start, own.stop)
-            update = opaque(build_segments_update(optimizer, segments))
-            self._update = lambda vectors, gradient, rates, decay, scale: update(
-                vectors, gradient, rates, scale
-            )
+            update = build_grouped_update(optimizer, params, own)
+        self._update = opaque(update)
 
     def open_slots(self, count: int, more: int) -> None:
         """Create `count` empty slots, with `more` further numbers in each."""
@@ -117,18 +108,13 @@ class Server:
         return list(tf.split(row, [self.sizes["params"], self.sizes["stats"], -1]))
 
     def update(
-        self,
-        gradient: tf.Tensor,
-        stats: tf.Tensor,
-        rates: Rates[tf.Tensor],
-        ready: tf.Tensor,
-        scale: tf.Tensor | None = None,
+        self, gradient: tf.Tensor, stats: tf.Tensor, rates: Rates[tf.Tensor], ready: tf.Tensor
     ) -> None:
         """Update the vectors by a gradient and new statistics, if everything was `ready`."""
         with tf.device(self.device):
             vectors = {name: tf.identity(variable) for name, variable in self.vectors.items()}
-            decay = None if self._decay is None else tf.identity(self._decay)
-            new = {**self._update(vectors, gradient, rates, decay, scale), "stats": stats}
+            decay = () if self._decay is None else (tf.identity(self._decay),)
+            new = {**self._update(vectors, gradient, rates, *decay), "stats": stats}
             if self._experiment.average.decay:
                 new |= self._averages(vectors, new, rates)
             for name, variable in self.vectors.items():
@@ -161,6 +147,7 @@ class ParameterServerEngine:
         self._step = 0
         self._servers = [Server(core, index, len(cluster.ps)) for index in range(len(cluster.ps))]
         self._clip = opaque(clip_scale)
+        self._multiply = opaque(tf.multiply)
         self._evaluate = {
             split: tf.function(partial(self._evaluate_turn, split), autograph=False)
             for split in core.splits

@@ -97,10 +97,13 @@ class SynchronousEngine(ParameterServerEngine):
                 total = add_subtrees((0, self._replicas), sums, add)
                 parts.append(server.split(total * mean_factor(self._replicas)))
         ready = tf.reduce_all(tf.stack(fresh))
-        limit, scale = self._core.experiment.optimizer.clip_norm, None
+        limit = self._core.experiment.optimizer.clip_norm
         if limit:  # the bits of a norm depend on how its sum is cut, so it is taken of the whole
             scale = self._clip(tf.concat([gradient for gradient, _, _ in parts], 0), limit)
         for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
-            server.update(gradient, stats, Rates.of_row(rates), ready, scale)
+            if limit:
+                with tf.device(server.device):
+                    gradient = self._multiply(gradient, scale)
+            server.update(gradient, stats, Rates.of_row(rates), ready)
         tail = parts[0][2] * tail_scale(self._replicas)
         return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)
