@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import paceline
 
 SOURCE = Path(paceline.__file__).parent
