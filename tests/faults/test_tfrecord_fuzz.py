@@ -61,7 +61,7 @@ def test_tensorflow_reads_what_was_written_or_the_fault_is_named(tmp_path):
     whole = b"".join(map(framed, PAYLOADS))
     file.write_bytes(whole)
     offsets = find_offsets(io.BytesIO(whole), "fuzz", len(whole))
-    part = ShardIndex(Shard(str(file), str(file), len(whole), "1"), offsets)
+    part = ShardIndex(Shard(str(file), len(whole), "1"), offsets)
     read = tf.function(_split([part], Records(*KEYS, 0), len(PAYLOADS)).read)
     written = [record.decode(payload)[KEYS[0]][0] for payload in PAYLOADS]
     failures = 0

@@ -4,11 +4,9 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from paceline.data.build_source import build_source
+from image_folders import build, read_all
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
 from paceline.formats.arrays import save_arrays
 from paceline.formats.detect import detect
 
@@ -16,15 +14,6 @@ from paceline.formats.detect import detect
 def examples(count, shape=(8, 6, 3), classes=3, seed=0):
     random = np.random.default_rng(seed)
     return random.integers(0, 256, (count, *shape), np.uint8), np.arange(count) % classes
-
-
-def read_all(split):
-    raw, labels = split.read(tf.range(split.size, dtype=tf.int64))
-    return raw.numpy(), labels.numpy()
-
-
-def build(source, folder, **options):
-    return build_source(Data(source=source, dir=str(folder), **options))
 
 
 def test_arrays_come_back_as_they_were_given(tmp_path):
@@ -54,20 +43,15 @@ def test_without_test_arrays_a_tenth_is_held_out(tmp_path):
     save_arrays(tmp_path, (images, np.repeat(range(5), 10)))
     source = build("arrays", tmp_path)
     assert (source.train.size, source.test.size) == (45, 5)
-    seen = np.concatenate(
-        [read_all(source.train)[0][:, 0, 0, 0], read_all(source.test)[0][:, 0, 0, 0]]
-    )
-    assert sorted(seen) == list(range(50))
+    seen = [read_all(split)[0][:, 0, 0, 0] for split in (source.train, source.test)]
+    assert sorted(np.concatenate(seen)) == list(range(50))
 
 
 def test_saving_again_replaces_the_arrays_but_nothing_else(tmp_path):
     folder = tmp_path / "data"
     save_arrays(folder, examples(20), examples(7))
     save_arrays(folder, examples(10))
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "train_images.npy",
-        "train_labels.npy",
-    ]
+    assert {file.name for file in folder.iterdir()} == {"train_images.npy", "train_labels.npy"}
     (folder / "thesis.txt").write_text("dear to someone")
     with pytest.raises(UserError, match=r"has 'thesis\.txt'"):
         save_arrays(folder, examples(10))
@@ -85,16 +69,9 @@ IMAGES, LABELS = examples(4)
         ((IMAGES[:0], LABELS[:0]), None, None, "one image or more"),
         ((IMAGES, LABELS[:3]), None, None, "4 train images and 3 train labels"),
         ((IMAGES, LABELS[:, None]), None, None, r"labels\.reshape\(-1\)"),
-        ((IMAGES, LABELS * 1.0), None, None, "labels are float64"),
         ((IMAGES, LABELS - 1), None, None, "have a -1; labels count the classes from 0"),
         ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS), None, "make their shapes alike"),
-        (
-            (IMAGES, LABELS),
-            None,
-            ["a", "b"],
-            "train labels go up to 2, but there are 2 class names",
-        ),
-        ((IMAGES, LABELS), (IMAGES, LABELS + 1), ["a", "b", "c"], "test labels go up to 3"),
+        ((IMAGES, LABELS), None, ["a", "b"], "go up to 2, but there are 2 class names"),
         ((IMAGES, LABELS), None, "abc", "list of one name per class"),
         (IMAGES, None, None, r"pair \(images, labels\)"),
     ],

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from image_folders import QUIET, convert_here, draw, write_images
-from paceline.data.build_source import build_source
-from paceline.experiment.experiment import Data
+from image_folders import QUIET, build, convert_here, draw, write_images
 from paceline.formats.arrays import save_arrays
 from paceline.formats.check import Report, check, describe
 from paceline.formats.tfrecord import record
@@ -52,7 +50,7 @@ def test_other_sources_are_checked_by_reading_them(tmp_path):
     labels = np.array([0, 0, 2] + [1] * 3000)
     test = np.zeros((5, 4, 4), np.uint8), np.arange(5) % 3
     save_arrays(tmp_path, (np.zeros((3003, 4, 4), np.uint8), labels), test, ["a", "bb", "c"])
-    report = describe(build_source(Data(source="arrays", dir=str(tmp_path))))
+    report = describe(build("arrays", tmp_path))
     assert report == Report(("a", "bb", "c"), {"train": [2, 3000, 1], "test": [2, 2, 1]})
     assert report.table()[2].split() == ["bb", "3,000", "2"]
     assert check(tmp_path) == report

@@ -1,146 +1,75 @@
-"""Downloads, against a real server on this machine."""
+"""Downloads: checked, complete or not there at all."""
 
 import hashlib
-import http.server
 import io
 import subprocess
 import sys
 import tarfile
-import threading
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.formats import fetch as fetch_module
+from paceline.formats.cifar import LAYOUTS
 from paceline.formats.fetch import fetch
 
-FILES = [
-    *(f"data_batch_{number}.bin" for number in range(1, 6)),
-    "test_batch.bin",
-    "batches.meta.txt",
-]
-
-
-def make_archive(names=tuple(FILES), folder="cifar-10-batches-bin/"):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name in names:
-            content = np.random.default_rng(0).bytes(3073)
-            member = tarfile.TarInfo(folder + name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return stream.getvalue()
+BINARY = LAYOUTS[0]
 
 
 @pytest.fixture
-def server():
-    """Serve `server.content` under every name; end the connection after `server.sent` bytes."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            server.requests.append(self.path)
-            if server.content is None:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(server.content)))
-            self.end_headers()
-            self.wfile.write(server.content[: server.sent])
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.requests, server.content, server.sent = [], make_archive(), None
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def url(tmp_path_factory, monkeypatch):
+    """Publish an archive of the right layout; return the URL of its folder."""
+    folder = tmp_path_factory.mktemp("published")
+    archive = folder / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        for name in BINARY.files:
+            member = tarfile.TarInfo(f"{BINARY.folder}/{name}")
+            member.size = 3073
+            packed.addfile(member, io.BytesIO(bytes(3073)))
+    md5 = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
+    monkeypatch.setitem(fetch_module.ARCHIVES, "cifar10", (archive.name, md5))
+    return folder.as_uri()
 
 
-@pytest.fixture
-def serve(server, monkeypatch):
-    def set_content(content):
-        server.content = content
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        monkeypatch.setitem(fetch_module.ARCHIVES, "cifar10", ("cifar-10-binary.tar.gz", md5))
-
-    set_content(server.content)
-    return set_content
+def fetch_quietly(folder, url):
+    """Return the folder of the files, and what was printed."""
+    said = io.StringIO()
+    target = fetch("cifar10", folder, url, timeout_s=2, console=Console(file=said, width=200))
+    return target, said.getvalue()
 
 
-def quiet():
-    return Console(file=io.StringIO(), width=200)
-
-
-def test_an_archive_is_fetched_checked_and_unpacked(server, serve, tmp_path):
-    console = quiet()
-    target = fetch("cifar10", tmp_path / "new", server.url, console=console)
+def test_an_archive_is_fetched_checked_and_unpacked_once(url, tmp_path):
+    target, said = fetch_quietly(tmp_path / "new", url)
     assert target == tmp_path / "new" / "cifar-10-batches-bin"
-    assert sorted(file.name for file in target.iterdir()) == sorted(FILES)
+    assert {file.name for file in target.iterdir()} == set(BINARY.files)
     assert [entry.name for entry in target.parent.iterdir()] == [target.name]
-    assert server.requests == ["/cifar-10-binary.tar.gz"]
-    assert f"cifar10 is in {target}" in console.file.getvalue()
-
-
-def test_what_is_there_is_not_fetched_again_unless_it_lacks_a_file(server, serve, tmp_path):
-    fetch("cifar10", tmp_path, server.url, console=quiet())
-    console = quiet()
-    target = fetch("cifar10", tmp_path, server.url, console=console)
-    assert len(server.requests) == 1
-    assert "already" in console.file.getvalue()
+    assert f"cifar10 is in {target}" in said
+    assert "already" in fetch_quietly(tmp_path / "new", "http://127.0.0.1:9")[1]
     (target / "data_batch_3.bin").unlink()
     with pytest.raises(UserError, match=r"has no data_batch_3\.bin; remove it and fetch again"):
-        fetch("cifar10", tmp_path, server.url, console=quiet())
+        fetch_quietly(tmp_path / "new", url)
 
 
-def end_half_way(server, serve):
-    server.sent = len(server.content) // 2
-
-
-def send_other_bytes(server, serve):
-    server.content += b"x"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (end_half_way, r"gave .* of .* bytes with the md5 .*; try again"),
-        (send_other_bytes, "md5 .*, not the published"),
-    ],
-)
-def test_a_bad_download_leaves_nothing(server, serve, tmp_path, spoil, words):
-    spoil(server, serve)
-    with pytest.raises(UserError, match=words):
-        fetch("cifar10", tmp_path / "inner", server.url, console=quiet())
-    assert [entry.name for entry in tmp_path.rglob("*")] == ["inner"]
-
-
-def test_an_interruption_leaves_nothing(server, serve, tmp_path, monkeypatch):
+def test_a_bad_download_or_an_interruption_leaves_nothing(url, tmp_path, monkeypatch):
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch_module.tarfile, "open", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fetch("cifar10", tmp_path, server.url, console=quiet())
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch_module.tarfile, "open", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fetch_quietly(tmp_path, url)
+    monkeypatch.setitem(fetch_module.ARCHIVES, "cifar10", ("cifar-10-binary.tar.gz", "0" * 32))
+    with pytest.raises(UserError, match=r"gave .* bytes with the md5 .*, not the published"):
+        fetch_quietly(tmp_path, url)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_network_is_one_line_that_says_what_to_do(server, tmp_path):
-    server.content = None
-    for url in (server.url, "http://127.0.0.1:9"):
-        with pytest.raises(
-            UserError,
-            match=r"cannot fetch http.*try again, or download it elsewhere and unpack it into",
-        ) as caught:
-            fetch("cifar10", tmp_path, url, timeout_s=2, console=quiet())
-        assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("bad", ["http://127.0.0.1:9", "file:///nowhere"])
+def test_no_network_is_one_line_that_says_what_to_do(tmp_path, bad):
+    with pytest.raises(UserError, match=r"cannot fetch .*try again, or download it") as caught:
+        fetch_quietly(tmp_path, bad)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):

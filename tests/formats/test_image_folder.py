@@ -5,7 +5,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from image_folders import content_of, draw, write_images
+from image_folders import build, content_of, draw, write_images
 from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
@@ -26,7 +26,7 @@ def unwrap(folder):
 @pytest.mark.parametrize("test", ["val", "validation", "test"])
 def test_images_are_read_as_they_are_with_the_class_of_their_folder(tmp_path, test):
     folder = write_images(tmp_path / "data", test=test)
-    source = build_source(Data(source="pictures", dir=str(folder)))
+    source = build("pictures", folder)
     assert (source.classes, source.image_shape) == (("ant", "bee", "cat"), None)
     for split, part in ((source.train, "train"), (source.test, test)):
         files = [
@@ -73,7 +73,7 @@ def test_a_wrong_structure_is_one_line(tmp_path, spoil, options, words):
 
 def test_an_image_that_is_gone_is_named(tmp_path):
     folder = write_images(tmp_path / "data")
-    source = build_source(Data(source="pictures", dir=str(folder)))
+    source = build("pictures", folder)
     (folder / "train" / "ant" / "ant-train-0.jpg").unlink()
     with pytest.raises(tf.errors.OpError) as error:
         tf.function(source.train.read)(tf.range(3, dtype=tf.int64))

@@ -57,7 +57,7 @@ def test_a_damaged_index_is_built_again(tmp_path):
 
 @pytest.mark.parametrize("labels", [[], [4, 5]])
 def test_an_index_is_read_as_it_was_saved(tmp_path, labels):
-    shards = [Shard(f"/data/{name}", f"/data/{name}", 10**8, "1") for name in ("a", "b")]
+    shards = [Shard(f"/data/{name}", 10**8, "1") for name in ("a", "b")]
     parts = [
         ShardIndex(shards[0], np.arange(2) * 7, np.array(labels, np.int32), [(3, "bad")]),
         ShardIndex(shards[1], np.arange(2), np.array(labels, np.int32), []),

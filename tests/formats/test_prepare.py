@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from encoded_images import SIZE, drawn, encode, evaluated, expected
-from paceline.data.batches import build_eval_batches, build_train_batches
+from encoded_images import SIZE, drawn, encode, evaluated
+from paceline.data.batches import build_train_batches
 from paceline.data.draws import Draws
 from paceline.data.source import Split
-from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
-from paceline.formats.encoded.prepare import area_box, short_side, short_side_box
+from paceline.experiment.experiment import Augmentation, Data, Experiment
+from paceline.formats.encoded.prepare import area_box, short_side, short_side_box, train_images
 from paceline.formats.reading import explain
 from paceline.maths.losses import build_targets
 from tiny import number
@@ -59,9 +59,8 @@ def train_function(split, replicas, crop):
     @tf.function(autograph=False)
     def images_and_labels(step):
         batches = [batch(step, number(replica)) for replica in range(replicas)]
-        return tf.concat([one.images for one in batches], 0), tf.concat(
-            [one.labels for one in batches], 0
-        )
+        images, _, labels, _ = (tf.concat(parts, 0) for parts in zip(*batches, strict=True))
+        return images, labels
 
     return lambda step: [tensor.numpy() for tensor in images_and_labels(number(step))]
 
@@ -87,49 +86,14 @@ def test_a_training_crop_is_a_part_of_its_image_and_half_are_mirrored():
     ramp = np.zeros((80, 100, 3), np.uint8)
     ramp[:, :, 0], ramp[:, :, 1] = np.arange(100)[None] * 2, np.arange(80)[:, None] * 3
     string = encode(Image.fromarray(ramp), subsampling=0, quality=100)
-    split = Split(
-        64,
-        lambda indices: (
-            tf.fill(tf.shape(indices), tf.constant(string)),
-            tf.cast(indices, tf.int32),
-        ),
-    )
-    experiment = Experiment(
-        data=Data(image_size=SIZE),
-        augment=Augmentation(flip=True),
-        scaling=Scaling("mean", (0, 0, 0)),
-        global_batch_size=64,
-        replicas=1,
-    )
-    images = build_train_batches(experiment, split, build_targets(experiment, 64))(
-        number(0), number(0)
-    ).images.numpy()
+    experiment = Experiment(data=Data(image_size=SIZE), augment=Augmentation(flip=True))
+    draws = Draws(3, number(1), tf.range(64, dtype=tf.int64))
+    images = train_images(experiment, tf.constant([string] * 64), draws, 0).numpy()
     across = images[:, SIZE // 2, -1, 0] - images[:, SIZE // 2, 0, 0]
     down = images[:, -1, SIZE // 2, 1] - images[:, 0, SIZE // 2, 1]
     assert down.min() > 0  # never upside down
     assert 16 < (across < 0).sum() < 48
     assert len(np.unique(np.round(np.abs(across)))) > 10
-
-
-def test_evaluation_batches_hold_every_encoded_image_once():
-    split = split_of(7)
-    experiment = Experiment(data=Data(image_size=SIZE), scaling=Scaling("mean", (1, 2, 3)))
-    batch = tf.function(build_eval_batches(experiment, split, 24, 5), autograph=False)
-    batches = [batch(number(k)) for k in range(2)]
-    weights = np.concatenate([one.weights for one in batches])
-    labels = np.concatenate([one.labels for one in batches])
-    images = np.concatenate([one.images for one in batches])[weights > 0] + np.array(
-        [1, 2, 3], np.float32
-    )
-    assert labels[weights > 0].tolist() == list(range(7))
-    strings, _ = split.read(tf.range(7))
-    assert (
-        max(
-            np.abs(image - expected(string)).mean()
-            for image, string in zip(images, strings.numpy(), strict=True)
-        )
-        < 2
-    )
 
 
 SIDES = (

@@ -13,9 +13,8 @@ from rich.console import Console
 from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
-from paceline.formats.check import check
 from paceline.formats.reading import explain
-from paceline.formats.tfrecord import index, record
+from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.record import framed
 from paceline.formats.tfrecord.tfrecord_source import build_tfrecord
 from record_folders import (
@@ -69,13 +68,6 @@ def test_shapes_are_known_while_tracing_where_the_batch_size_is(tmp_path):
     assert (images.shape, labels.shape, labels.dtype) == ([4], [4], tf.int32)
 
 
-def test_classes_are_numbers_where_no_file_names_them(tmp_path):
-    source = build(write_imagenet(tmp_path / "data", labels_file=False), first_label=0)
-    assert source.classes == tuple("012345")
-    assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [1, 5]
-    assert len(build(tmp_path / "data", first_label=1).classes) == 5
-
-
 def test_the_raw_records_of_cifar10_estimator_are_read_channels_first(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), np.uint8)
     for name, count in (("train", 4), ("validation", 2), ("eval", 1)):
@@ -89,19 +81,11 @@ def test_the_raw_records_of_cifar10_estimator_are_read_channels_first(tmp_path):
     assert labels.numpy().tolist() == [3, 1]
     with pytest.raises(UserError) as error:
         build(tmp_path, **keys)
-    words = ("3072 plain bytes", "raw-shape", "train.tfrecords", "offset 0")
-    assert_one_line(error.value, *words)
-
-
-def test_plain_bytes_of_the_wrong_length_are_named(tmp_path):
-    rows = [{"image_str": bytes(72), "label": 0}, {"image_str": b"too short", "label": 0}]
-    for name in ("train", "eval"):
-        write_records(tmp_path / f"{name}.tfrecord", rows)
-    keys = {"image_key": "image_str", "label_key": "label", "first_label": 0}
-    source = build(tmp_path, **keys, raw_shape=(4, 6, 3))
+    assert_one_line(error.value, "3072 plain bytes", "raw-shape", "train.tfrecords", "offset 0")
+    source = build(tmp_path, **keys, raw_shape=(32, 32, 1))
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         source.train.read(tf.constant([0, 1], tf.int64))
-    assert_one_line(explain(error.value), "train.tfrecord", "an image of 9 bytes", "needs 72")
+    assert_one_line(explain(error.value), "train.tfrecords", "of 3072 bytes", "needs 1024")
 
 
 def test_labels_from_1_are_noticed(tmp_path):
@@ -109,24 +93,9 @@ def test_labels_from_1_are_noticed(tmp_path):
     with pytest.raises(UserError, match=r"labels are 1 to 5, and no record has the label 0; give"):
         build(folder, first_label=-1)
     assert len(build(folder, first_label=1).classes) == 5
-    assert len(build(folder, first_label=0).classes) == 6
-
-
-def test_gzip_is_unpacked_once_into_the_cache(tmp_path, monkeypatch):
-    plain = build(write_imagenet(tmp_path / "plain"))
-    folder = tmp_path / "packed"
-    folder.mkdir()
-    for file in (tmp_path / "plain").glob("*-of-*"):
-        (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
-    everything = tf.range(15, dtype=tf.int64)
-    expected = plain.train.read(everything)[0].numpy().tolist()
-    for _ in range(2):
-        source = build(folder, first_label=1)
-        assert source.train.read(everything)[0].numpy().tolist() == expected
-        monkeypatch.setattr(index, "unpack_gzip", None)
-    with pytest.raises(UserError) as error:
-        build(folder, label_key="no/such")
-    assert_one_line(error.value, folder / "train-00000-of-00003.gz", "--records.label-key")
+    source = build(folder, first_label=0)
+    assert source.classes == tuple("012345")
+    assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [1, 5]
 
 
 def test_remote_folders_are_copied_into_the_cache_through_fsspec(tmp_path):
@@ -138,27 +107,17 @@ def test_remote_folders_are_copied_into_the_cache_through_fsspec(tmp_path):
 # Bad input
 
 
-def cut(length):
-    return lambda file, at: file.write_bytes(file.read_bytes()[: at[3] + length])
-
-
 def replace_record(record):
     return lambda file, at: overwrite(file, at[2], framed(record))
 
 
 TEXT = b"hello, this is a text file\n" * 9
 DAMAGE = {
-    "cut in the data": (cut(20), "cut in the middle", 3, 2),
-    "cut in a length": (cut(5), "cut in the middle", 3, 2),
+    "cut": (lambda f, at: os.truncate(f, at[3] + 20), "cut in the middle", 3, 2),
     "flipped length": (lambda f, at: flip(f, at[2] + 1), "length of a record is damaged", 2, 3),
-    "flipped length's CRC": (
-        lambda f, at: flip(f, at[2] + 9),
-        "length of a record is damaged",
-        2,
-        3,
-    ),
     "empty": (lambda f, at: f.write_bytes(b""), "empty", 0, 5),
     "not a TFRecord file": (lambda f, at: f.write_bytes(TEXT), "not a TFRecord file", 0, 5),
+    "gzip": (lambda f, at: f.write_bytes(gzip.compress(TEXT)), "gzip data; unpack it", 0, 5),
 }
 """Damage that the lengths show: how it is done, what is reported, at which record, and how many
 records are lost."""
@@ -166,15 +125,10 @@ records are lost."""
 LAPEL = imagenet_example(1, 2, 3).replace(b"label", b"lapel")
 LATE_DAMAGE = {
     "flipped data": (lambda f, at: flip(f, at[2] + 15), "data of a record are damaged"),
-    "flipped data's CRC": (lambda f, at: flip(f, at[3] - 1), "data of a record are damaged"),
     "label 6": (replace_record(imagenet_example(1, 2, 6)), "label 6 is outside the 5 classes"),
-    "label 0": (replace_record(imagenet_example(1, 2, 0)), "label 0 is outside the 5 classes"),
     "no Example": (replace_record(b"\xff" * len(LAPEL)), "not a tf.train.Example"),
     "no label": (replace_record(LAPEL), "no feature 'image/class/label'"),
-    "cut since the start": (
-        lambda f, at: f.write_bytes(f.read_bytes()[: at[2] + 17]),
-        "cut in the middle",
-    ),
+    "cut since the start": (lambda f, at: os.truncate(f, at[2] + 17), "cut in the middle"),
     "gone since the start": (lambda f, at: f.unlink(), "No such file"),
 }
 """Damage that only reading shows."""
@@ -199,11 +153,8 @@ def test_damage_that_only_reading_shows_is_explained_with_file_and_offset(tmp_pa
     damage(file, at)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         read(tf.constant([12, 7, 0, 5], tf.int64))
-    explained = explain(error.value)
-    assert isinstance(explained, UserError)
-    assert_one_line(explained, file, words)
-    if "since" not in name:
-        assert_one_line(explained, f"offset {at[2]}")
+    offset = f"offset {at[2]}" if "since" not in name else ""
+    assert_one_line(explain(error.value), file, words, offset)
 
 
 @pytest.mark.parametrize("name", [*DAMAGE, *(name for name in LATE_DAMAGE if "since" not in name)])
@@ -218,24 +169,12 @@ def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
     everything = tf.range(first.train.size, dtype=tf.int64)
     read = [source.train.read(everything)[0].numpy().tolist() for source in (first, second)]
     assert read[0] == read[1]
-    lines = said.getvalue().splitlines()
-    assert len(lines) == 2
-    assert_one_line(lines[0], "left out 1 bad record", file)
+    one, two = said.getvalue().splitlines()
+    assert_one_line(one, "left out 1 bad record", file)
+    assert one == two
     if name in DAMAGE:
         with pytest.raises(UserError):  # without skipping
             build_tfrecord(dataclasses.replace(data, skip_bad=False), FROM_1)
-
-
-def test_a_damaged_gzip_file_is_an_error(tmp_path):
-    folder = write_imagenet(tmp_path / "data", shards=1)
-    file = folder / "train-00000-of-00001"
-    packed = gzip.compress(file.read_bytes() + framed(os.urandom(60_000)))
-    file.write_bytes(packed[:-30_000])
-    for skip_bad in (False, True):
-        with pytest.raises(UserError) as error:
-            build(folder, skip_bad)
-        assert_one_line(error.value, file, "gzip")
-    assert "gzip" in check(folder, processes=1).problems[0]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report.report_page import render_page
 from paceline.extras.report.run_data import read_run
 from paceline.formats import arrays, cifar
-from paceline.formats.convert import read_label_file
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.index import load_index
@@ -334,7 +333,7 @@ def images(folder: Path) -> Try:
             assert not (found and content.startswith(b"%!PS")), "an EPS file was read"
             to_png(content)
         with suppress(ValueError):
-            assert inspect_image(content).height > 0
+            assert inspect_image(content)[1] > 0
 
     return reading(damaged(*seeds), read)
 
@@ -363,17 +362,6 @@ def lease(folder: Path) -> Try:
         assert not any(".." in key.split("/") for key in found.files.values())
 
     return reading(bytes_or_json(json.loads(original.to_bytes())), read)
-
-
-@target(1.5)
-def label_files(folder: Path) -> Try:
-    csv, names = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 1 2 3 4\n", ["a.jpg", "b.jpg"]
-    wholes, file = (csv, b"a.jpg n01\nb.jpg n02\n"), folder / "labels"
-
-    def read(content: bytes) -> None:
-        assert list(read_label_file(file, names)) == names
-
-    return reading(damaged(*wholes), read, file)
 
 
 target(1.0)(command_lines)

@@ -11,7 +11,9 @@ import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
-from paceline.data.source import Split
+from paceline.data.build_source import build_source
+from paceline.data.source import Source, Split
+from paceline.experiment.experiment import Data
 from paceline.formats.convert import ConvertSettings, convert
 
 QUIET = Console(quiet=True)
@@ -43,15 +45,6 @@ def write_images(
     return folder
 
 
-def flatten(folder: Path) -> None:
-    """Move the images of class folders into the folder."""
-    for image in sorted(folder.glob("*/*")):
-        image.rename(folder / image.name)
-    for place in list(folder.iterdir()):
-        if place.is_dir():
-            place.rmdir()
-
-
 def convert_here(
     src: Path, out: Path, processes: int = 1, console: Console = QUIET, **settings: Any
 ) -> dict[str, Any]:
@@ -59,7 +52,18 @@ def convert_here(
     return convert(src, out, ConvertSettings(**settings), processes, console)
 
 
+def build(source: str, folder: Path | str, **options: Any) -> Source:
+    """Build a source of a folder."""
+    return build_source(Data(source=source, dir=str(folder), **options))
+
+
+def read_all(split: Split) -> tuple[Any, Any]:
+    """Return all images and labels of a split, as arrays."""
+    raw, labels = tf.function(split.read)(tf.range(split.size, dtype=tf.int64))
+    return raw.numpy(), labels.numpy()
+
+
 def content_of(split: Split) -> list[tuple[bytes, int]]:
     """Return all examples of a split of encoded images, sorted."""
-    raw, labels = tf.function(split.read)(tf.range(split.size, dtype=tf.int64))
-    return sorted(zip(raw.numpy().tolist(), labels.numpy().tolist(), strict=True))
+    raw, labels = read_all(split)
+    return sorted(zip(raw.tolist(), labels.tolist(), strict=True))

@@ -88,8 +88,6 @@ class Convert:
     """Number of training shards. 0 chooses by the number of images."""
     processes: int = 0
     """Number of processes. 0 means as many as there are cores."""
-    labels_file: str = ""
-    """For the flat validation folder of ImageNet: a file with lines FILE CLASS."""
     first_label: Literal[0, 1] = 0
     """Label of the first class. Tools for ImageNet expect 1."""
 
@@ -98,7 +96,7 @@ class Convert:
         from paceline.storage.locations import local_folder
 
         folder = local_folder(self.src)
-        settings = ConvertSettings(self.split, self.shards, self.labels_file, self.first_label)
+        settings = ConvertSettings(self.split, self.shards, self.first_label)
         convert(folder, self.out, settings, self.processes)
         print(f"ready: --data.source tfrecord --data.dir {self.out}")
         return 0

@@ -158,7 +158,7 @@ def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard]) -> Job
                 inspect_image(image)
             found.labels[label] += 1
         except ValueError as error:
-            found.problems.append(str(BadRecord(job[1].given, offset, str(error))))
+            found.problems.append(str(BadRecord(job[1].path, offset, str(error))))
     return found
 
 

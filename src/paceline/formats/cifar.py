@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickletools
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +73,6 @@ LAYOUTS = (
     Layout("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", 2),
     Layout("cifar100", "cifar-100-python", ("train",), "test", label_key=b"fine_labels"),
 )
-
-
-def build_cifar10(data: Data) -> Source:
-    return _build("cifar10", data)
-
-
-def build_cifar100(data: Data) -> Source:
-    return _build("cifar100", data)
 
 
 def find_layout(source: str, folder: Path) -> tuple[Layout, Path] | None:
@@ -176,3 +169,6 @@ def _read_pickle(layout: Layout, file: Path) -> Examples:
         found = f"{len(labels)} whole numbers for {len(images)} images"
         raise UserError(f"{file}: its '{layout.label_key.decode()}' has {found}")
     return images, np.array(labels, object)  # a label may have any number of digits
+
+
+build_cifar10, build_cifar100 = partial(_build, "cifar10"), partial(_build, "cifar100")

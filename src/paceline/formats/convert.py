@@ -23,17 +23,7 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.formats.cifar import Layout, find_layout, read_splits
-from paceline.formats.image_folder import (
-    ImageFolders,
-    LabelledImage,
-    class_folders,
-    find_images,
-    image_names,
-    inspect_image,
-    list_images,
-    subfolders,
-    test_folder,
-)
+from paceline.formats.image_folder import LabelledImage, find_images, inspect_image
 from paceline.formats.pool import run_jobs
 from paceline.formats.source_folder import read_bytes
 from paceline.formats.tfrecord import record
@@ -65,7 +55,6 @@ class ConvertSettings:
 
     split: float = 0.0
     shards: int = 0
-    labels_file: str = ""
     first_label: int = 0
 
 
@@ -189,9 +178,8 @@ def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
 
 
 def _plan_cifar(layout: Layout, folder: Path, settings: ConvertSettings) -> _Plan:
-    if settings.split or settings.labels_file:
-        advice = "do not give --split or --labels-file"
-        raise UserError(f"{folder} has {layout.source}, with its own split and labels; {advice}")
+    if settings.split:
+        raise UserError(f"{folder} has {layout.source}, which is split already; give no --split")
     splits = [list(zip(*examples, strict=True)) for examples in read_splits(layout, folder)]
     shards = divide(splits, settings.shards)
     identity = f"{layout.source} in {len(shards)} shards"
@@ -199,7 +187,7 @@ def _plan_cifar(layout: Layout, folder: Path, settings: ConvertSettings) -> _Pla
 
 
 def _plan_images(root: Path, settings: ConvertSettings) -> _Plan:
-    classes, *splits = _find_inputs(root, settings.split, settings.labels_file)
+    classes, *splits = find_images(root, settings.split)
     for images in splits:
         images.sort(key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
     shards, first = divide(splits, settings.shards), settings.first_label
@@ -228,7 +216,7 @@ def _encode_image(
     root: Path, classes: Sequence[str], first_label: int, image: LabelledImage
 ) -> bytes:
     data = read_bytes(root / image.path)
-    facts = inspect_image(data)
+    kind, height, width = inspect_image(data)
     return record.encode(
         {
             IMAGE_KEY: data,
@@ -236,9 +224,9 @@ def _encode_image(
             "image/class/synset": os.fsencode(classes[image.label]),
             "image/class/text": os.fsencode(classes[image.label]),
             "image/filename": os.fsencode(os.path.basename(image.path)),
-            "image/format": facts.format,
-            "image/height": facts.height,
-            "image/width": facts.width,
+            "image/format": kind,
+            "image/height": height,
+            "image/width": width,
         }
     )
 
@@ -246,40 +234,3 @@ def _encode_image(
 def _encode_cifar(row: tuple[Any, Any]) -> bytes:
     pixels, label = row
     return record.encode({"image": pixels.transpose(2, 0, 1).tobytes(), "label": int(label)})
-
-
-def _find_inputs(folder: Path, split: float, labels_file: str) -> ImageFolders:
-    """Return all images. `labels_file` has the classes of a flat validation folder."""
-    test = test_folder(folder)
-    names = image_names(folder / test) if test and not subfolders(folder / test) else []
-    if not test or not names:
-        if labels_file:
-            raise UserError("--labels-file is for a validation folder without class folders")
-        return find_images(folder, split)
-    if not labels_file or split:
-        advice = "give --labels-file FILE with their classes, and no --split"
-        raise UserError(f"{folder / test} has images without class folders; {advice}")
-    classes = class_folders(folder / "train")
-    numbers = {name: label for label, name in enumerate(classes)}
-    images = []
-    for name, found in read_label_file(Path(labels_file).expanduser(), names).items():
-        if found not in numbers:
-            raise UserError(
-                f"{labels_file} gives {name} the class {found!r}, but train/ has no such folder"
-            )
-        images.append(LabelledImage(os.path.join(test, name), numbers[found]))
-    return ImageFolders(classes, list_images(folder, "train", classes), sorted(images))
-
-
-def read_label_file(file: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the class of each image from lines of image and class. ImageNet's CSV of ImageId and
-    PredictionString has such lines, too."""
-    with explained("read", file):
-        text = file.read_text(encoding="utf-8", errors="replace")
-    words = [line.replace(",", " ").split() for line in text.split("\n")]
-    pairs = {row[0]: row[1] for row in words if len(row) > 1}
-    classes = {name: pairs.get(name) or pairs.get(os.path.splitext(name)[0]) for name in names}
-    if lost := [name for name in names if not classes[name]]:
-        others = f"{len(lost) - 1} others of {len(names)} images"
-        raise UserError(f"{file} has no class for {lost[0]} and {others}")
-    return {name: str(found) for name, found in classes.items()}

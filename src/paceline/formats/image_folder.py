@@ -54,14 +54,6 @@ class ImageFolders(NamedTuple):
     test: list[LabelledImage]
 
 
-class ImageFacts(NamedTuple):
-    """The header of an image. The format is that of its bytes, whatever the file is called."""
-
-    format: str
-    height: int
-    width: int
-
-
 def build_pictures(data: Data) -> Source:
     """Return the source of a folder of images."""
     from paceline.data.source import Source
@@ -105,7 +97,9 @@ def _find_and_split(folder: Path, split: float) -> ImageFolders:
         raise UserError(f"{folder} has classes but no train/ and val/; {advice}")
     parts: tuple[list[LabelledImage], list[LabelledImage]] = ([], [])
     for image in images:
-        parts[is_held_out(image.path, split)].append(image)
+        # The path alone decides, so that adding or removing images does not move others.
+        digest = hashlib.sha256(image.path.encode(errors="surrogateescape")).digest()
+        parts[int.from_bytes(digest[:8], "big") < split * 2**64].append(image)
     if not all(parts):
         found = f"a split of {split} divides {len(images)} images into {len(parts[0])} to train on"
         raise UserError(f"{found} and {len(parts[1])} to test on; give a different split")
@@ -163,13 +157,6 @@ def list_images(
     return found
 
 
-def is_held_out(path: str, split: float) -> bool:
-    """Return whether an image is in the test split. Its path alone decides, so that adding or
-    removing images does not move it."""
-    digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big") < split * 2**64
-
-
 def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
     """Return the digest of paths, labels and sizes, and of the content of some files."""
 
@@ -210,8 +197,9 @@ def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
     return Split(len(images), read, lambda indices: tf.gather(labels, indices))
 
 
-def inspect_image(data: bytes) -> ImageFacts:
-    """Return the facts of an image. Raise ValueError if it cannot be decoded, with the reason.
+def inspect_image(data: bytes) -> tuple[str, int, int]:
+    """Return format (of the bytes, not the name), height and width of an image. Raise ValueError
+    with the reason if it cannot be decoded.
 
     A JPEG is decoded at an eighth of its size and without its colors. That still reads every coded
     byte, so it finds an image that is cut, in a fraction of the time of decoding it.
@@ -235,7 +223,7 @@ def inspect_image(data: bytes) -> ImageFacts:
     except Exception as error:  # a damaged image can raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"the image cannot be decoded ({reason})") from None
-    return ImageFacts(kind, height, width)
+    return kind, height, width
 
 
 def _untrainable(kind: str, data: bytes, image: ImageFile) -> str:

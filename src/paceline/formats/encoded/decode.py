@@ -8,7 +8,6 @@ palette comes out as its indices, a WebP with transparency is an error.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -131,12 +130,17 @@ def _decode_other(string: tf.Tensor) -> tf.Tensor:
     has_palette = starts_with(start, b"BM")[0] & (start[0, 28] == 8)
     is_webp = starts_with(start, b"RIFF")[0] & starts_with(start[:, 8:], b"WEBP")[0]
     # TensorFlow refuses an animated WebP of three channels. With any other number of channels it
-    # can write beyond its memory (2.21), so such a file must not get to `_decode_webp`.
+    # can write beyond its memory (2.21), so such a file must not get to `DecodeWebP`.
     is_animated = starts_with(start[:, 12:], b"VP8X")[0] & (start[0, 20] // 2 % 2 == 1)
     kind = tf.cond(has_palette, lambda: 1, lambda: tf.cast(is_webp & ~is_animated, tf.int32) * 2)
     kind = tf.where(starts_with(start, b"GIF8")[0], 3, kind)
-    ways = (_decode_plain, _decode_palette, _decode_webp, partial(_decode_gif, start=start[0]))
-    return tf.switch_case(kind, [partial(way, string) for way in ways])
+    ways = (
+        lambda: _decode_plain(string),
+        lambda: _decode_palette(string),
+        lambda: tf.raw_ops.DecodeWebP(contents=string, channels=0)[0, ..., :3],
+        lambda: _decode_gif(string, start[0]),
+    )
+    return tf.switch_case(kind, ways)
 
 
 def _decode_plain(string: tf.Tensor) -> tf.Tensor:
@@ -151,10 +155,6 @@ def _decode_palette(string: tf.Tensor) -> tf.Tensor:
     colours = tf.reverse(tf.reshape(colours, [-1, 4])[:, :3], [1])  # blue comes first
     indices = tf.io.decode_bmp(string)[..., 0]
     return tf.gather(colours, tf.cast(indices, tf.int32))
-
-
-def _decode_webp(string: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.DecodeWebP(contents=string, channels=0)[0, ..., :3]
 
 
 def _decode_gif(string: tf.Tensor, start: tf.Tensor) -> tf.Tensor:

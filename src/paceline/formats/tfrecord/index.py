@@ -9,14 +9,12 @@ TensorFlow.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
-import shutil
-import zlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +37,6 @@ from paceline.storage.locations import cache_folder
 from paceline.storage.progress_bar import late_bar
 
 FILE_NAME = ".paceline-index.npz"
-GZIP_MAGIC = b"\x1f\x8b\x08"
-CHUNK_BYTES = 1 << 20
 
 
 class ShardIndex(NamedTuple):
@@ -62,19 +58,20 @@ def load_index(
 ) -> list[ShardIndex]:
     """Return an index of each shard, from the index file if it fits. With the `keys` of image and
     label it is a scanned one. Damage is an error, or left out with `skip_bad`."""
-    identity = json.dumps([keys, [(shard.name, *shard[2:]) for shard in shards]]).encode()
-    shards = [unpacked_shard(shard) for shard in shards]
+    names = [os.path.basename(shard.path) for shard in shards]
+    stamps = [(name, *shard[1:]) for name, shard in zip(names, shards, strict=True)]
+    identity = json.dumps([keys, stamps]).encode()
     parts = _read_known(folder, identity, shards)
     if not parts:
         total = sum(shard.size for shard in shards)
         with late_bar("reading" if keys else "indexing", total, console) as advance:
             for shard in shards:
-                parts.append(_scan(shard, keys) if keys else _find(shard))
+                parts.append(_index_shard(shard, keys))
                 advance(shard.size)
         _save(folder, identity, parts)
     for part in parts:
         if part.faults and not skip_bad:
-            raise BadRecord(part.shard.given, *part.faults[0])
+            raise BadRecord(part.shard.path, *part.faults[0])
     return parts
 
 
@@ -88,53 +85,22 @@ def records_digest(parts: Sequence[ShardIndex]) -> str:
         with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
             for number in spread(len(offsets), each) if len(offsets) else ():
                 offset = int(offsets[number])
-                length = read_length(file, shard.given, offset, shard.size)
+                length = read_length(file, shard.path, offset, shard.size)
                 file.seek(offset + HEADER_BYTES + length)
                 checksums.append(file.read(FOOTER_BYTES))
     return digest_of([*pieces, *checksums])
 
 
-def unpacked_shard(shard: Shard) -> Shard:
-    """Return the shard itself, or if it is gzip data, its unpacked copy in the cache."""
-    with explained("read or unpack", Path(shard.path)), open(shard.path, "rb") as file:
-        if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
-            return shard
-        key = hashlib.sha256(f"{shard.path} {shard.size} {shard.stamp}".encode()).hexdigest()[:16]
-        target = cache_folder() / "unpacked" / key / shard.name.removesuffix(".gz")
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            file.seek(0)
-            unpack_gzip(file, shard.path, target)
-        return Shard(str(target), shard.given, target.stat().st_size, shard.stamp)
-
-
-def unpack_gzip(file: IO[bytes], name: str, target: Path) -> None:
-    """Write the unpacked file to `target`, completely or not at all."""
-    with replacing(target) as out, gzip.GzipFile(fileobj=file, mode="rb") as packed:
-        try:
-            shutil.copyfileobj(packed, out, CHUNK_BYTES)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            reason = f"the gzip data are cut or damaged ({error}), counted in unpacked bytes"
-            raise BadRecord(name, out.tell(), reason) from error
-
-
 def read_shard(shard: Shard) -> Iterator[tuple[int, bytes | BadRecord]]:
     """Yield every record of a shard with its offset, and a `BadRecord` in place of a bad one."""
-    try:
-        shard = unpacked_shard(shard)
-    except BadRecord as bad:
-        yield bad.offset, bad
-        return
     with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        yield from read_all(file, shard.given, shard.size)
+        yield from read_all(file, shard.path, shard.size)
 
 
-def _find(shard: Shard) -> ShardIndex:
-    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        return ShardIndex(shard, find_offsets(file, shard.given, shard.size))
-
-
-def _scan(shard: Shard, keys: tuple[str, str]) -> ShardIndex:
+def _index_shard(shard: Shard, keys: tuple[str, str] | None) -> ShardIndex:
+    if keys is None:
+        with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
+            return ShardIndex(shard, find_offsets(file, shard.path, shard.size))
     offsets, labels, faults = [], [], []
     for offset, data in read_shard(shard):
         try:

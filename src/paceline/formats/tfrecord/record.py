@@ -9,7 +9,6 @@ types are TensorFlow's, in a descriptor pool of their own, so they never collide
 from __future__ import annotations
 
 import math
-import os
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
@@ -67,17 +66,11 @@ class BadRecord(UserError):
 
 
 class Shard(NamedTuple):
-    """A file of records. `given` is the file of the data set, for errors: of a gzip file, `path`
-    is an unpacked copy. `stamp` changes when the content does."""
+    """A file of records. `stamp` changes when the content does."""
 
     path: str
-    given: str
     size: int
     stamp: str
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.given)
 
 
 def masked_crc(data: bytes) -> int:
@@ -116,7 +109,8 @@ def read_length(file: IO[bytes], name: str, offset: int, size: int) -> int:
     if masked_crc(header[:8]) != crc:
         lost = f"so the {size - offset:,} bytes from there on cannot be read"
         damage = f"the length of a record is damaged (CRC), {lost}"
-        raise BadRecord(name, offset, damage if offset else "this is not a TFRecord file")
+        other = "gzip data; unpack it" if header.startswith(b"\x1f\x8b") else "not a TFRecord file"
+        raise BadRecord(name, offset, damage if offset else f"this is {other}")
     if offset + FRAME_BYTES + length > size:
         raise BadRecord(name, offset, cut)
     return length

@@ -1,12 +1,13 @@
 """What a folder of TFRecords contains: its shards by split, its notes, its keys and class names.
 
-Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s) and .gz;
+Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s);
 `train.tfrecords`, `eval.tfrecords`; and `NAME-train.tfrecord-00000-of-00008`. The conversion
 writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -38,7 +39,7 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
     """Return the shards of each split, in order; all of `n-of-m` must be there."""
     splits: dict[str, dict[tuple[int, int], Shard]] = {}
     for shard in _list_files(folder):
-        match = _NAME.fullmatch(shard.name)
+        match = _NAME.fullmatch(os.path.basename(shard.path))
         if match and (match[3] or match[2] or match[5]):
             place = (int(match[3] or 0), int(match[4] or 1))
             splits.setdefault(match[1], {})[place] = shard
@@ -58,7 +59,7 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
 def _list_files(folder: str) -> list[Shard]:
     with explained("read", Path(folder)):
         files = [(entry.path, entry.stat()) for entry in visible_entries(folder) if entry.is_file()]
-    return [Shard(path, path, stat.st_size, str(stat.st_mtime_ns)) for path, stat in sorted(files)]
+    return [Shard(path, stat.st_size, str(stat.st_mtime_ns)) for path, stat in sorted(files)]
 
 
 def train_and_test(folder: str) -> dict[str, list[Shard]]:

@@ -99,7 +99,7 @@ def _skip_bad(
             for i in np.flatnonzero(~inside)
         ]
         every = sorted([*part.faults, *outside])
-        faults += [BadRecord(part.shard.given, *fault) for fault in every]
+        faults += [BadRecord(part.shard.path, *fault) for fault in every]
         kept.append(part._replace(offsets=part.offsets[inside], labels=part.labels[inside]))
     if faults:
         counts = f"{len(faults):,} bad records, {sum(len(part.offsets) for part in kept):,} remain"
@@ -112,14 +112,14 @@ def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
     first = next(part for part in parts if len(part.offsets))
     shard, offset = first.shard, int(first.offsets[0])
     with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        data = read_record(file, shard.given, offset, shard.size)
+        data = read_record(file, shard.path, offset, shard.size)
     try:
         image, _ = parse_example(data, keys.image_key, keys.label_key)
     except ValueError as error:
-        raise BadRecord(shard.given, offset, str(error)) from None
+        raise BadRecord(shard.path, offset, str(error)) from None
     if not keys.raw_shape and not image.startswith(ENCODED):
         advice = f"for {len(image)} plain bytes give --records.raw-shape H W C"
-        raise BadRecord(shard.given, offset, f"an image has no known format; {advice}")
+        raise BadRecord(shard.path, offset, f"an image has no known format; {advice}")
 
 
 def _split(parts: Sequence[ShardIndex], keys: Records, num_classes: int) -> Split:
