@@ -6,9 +6,7 @@ import pytest
 import tensorflow as tf
 
 from image_folders import build, content_of, draw, write_images
-from paceline.data.build_source import build_source
 from paceline.errors import UserError
-from paceline.experiment.experiment import Data
 from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.reading import explain
@@ -39,14 +37,13 @@ def test_images_are_read_as_they_are_with_the_class_of_their_folder(tmp_path, te
 
 def test_a_split_of_one_folder_is_the_same_whatever_else_is_there(tmp_path):
     folder = write_images(tmp_path / "all", per_class=30) / "train"
-    options = Data(source="pictures", dir=str(folder), split=0.2)
-    before = build_source(options)
+    before = build("pictures", folder, split=0.2)
     held_out = set(content_of(before.test))
     assert 5 <= before.test.size <= 35
     assert not held_out & set(content_of(before.train))
     assert before.test.size + before.train.size == 90
     (folder / "ant" / "a new one.png").write_bytes(draw(999, kind="PNG"))
-    assert held_out <= set(content_of(build_source(options).test))
+    assert held_out <= set(content_of(build("pictures", folder, split=0.2).test))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,7 @@ def test_a_wrong_structure_is_one_line(tmp_path, spoil, options, words):
     folder = write_images(tmp_path / "data")
     spoil(folder)
     with pytest.raises(UserError) as error:
-        build_source(Data(**({"source": "pictures", "dir": str(folder)} | options)))
+        build("pictures", options.pop("dir", folder), **options)
     assert_one_line(error.value, words)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from paceline.data.build_source import build_source
 from paceline.data.source import Source, Split
 from paceline.experiment.experiment import Data
-from paceline.formats.convert import ConvertSettings, convert
+from paceline.formats.convert import convert
 
 QUIET = Console(quiet=True)
 
@@ -49,7 +49,7 @@ def convert_here(
     src: Path, out: Path, processes: int = 1, console: Console = QUIET, **settings: Any
 ) -> dict[str, Any]:
     """Convert in this process, without a word."""
-    return convert(src, out, ConvertSettings(**settings), processes, console)
+    return convert(src, out, processes=processes, console=console, **settings)
 
 
 def build(source: str, folder: Path | str, **options: Any) -> Source:

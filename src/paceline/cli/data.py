@@ -92,12 +92,11 @@ class Convert:
     """Label of the first class. Tools for ImageNet expect 1."""
 
     def __call__(self) -> int:
-        from paceline.formats.convert import ConvertSettings, convert
+        from paceline.formats.convert import convert
         from paceline.storage.locations import local_folder
 
         folder = local_folder(self.src)
-        settings = ConvertSettings(self.split, self.shards, self.first_label)
-        convert(folder, self.out, settings, self.processes)
+        convert(folder, self.out, self.split, self.shards, self.first_label, self.processes)
         print(f"ready: --data.source tfrecord --data.dir {self.out}")
         return 0
 

@@ -50,15 +50,6 @@ CIFAR_KEYS = {
 
 
 @dataclass(frozen=True)
-class ConvertSettings:
-    """0 training shards: by the number of images."""
-
-    split: float = 0.0
-    shards: int = 0
-    first_label: int = 0
-
-
-@dataclass(frozen=True)
 class _Plan:
     """The examples of each shard, how one becomes a record, what `dataset.json` says of them, and
     what identifies the inputs."""
@@ -73,39 +64,37 @@ class _Plan:
 def convert(
     src: str | Path,
     out: str | Path,
-    settings: ConvertSettings | None = None,
+    split: float = 0.0,
+    shards: int = 0,
+    first_label: int = 0,
     processes: int = 0,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Convert `src` into the folder or URL `out`; return the content of its dataset.json.
 
-    0 processes mean one per core. For a URL, the cache is written first and then copied,
-    dataset.json last.
+    0 shards mean a number by the number of images, 0 processes one per core. For a URL, the cache
+    is written first and then copied, dataset.json last.
     """
-    folder, target, is_url = Path(src).expanduser(), Path(out).expanduser(), is_remote(str(out))
-    if is_url:
-        target = cached("converted", str(out))
-        if not target.exists() and open_to_write(str(out)).files():
-            raise UserError(f"{out} is not empty; give a new folder")
-    console = console or Console(stderr=True)
-    notes = _convert(folder, target, settings or ConvertSettings(), processes, console)
-    if is_url:
-        put_folder(target, str(out), NOTES)
-        shutil.rmtree(target)
-    return notes
-
-
-def _convert(
-    folder: Path, out: Path, settings: ConvertSettings, processes: int, console: Console
-) -> dict[str, Any]:
+    folder, console = Path(src).expanduser(), console or Console(stderr=True)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     layouts = [find_layout(source, folder) for source in ("cifar10", "cifar100")]
     if cifar := next(filter(None, layouts), None):
-        plan = _plan_cifar(*cifar, settings)
-        processes = 1  # it takes seconds
+        plan, processes = _plan_cifar(*cifar, split, shards), 1  # it takes seconds
     else:
-        plan = _plan_images(folder.resolve(), settings)
+        plan = _plan_images(folder.resolve(), split, shards, first_label)
+    if not is_remote(str(out)):
+        return _write(plan, Path(out).expanduser(), processes, console)
+    target = cached("converted", str(out))
+    if not target.exists() and open_to_write(str(out)).files():
+        raise UserError(f"{out} is not empty; give a new folder")
+    notes = _write(plan, target, processes, console)
+    put_folder(target, str(out), NOTES)
+    shutil.rmtree(target)
+    return notes
+
+
+def _write(plan: _Plan, out: Path, processes: int, console: Console) -> dict[str, Any]:
     if _is_finished(out, plan.identity):
         console.print(f"{out} is already converted", soft_wrap=True)
         return read_notes(str(out))
@@ -177,20 +166,20 @@ def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
     return summary
 
 
-def _plan_cifar(layout: Layout, folder: Path, settings: ConvertSettings) -> _Plan:
-    if settings.split:
+def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> _Plan:
+    if split:
         raise UserError(f"{folder} has {layout.source}, which is split already; give no --split")
     splits = [list(zip(*examples, strict=True)) for examples in read_splits(layout, folder)]
-    shards = divide(splits, settings.shards)
+    shards = divide(splits, train_shards)
     identity = f"{layout.source} in {len(shards)} shards"
     return _Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
 
 
-def _plan_images(root: Path, settings: ConvertSettings) -> _Plan:
-    classes, *splits = find_images(root, settings.split)
+def _plan_images(root: Path, split: float, train_shards: int, first: int) -> _Plan:
+    classes, *splits = find_images(root, split)
     for images in splits:
         images.sort(key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
-    shards, first = divide(splits, settings.shards), settings.first_label
+    shards = divide(splits, train_shards)
     encode = partial(_encode_image, root, classes, first)
     keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
     identity = digest_of([f"{first} {shards}".encode(errors="surrogateescape")])
