@@ -32,14 +32,12 @@ class Group:
     rule: Literal["", "muon"] = ""
     """muon makes the update of each filter tensor orthogonal and scales the tensor."""
     until: Annotated[float, Range(0, 1)] = 1.0
-    """Share of the steps after which the weights, and the curve of their rate, end."""
+    """Share of the steps that train these weights; the curve of their rate ends there."""
 
     def __str__(self) -> str:
         """Return the group as the command line takes it."""
-        values = [(item.name, getattr(self, item.name), item.default) for item in fields(self)[1:]]
-        return " ".join(
-            [self.pattern, *(f"{name}={own}" for name, own, usual in values if own != usual)]
-        )
+        given = [item.name for item in fields(self)[1:] if getattr(self, item.name) != item.default]
+        return " ".join([self.pattern, *(f"{name}={getattr(self, name)}" for name in given)])
 
     @property
     def is_frozen(self) -> bool:
