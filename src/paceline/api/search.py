@@ -40,6 +40,9 @@ def search(
         progress: Whether to print a line for each evaluation.
         **settings: Settings of the experiment and the place, as in `train`, which describes all
             other arguments, and the flags of `paceline search`: trials, method, scheduler ...
+
+    Example:
+        found = paceline.search("smoke", over={"seed": [1, 2]}, data__validation=48)
     """
     from paceline.extras.search.run_search import run_search
 
