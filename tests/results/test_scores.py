@@ -1,14 +1,11 @@
-"""Precision, recall, F1, calibration and top-k: against their definitions, in eval and report."""
+"""Precision, recall, F1, calibration and top-k: against their definitions."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from paceline.results.scores import BINS, Evaluation, calibration_error, class_scores, macro_scores
-from report_runs import make_run, report
 
 CONFUSION = np.array([[8, 2, 0, 0], [1, 3, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]])
 """The third class is never predicted, the fourth neither seen nor predicted."""
@@ -48,10 +45,3 @@ def test_top_k_counts_labels_among_the_k_most_probable() -> None:
     numbers = ("run", 1, "test", 0.0, 0.0, 0.0, 3)
     evaluation = Evaluation(*numbers, ("a", "b", "c"), np.array([1, 0, 1]), probabilities)
     assert [evaluation.top_k(k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
-
-
-def test_the_report_shows_precision_recall_f1_and_calibration(tmp_path: Path) -> None:
-    page = report(make_run(tmp_path / "run"), out=tmp_path / "page.html")
-    assert "Precision, recall and F1 of each class" in page
-    assert "Expected calibration error:" in page
-    assert '<th scope="row">macro</th>' in page

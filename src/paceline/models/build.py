@@ -6,7 +6,7 @@ from importlib import import_module
 
 import keras
 
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Experiment, application_of
 
 LAYOUTS = {
     "cifar": ("paceline.models.resnet", "build_resnet"),
@@ -15,7 +15,7 @@ LAYOUTS = {
 }
 """By `model.layout`: the function that builds the network."""
 GIVEN = ("paceline.models.fine_tuning", "build_given")
-"""Builds the network that `model.build` names."""
+"""Builds the network that `model.build` names, or that of the weights to start from."""
 
 
 def build_model(
@@ -25,7 +25,8 @@ def build_model(
     keras.utils.set_random_seed(experiment.seed)
     precision, model = experiment.precision, experiment.model
     keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
-    module, name = GIVEN if model.build else LAYOUTS[model.layout]
+    is_given = model.build or application_of(model)
+    module, name = GIVEN if is_given else LAYOUTS[model.layout]
     build = getattr(import_module(module), name)
     built: keras.Model = build(model, image_shape, num_classes, experiment.seed)
     if model.freeze:

@@ -1,6 +1,6 @@
 """An evaluation with every prediction, and its metrics: precision, recall, F1, calibration, top-k.
 
-NumPy only. The report uses the same functions.
+NumPy only.
 """
 
 from __future__ import annotations
