@@ -300,7 +300,7 @@ def test_a_lost_parameter_server_ends_a_tf_config_cluster_with_its_name(
         (("--sync.method", "async"), "async needs parameter servers; give --ps M"),
         (("--sync.max-staleness", "1"), "max-staleness is 1 with sync.method gradients"),
         (("--ps", "-1"), "ps is -1"),
-        (("--ps", "1", "--on", "ray"), "parameter servers run on local and tf_config"),
+        (("--ps", "1", "--on", "ray"), "parameter servers run on local, tf_config"),
     ],
 )
 def test_what_does_not_go_together_is_one_clear_line(
