@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 OPTIONAL_ACTIONS = {
     "track": "paceline.extras.tracking.trackers:load_trackers",
     "actions": "paceline.run_folder.user_actions:load_user_actions",
+    "histograms": "paceline.extras.tensorboard_more:load_histograms",
+    "profile": "paceline.extras.tensorboard_more:load_profile",
 }
 """Setting of `Run` -> the function that loads its actions; it is imported only if it is set.
 

@@ -124,6 +124,11 @@ class Run:
     Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
     trust_code: bool = False
     """Allow running the copy of your code stored in the run folder. Only for runs you trust."""
+    histograms: bool = False
+    """Show distributions of weights and statistics at each checkpoint, and images, in
+    TensorBoard."""
+    profile: tuple[int, ...] = ()
+    """First and last step to profile for TensorBoard, rounded to blocks of steps."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,13 @@ class Job:
     def __post_init__(self) -> None:
         check_fields(self.place)
         check_fields(self.run)
+        if len(self.run.profile) not in (0, 2) or sorted(set(self.run.profile)) != [
+            *self.run.profile
+        ]:
+            raise UserError(
+                f"profile is {self.run.profile}; it must be two steps, the first below the last, "
+                "such as --profile 10 20"
+            )
         _check_place(self.place, self.experiment.replicas)
         if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
             raise UserError(

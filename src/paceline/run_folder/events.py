@@ -38,8 +38,11 @@ class TensorBoard:
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Show numbers of a step."""
-        shown = [{"tag": name, "simple_value": float(value)} for name, value in values.items()]
-        self._write(step=step, summary={"value": shown})
+        self.write(step, *({"tag": name, "simple_value": float(v)} for name, v in values.items()))
+
+    def write(self, step: int, *values: dict[str, Any]) -> None:
+        """Write values of a step, as TensorBoard's summaries have them."""
+        self._write(step=step, summary={"value": list(values)})
 
     def settings(self, experiment: Experiment) -> None:
         """Write every field of the experiment, for the table that compares runs."""
