@@ -33,7 +33,7 @@ def test_the_commands_of_the_readme_are_found() -> None:
 def test_the_commands_of_a_page_run_in_an_empty_environment(page: Path, tmp_path: Path) -> None:
     wheel, _ = build_wheel(tmp_path)
     uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
-    install(tmp_path, f"{wheel}[cpu,onnx,search]", "--constraint", str(ROOT / "constraints.txt"))
+    install(tmp_path, f"{wheel}[cpu,onnx,ray]", "--constraint", str(ROOT / "constraints.txt"))
     for name in ("home", "work"):
         (tmp_path / name).mkdir()
     environment = {

@@ -94,7 +94,8 @@ def train(
         EXPERIMENT, replicas=replicas, global_batch_size=2 * replicas, sync=Sync(method, 3), steps=7
     )
     core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
-    engine = CollectiveEngine(core, strategy, side_by_side=2, neighbors=neighbors)
+    names = tuple(f"worker-{k}" for k in range(workers))
+    engine = CollectiveEngine(core, strategy, 2, neighbors=neighbors, addresses=names)
     engine.check({})
     engine.load(core.initial_state())
     losses = engine.advance(0, 7).losses.tolist()

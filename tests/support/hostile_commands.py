@@ -86,7 +86,7 @@ def command_lines(folder: Path) -> Callable[[random.Random], bytes]:
             words += [flag, *chance.choices(VALUES, k=chance.choice((0, 1, 1, 1, 3)))]
         if chance.random() < 0.1:
             chance.shuffle(words)
-        run_command(words, here)
+        run_command([word.replace("\0", "") for word in words], here)  # as in a command line
         return " ".join(words).encode(errors="surrogateescape") + b"\n" + content
 
     return attempt

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from paceline.chief import ChiefRun
     from paceline.loop import Action
 
-SHOWN = 25
-
 
 def load_histograms(job: Job) -> Callable[[ChiefRun], list[Action]]:
     """Return the function that builds the action of `--histograms`."""
@@ -56,7 +54,7 @@ def _first_images(chief: ChiefRun) -> dict[str, Any]:
     from PIL import Image
 
     first = tf.constant(0, tf.int64)
-    images = chief.core.batch(first, first).images.numpy()[:SHOWN]
+    images = chief.core.batch(first, first).images.numpy()[:25]
     low, high = images.min((1, 2, 3), keepdims=True), images.max((1, 2, 3), keepdims=True)
     stretched = ((images - low) / np.maximum(high - low, 1e-6) * 255).astype(np.uint8)
     row = np.concatenate(list(stretched), 1)
