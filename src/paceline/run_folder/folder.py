@@ -263,7 +263,7 @@ class RunFolder:
         A folder that the chief of another command has locked stays. A chief that comes later makes
         it again.
         """
-        new = not self.path.exists()
+        new = not os.path.exists(self.path)  # no error if the name is too long
         self.make()
         try:
             yield
