@@ -8,24 +8,13 @@ import pytest
 import tensorflow as tf
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Average, Data, Model, Scaling
-from paceline.experiment.recipes.table import get_recipe
+from paceline.experiment.experiment import Average, Model, Scaling
 from paceline.maths.initial_values import EPSILON, start_from, whiten, whitening_filters
 from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.weights import read_weights
-from tiny import EXPERIMENT, build_source, build_tiny_core, pictures
-
-SMALL = replace(
-    get_recipe("cifar10-speedrun"),
-    data=Data(source="shapes", train_size=80, test_size=30),
-    augment=replace(get_recipe("cifar10-speedrun").augment, sizes=(16,), size_epochs=(1.0,)),
-    model=replace(get_recipe("cifar10-speedrun").model, width=8, whitening=40),
-    global_batch_size=16,
-    replicas=2,
-    epochs=2,
-)
+from tiny import EXPERIMENT, SMALL_SPEEDRUN, build_source, build_tiny_core, pictures
 
 
 def test_the_covariance_of_whitened_patches_is_the_identity():
@@ -42,12 +31,12 @@ def test_the_covariance_of_whitened_patches_is_the_identity():
 
 def test_the_chief_puts_the_filters_into_the_first_convolution_and_the_average():
     source = build_source(shape=(32, 32, 3))
-    averaged = replace(SMALL, average=Average(0.9))
+    averaged = replace(SMALL_SPEEDRUN, average=Average(0.9))
     core = build_tiny_core(averaged, source=source)
     first = core.initial_state()
-    state = whiten(first, core.template, source.train, SMALL.scaling, 30)
+    state = whiten(first, core.template, source.train, SMALL_SPEEDRUN.scaling, 30)
     images = source.train.read(tf.range(30, dtype=tf.int64))[0].numpy()
-    wanted = whitening_filters(images, 2, 1 / np.array(SMALL.scaling.std)).ravel()
+    wanted = whitening_filters(images, 2, 1 / np.array(SMALL_SPEEDRUN.scaling.std)).ravel()
     for vector in ("params", "ema"):
         np.testing.assert_array_equal(state.vectors[vector][: len(wanted)], wanted)
         np.testing.assert_array_equal(
@@ -59,8 +48,12 @@ def test_the_chief_puts_the_filters_into_the_first_convolution_and_the_average()
 @pytest.mark.parametrize(
     ("scaling", "model", "message"),
     [
-        (SMALL.scaling, Model(depth=8), "stem_conv/kernel has 16 filters.*it must have 54"),
-        (Scaling("standardize"), SMALL.model, "not standardize"),
+        (
+            SMALL_SPEEDRUN.scaling,
+            Model(depth=8),
+            "stem_conv/kernel has 16 filters.*it must have 54",
+        ),
+        (Scaling("standardize"), SMALL_SPEEDRUN.model, "not standardize"),
     ],
 )
 def test_whitening_that_does_not_fit_is_a_clear_error(scaling, model, message):

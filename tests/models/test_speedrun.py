@@ -15,19 +15,16 @@ from paceline.build import _check_model
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Data, Experiment, Scaling
-from paceline.experiment.recipes.table import get_recipe
 from paceline.maths.initial_values import whiten
-from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core, number
-
-SMALL = replace(
-    get_recipe("cifar10-speedrun"),
-    data=Data(source="shapes", train_size=80, test_size=30),
-    augment=replace(get_recipe("cifar10-speedrun").augment, sizes=(16,), size_epochs=(1.0,)),
-    model=replace(get_recipe("cifar10-speedrun").model, width=8, whitening=40),
-    global_batch_size=16,
-    replicas=2,
-    epochs=2,
+from tiny import (
+    EXPERIMENT,
+    SMALL_SPEEDRUN,
+    build_small_model,
+    build_source,
+    build_tiny_core,
+    number,
 )
+
 FLAGS = (
     *("train", "cifar10-speedrun", "--data.source", "shapes", "--data.train-size", "80"),
     *("--data.test-size", "30", "--augment.sizes", "16", "--augment.size-epochs", "1"),
@@ -41,7 +38,7 @@ FLAGS = (
 
 def test_small_images_are_reduced_before_they_are_cropped():
     source = build_source(shape=(8, 8, 3))
-    settings = replace(SMALL.augment, sizes=(6,), crop_size=9)
+    settings = replace(SMALL_SPEEDRUN.augment, sizes=(6,), crop_size=9)
     core = build_tiny_core(replace(EXPERIMENT, augment=replace(settings, padding=1)), source=source)
     small = core.phases[0].batch(number(0), number(0))
     large = core.phases[-1].batch(number(3), number(0))
@@ -90,10 +87,12 @@ def test_a_crop_size_and_an_image_size_exclude_each_other():
 
 @pytest.mark.slow
 def test_the_recipe_learns_and_changes_size_and_frozen_weights_on_the_way():
-    core = build_tiny_core(replace(SMALL, epochs=6), source=build_source(80, 30, (32, 32, 3)))
+    core = build_tiny_core(
+        replace(SMALL_SPEEDRUN, epochs=6), source=build_source(80, 30, (32, 32, 3))
+    )
     assert [phase.first for phase in core.phases] == [0, 4, 5]
     engine = CollectiveEngine(core, tf.distribute.OneDeviceStrategy("/cpu:0"), 2)
-    state = whiten(core.initial_state(), core.template, core.train, SMALL.scaling, 40)
+    state = whiten(core.initial_state(), core.template, core.train, SMALL_SPEEDRUN.scaling, 40)
     engine.load(state)
     losses = [engine.advance(k, k + 1).losses[0] for k in range(core.plan.total_steps)]
     assert np.isfinite(losses).all()

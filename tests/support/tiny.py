@@ -11,9 +11,17 @@ import tensorflow as tf
 
 from paceline.data.images import image_shape
 from paceline.data.source import Source, in_memory
-from paceline.experiment.experiment import Augmentation, Experiment, Model, Optimizer, Schedule
+from paceline.experiment.experiment import (
+    Augmentation,
+    Data,
+    Experiment,
+    Model,
+    Optimizer,
+    Schedule,
+)
 from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
+from paceline.experiment.recipes.table import get_recipe
 from paceline.kernels.library import accelerated
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Core, Step, build_core
@@ -31,6 +39,16 @@ EXPERIMENT = Experiment(
     replicas=4,
     epochs=3,
     seed=11,
+)
+_SPEEDRUN = get_recipe("cifar10-speedrun")
+SMALL_SPEEDRUN = replace(
+    _SPEEDRUN,
+    data=Data(source="shapes", train_size=80, test_size=30),
+    augment=replace(_SPEEDRUN.augment, sizes=(16,), size_epochs=(1.0,)),
+    model=replace(_SPEEDRUN.model, width=8, whitening=40),
+    global_batch_size=16,
+    replicas=2,
+    epochs=2,
 )
 
 

@@ -24,7 +24,7 @@ TRAIN_SIZE, TEST_SIZE = 20_000, 4_000
 SIDE, CHUNK = 32, 200
 SEED = 151_203_385
 
-# How difficult it is: pixels from centre to edge, the color's distance from the background,
+# How difficult it is: pixels from center to edge, the color's distance from the background,
 # clutter, and the strongest noise.
 RADIUS, CONTRAST = (6, 12.5), (72, 184)
 SPECKS_BELOW, SPECKS_ABOVE = 3, 2

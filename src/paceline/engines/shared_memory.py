@@ -38,7 +38,7 @@ class Neighbors:
         self._size = 0
 
     def floats(self, count: int) -> np.ndarray:
-        """Return so many floats of the shared memory: the same whenever the count is the same.
+        """Return this many floats of the shared memory: the same whenever the count is the same.
 
         Workers ask for the same counts in the same order. Different counts never overlap: a worker
         may be ahead in an exchange of one size while another still reads a sum of another size.

@@ -86,7 +86,7 @@ class Experiment:
         return from_json(Experiment, values)
 
     def changes_to(self, new: Experiment) -> list[str]:
-        """Return what differs in another experiment, as lines `field: old -> new`.
+        """Return what differs in a different experiment, as lines `field: old -> new`.
 
         `data.dir` and `kernels` are left out: the run folder compares the data themselves, and the
         kernels that are really used.

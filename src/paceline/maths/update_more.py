@@ -3,7 +3,7 @@
 Groups (`optimizer.groups`) have a rule, a rate and a decay each. The vectors are cut into segments
 of one group. The update of each segment is opaque to the graph optimizer, so its bits do not depend
 on which other segments an engine updates with it. Elementwise rules may be cut anywhere. Muon
-(Jordan 2024) needs whole variables, because products of matrices give other bits on slices.
+(Jordan 2024) needs whole variables, because products of matrices give different bits on slices.
 
 Gradients of float16 would be rounded to zero, so the loss is multiplied by a scale and the gradient
 divided by it. A step whose mean gradient is not finite changes nothing but the scale, which is
@@ -148,7 +148,7 @@ def moving_averages(
     BatchNorm statistics."""
     average, decay = experiment.average, rates.ema_decay
     if not experiment.optimizer.groups and average.every == 1 and not average.power:
-        decay = average.decay  # a constant, which gives other bits of 1 - decay than a tensor
+        decay = average.decay  # a constant, which gives different bits of 1 - decay than a tensor
     sources = {"ema": "params", AVERAGED_STATS: "stats"}
     return {
         name: decay * vectors[name] + (1 - decay) * new[source] for name, source in sources.items()

@@ -151,10 +151,10 @@ def _decode_palette(string: tf.Tensor) -> tf.Tensor:
     """Decode a BMP of 8 bits. Its palette is between the header and the pixels."""
     numbers = tf.io.decode_raw(tf.strings.substr(string, 10, 8), tf.int32)
     first, end = 14 + numbers[1], numbers[0]
-    colours = tf.io.decode_raw(tf.strings.substr(string, first, (end - first) // 4 * 4), tf.uint8)
-    colours = tf.reverse(tf.reshape(colours, [-1, 4])[:, :3], [1])  # blue comes first
+    colors = tf.io.decode_raw(tf.strings.substr(string, first, (end - first) // 4 * 4), tf.uint8)
+    colors = tf.reverse(tf.reshape(colors, [-1, 4])[:, :3], [1])  # blue comes first
     indices = tf.io.decode_bmp(string)[..., 0]
-    return tf.gather(colours, tf.cast(indices, tf.int32))
+    return tf.gather(colors, tf.cast(indices, tf.int32))
 
 
 def _decode_gif(string: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
