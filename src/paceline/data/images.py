@@ -3,14 +3,17 @@ batch. `formats.encoded.prepare` is its twin for encoded images of any size."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import tensorflow as tf
 
 from paceline.data.draws import Draws
 from paceline.data.source import Shape, Source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Experiment, Scaling
+from paceline.kernels.arithmetic import mean, number, plain, resized, square_root
 
 
 def train_images(
@@ -93,9 +96,9 @@ def _resize(images: tf.Tensor, size: int) -> tf.Tensor:
     if not size or (height, width) == (size, size):
         return images
     tall, wide = max(size, round(height * size / width)), max(size, round(width * size / height))
-    resized = tf.image.resize(images, [tall, wide], antialias=True)
+    large = resized(images, [tall, wide])
     top, left = (tall - size) // 2, (wide - size) // 2
-    return resized[:, top : top + size, left : left + size]
+    return large[:, top : top + size, left : left + size]
 
 
 def scale(scaling: Scaling, images: tf.Tensor) -> tf.Tensor:
@@ -103,19 +106,29 @@ def scale(scaling: Scaling, images: tf.Tensor) -> tf.Tensor:
     assert scaling.method != "application", "`models.fine_tuning` puts a scaling in its place"
     x = tf.cast(images, tf.float32)
     if scaling.method == "standardize":
-        return tf.image.per_image_standardization(x)
+        return _standardized(x)
     if scaling.method == "unit":
-        return x / 128.0 - 1.0
+        return plain(number(x) * (1 / 128) - 1.0)
     _, height, width, channels = images.shape
-    # by rows: with three channels as the inner dimension, TensorFlow's broadcasting takes a
-    # multiple of the time
-    rows = tf.reshape(x, [-1, width * channels]) - tf.tile(
-        tf.constant(scaling.mean[:channels], tf.float32), [width]
+    # by rows, because broadcasting along three channels takes a multiple of the time
+    means, factors = (
+        np.tile(np.array(each[:channels], np.float32), width)
+        for each in (scaling.mean, 1 / np.array(scaling.std, np.float32))
     )
+    rows = number(tf.reshape(x, [-1, width * channels])) - means
     if scaling.method == "mean_std":
-        rows /= tf.tile(tf.constant(scaling.std[:channels], tf.float32), [width])
-    scaled = tf.reshape(rows, [-1, height, width, channels])
+        rows *= factors
+    scaled = tf.reshape(plain(rows), [-1, height, width, channels])
     return tf.reverse(scaled, [-1]) if scaling.method == "bgr_mean" else scaled
+
+
+def _standardized(x: tf.Tensor) -> tf.Tensor:
+    """Return each image with mean 0 and deviation 1; a deviation near 0 counts as larger."""
+    flat = tf.reshape(x, [-1, math.prod(x.shape[1:])])
+    centered = number(flat) - mean(flat, 1)[:, None]
+    deviation = plain(square_root(number(mean(plain(centered * centered), 1))))
+    least = 1 / math.sqrt(flat.shape[1])
+    return tf.reshape(plain(centered / tf.maximum(deviation, least)[:, None]), tf.shape(x))
 
 
 def model_shape(experiment: Experiment, stored: Shape | None) -> Shape:

@@ -25,6 +25,7 @@ from paceline.engines.shared_memory import Neighbors, find_neighbors, shared_sum
 from paceline.errors import UserError
 from paceline.experiment.schedule import rates_table
 from paceline.job import Job
+from paceline.kernels.arithmetic import number, plain
 from paceline.maths.metrics import BlockResult, EvalResult, Tail, block_result, evaluate_splits
 from paceline.maths.replica import Core, Round, add
 from paceline.maths.state import State, evaluated_vectors
@@ -209,7 +210,8 @@ class CollectiveEngine:
         now, spans = Round(vectors, first, last, table, signals), self._spans()
         start, count = tf.constant(spans[0][0], tf.int64), spans[-1][1] - spans[0][0]
         results = self._core.round_vectors(now, start, count, self._side_by_side)
-        mean = self._sum(results) * mean_factor(self._core.experiment.replicas)
+        factor = mean_factor(self._core.experiment.replicas)
+        mean = plain(number(self._sum(results)) * factor)
         new, tails = self._core.finish_round(vectors, mean, table)
         return tails, self._memory.update(new, last)
 

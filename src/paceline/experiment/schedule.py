@@ -32,8 +32,35 @@ def learning_rate(
         passed = sum(step >= round(boundary * steps_per_epoch) for boundary in schedule.boundaries)
         return peak * (schedule.factors[passed - 1] if passed else 1.0)
     done = (step - rising) / max(1, total_steps - rising)
-    left = (1 + math.cos(math.pi * done)) / 2 if schedule.name == "cosine" else 1 - done
+    left = (1 + cosine(math.pi * done)) / 2 if schedule.name == "cosine" else 1 - done
     return peak * (schedule.final + (1 - schedule.final) * left)
+
+
+def cosine(x: float) -> float:
+    """Return the cosine of x in [0, pi] from its series: the C library's last bit depends on the
+    CPU and on the library's version."""
+    y = x - math.pi / 2
+    total, term, k = 0.0, y, 1
+    while abs(term) > 1e-18:
+        total += term
+        term *= -y * y / ((k + 1) * (k + 2))
+        k += 2
+    return -total
+
+
+def power(base: float, exponent: float) -> float:
+    """Return base ** exponent, both not negative, from products and square roots: a whole part by
+    squaring, and the 40 binary digits after the point by taking roots."""
+    whole, result, square = int(exponent), 1.0, base
+    rest, root = exponent - whole, base
+    while whole:
+        result *= square if whole & 1 else 1.0
+        square, whole = square * square, whole >> 1
+    for _ in range(40):
+        rest, root = 2 * rest, math.sqrt(root)
+        if rest >= 1:
+            rest, result = rest - 1, result * root
+    return result
 
 
 class Rates(NamedTuple, Generic[Number]):
@@ -92,10 +119,10 @@ def rates_table(experiment: Experiment, plan: Plan, first: int, last: int) -> np
 
 def bias_correction(beta: float, updates: int) -> float:
     """Return Adam's correction of a moving average that began at zero `updates` updates ago."""
-    return 1 - beta**updates
+    return 1 - power(beta, updates)
 
 
 def _average_decay(average: Average, done: int, total_steps: int) -> float:
     if done % average.every:
         return 1.0
-    return average.decay * math.pow(done / total_steps, average.power)
+    return average.decay * power(done / total_steps, average.power)

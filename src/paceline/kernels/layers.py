@@ -6,12 +6,15 @@ Each holds stock layers and uses their weights.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from paceline.kernels import ops
+from paceline.kernels.arithmetic import mean, number, plain, positive_part, product, square_root
 from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
 
@@ -25,7 +28,6 @@ def _is_plain_conv(layer: Any) -> bool:
         and layer.data_format == "channels_last"
         and layer.groups == 1
         and tuple(layer.dilation_rate) == (1, 1)
-        and layer.filters % 8 == 0
     )
 
 
@@ -52,19 +54,7 @@ def is_fast_norm(layer: Any) -> bool:
         _is_plain(layer, keras.layers.BatchNormalization, FusedBatchNormalization)
         and layer.center
         and layer.axis in (-1, len(layer.input.shape) - 1)
-        and layer.input.shape[-1] % 8 == 0
         and not layer.synchronized
-    )
-
-
-def is_fast_pool(layer: Any) -> bool:
-    """Return whether the kernels can compute a pooling layer."""
-    return (
-        _is_plain(layer, keras.layers.MaxPooling2D)
-        and layer.padding == "valid"
-        and layer.data_format == "channels_last"
-        and tuple(layer.pool_size) == tuple(layer.strides) == (2, 2)
-        and layer.input.shape[-1] % 8 == 0
     )
 
 
@@ -105,24 +95,45 @@ class FastConv2D(keras.layers.Layer):
         bias = tf.convert_to_tensor(conv.bias) if conv.use_bias else None
         if self.alpha is not None:
             return ops.swish(y, tf.ones_like(bias), bias, self.alpha)
-        return conv.activation(y if bias is None else tf.nn.bias_add(y, bias))
+        return activated(conv.activation, y if bias is None else plain(number(y) + bias))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self.conv.compute_output_shape(input_shape)
 
 
-class FastMaxPool2D(keras.layers.Layer):
-    """A `keras.layers.MaxPooling2D` of 2x2 windows."""
+class Fast(keras.layers.Layer):
+    """A stock layer without state of its own, computed by a function of `FUNCTIONS`."""
 
-    def __init__(self, pool: keras.layers.MaxPooling2D) -> None:
-        super().__init__(name=pool.name, dtype=pool.dtype_policy)
-        self.pool = pool
+    def __init__(self, stock: keras.layers.Layer) -> None:
+        super().__init__(name=stock.name, dtype=stock.dtype_policy)
+        self.stock, self.function = stock, FUNCTIONS[type(stock)][1]
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return ops.max_pool(inputs)
+    def call(self, inputs: Any) -> tf.Tensor:
+        return self.function(self.stock, inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        return self.pool.compute_output_shape(input_shape)
+        return self.stock.compute_output_shape(input_shape)
+
+
+class Fork(keras.layers.Layer):
+    """Its input several times, for layers that share it: their gradients are added in order."""
+
+    def __init__(self, count: int, name: str) -> None:
+        super().__init__(name=name)
+        self.count = count
+
+    def call(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        return list(self._copies(inputs))
+
+    @tf.custom_gradient
+    def _copies(self, x: tf.Tensor) -> Any:
+        def gradient(*given: tf.Tensor) -> tf.Tensor:
+            return functools.reduce(lambda sum_, each: plain(number(sum_) + each), given)
+
+        return tuple(tf.identity(x) for _ in range(self.count)), gradient
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return [input_shape] * self.count
 
 
 class FastNorm(keras.layers.Layer):
@@ -182,10 +193,13 @@ class FastNorm(keras.layers.Layer):
             found = ops.norm_swish(x, gamma, beta, norm.epsilon, self.alpha)
         y, batch_mean, batch_variance = found
         if not isinstance(norm, FusedBatchNormalization):  # Keras's own takes the biased variance
-            count = tf.cast(tf.size(x) / tf.size(gamma), tf.float32)
-            batch_variance *= (count - 1) / count
-        norm.moving_mean.assign(mean * kept + batch_mean * (1.0 - kept))
-        norm.moving_variance.assign(variance * kept + batch_variance * (1.0 - kept))
+            count = number(tf.cast(tf.size(x) // tf.size(gamma), tf.float32))
+            batch_variance = plain((count - 1.0) / count * batch_variance)
+        for old, value, new in (
+            (norm.moving_mean, mean, batch_mean),
+            (norm.moving_variance, variance, batch_variance),
+        ):
+            old.assign(plain(number(value) * kept + number(new) * (1.0 - kept)))
         return y
 
     def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
@@ -193,10 +207,93 @@ class FastNorm(keras.layers.Layer):
         if self.alpha is None:
             return ops.batch_norm_inference(x, tensors, residual, epsilon, self.slope)
         gamma, beta, mean, variance = tensors
-        factor = gamma / tf.sqrt(variance + epsilon)
-        return ops.swish(x, factor, beta - mean * factor, self.alpha)
+        factor = gamma / square_root(number(variance) + epsilon)
+        return ops.swish(x, plain(factor), plain(beta - mean * factor), self.alpha)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         images = input_shape[0] if isinstance(input_shape[0], list | tuple) else input_shape
         outputs = self.conv.compute_output_shape(images) if self.conv else images
         return (outputs, images) if self.fork else outputs
+
+
+def activated(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Return the activation of a layer."""
+    return positive_part(x) if function is keras.activations.relu else function(x)
+
+
+def _dense(layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
+    y = product(x, tf.convert_to_tensor(layer.kernel))
+    y = plain(number(y) + tf.convert_to_tensor(layer.bias)) if layer.use_bias else y
+    return activated(layer.activation, y)
+
+
+def _global_mean(layer: keras.layers.GlobalAveragePooling2D, x: tf.Tensor) -> tf.Tensor:
+    channels = x.shape[-1]
+    y = mean(tf.reshape(x, [-1, x.shape[1] * x.shape[2], channels]), 1)
+    return y[:, None, None] if layer.keepdims else y
+
+
+def _window_mean(layer: keras.layers.AveragePooling2D, x: tf.Tensor) -> tf.Tensor:
+    size, stride = layer.pool_size[0], layer.strides[0]
+    if size == 1:
+        return x[:, ::stride, ::stride]
+    tall, wide, channels = x.shape[1] // size, x.shape[2] // size, x.shape[3]
+    x = x[:, : tall * size, : wide * size]
+    rows = mean(tf.reshape(x, [-1, size, wide * size * channels]), 1)
+    return tf.reshape(mean(tf.reshape(rows, [-1, size, channels]), 1), [-1, tall, wide, channels])
+
+
+def _maximum(layer: keras.layers.MaxPooling2D, x: tf.Tensor) -> tf.Tensor:
+    return ops.max_pool(x, layer.pool_size[0], layer.strides[0], layer.padding.upper())
+
+
+def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.Tensor:
+    side = x.shape[1]
+    y = ops.max_pool(x, side, side)
+    return y if layer.keepdims else y[:, 0, 0]
+
+
+def _is_square(layer: Any) -> bool:
+    same = layer.pool_size[0] == layer.pool_size[1] and layer.strides[0] == layer.strides[1]
+    return same and layer.data_format == "channels_last"
+
+
+FUNCTIONS: dict[type, tuple[Callable[[Any], bool], Callable[[Any, Any], tf.Tensor]]] = {
+    keras.layers.Dense: (lambda each: len(each.input.shape) == 2, _dense),
+    keras.layers.GlobalAveragePooling2D: (
+        lambda each: each.data_format == "channels_last",
+        _global_mean,
+    ),
+    keras.layers.GlobalMaxPooling2D: (
+        lambda each: (
+            each.data_format == "channels_last" and each.input.shape[1] == each.input.shape[2]
+        ),
+        _global_maximum,
+    ),
+    keras.layers.AveragePooling2D: (
+        lambda each: (
+            _is_square(each)
+            and each.padding == "valid"
+            and (each.pool_size[0] == 1 or each.pool_size == each.strides)
+        ),
+        _window_mean,
+    ),
+    keras.layers.MaxPooling2D: (_is_square, _maximum),
+    keras.layers.Add: (lambda each: len(each.input) == 2, lambda _, x: plain(number(x[0]) + x[1])),
+    keras.layers.Rescaling: (
+        lambda each: isinstance(each.scale, float) and not each.offset,
+        lambda layer, x: plain(number(x) * layer.scale),
+    ),
+    keras.layers.ReLU: (lambda each: relu_slope(each) == 0.0, lambda _, x: positive_part(x)),
+    keras.layers.Activation: (lambda each: relu_slope(each) == 0.0, lambda _, x: positive_part(x)),
+}
+"""By type of layer: which ones the kernels can compute alone, and how."""
+
+
+def is_fast(layer: Any) -> bool:
+    """Return whether `Fast` can compute a layer."""
+    return (
+        type(layer) in FUNCTIONS
+        and _is_plain(layer, type(layer))
+        and FUNCTIONS[type(layer)][0](layer)
+    )

@@ -36,9 +36,31 @@ def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return load().paceline_conv3x3(x, kernel, num_moments=0, forks=0, epsilon=0.0).y
 
 
+def filled(x: tf.Tensor, *axes: int) -> tf.Tensor:
+    """Return x with zeros at the end of these axes, by default the last, up to multiples of 8."""
+    rank = x.shape.rank
+    missing = {axis % rank: -x.shape[axis] % 8 for axis in axes or (-1,)}
+    pads = [[0, missing.get(axis, 0)] for axis in range(rank)]
+    return tf.pad(x, pads) if any(missing.values()) else x
+
+
+def cut(x: tf.Tensor, channels: int) -> tf.Tensor:
+    """Return the first channels: without those that were filled in."""
+    return x if x.shape[-1] == channels else x[..., :channels]
+
+
+def _filled_operands(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Images, of up to 3 channels, stay as they are."""
+    if kernel.shape[2] > 3:
+        x, kernel = filled(x), filled(kernel, 2)
+    return x, filled(kernel)
+
+
 def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME") -> tf.Tensor:
-    """Return a convolution of any kernel size and stride; output channels are a multiple of 8."""
-    return _convolve(x, kernel, stride, padding, num_moments=0, forks=0, epsilon=0.0).y
+    """Return a convolution of any kernel size and stride."""
+    operands = _filled_operands(x, kernel)
+    y = _convolve(*operands, stride, padding, num_moments=0, forks=0, epsilon=0.0).y
+    return cut(y, kernel.shape[3])
 
 
 def conv_moments(
@@ -46,10 +68,11 @@ def conv_moments(
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """Return a convolution, its moments for `batch_norm`, and x itself.
 
-    With `fork`, other users of x should take it from here: then one kernel adds the gradients.
+    With `fork`, other users of x should take it from here: then one kernel adds the gradients. The
+    convolution and its moments are filled up to a multiple of 8 channels, as `batch_norm` wants it.
     """
     extras = {"num_moments": 3, "forks": int(fork), "epsilon": epsilon}
-    found = _convolve(x, kernel, stride, padding, **extras)
+    found = _convolve(*_filled_operands(x, kernel), stride, padding, **extras)
     return found.y, found.moments, found.through[0] if fork else x
 
 
@@ -74,17 +97,22 @@ def batch_norm(
     `slope` is the activation's slope below zero: 0 for ReLU, 1 for none. `moments` are from
     `conv_moments`, with the same epsilon.
     """
+    channels = gamma.shape[0]
+    x, gamma, beta, *residual = (filled(each) for each in (x, gamma, beta, *residual))
     found = load().paceline_batch_norm(
         x, gamma, beta, residual, moments or [], epsilon=epsilon, slope=slope
     )
-    return found.y, found.mean, found.variance
+    return cut(found.y, channels), cut(found.mean, channels), cut(found.variance, channels)
 
 
 def batch_norm_inference(
     x: tf.Tensor, norm: list[tf.Tensor], residual: list[tf.Tensor], epsilon: float, slope: float
 ) -> tf.Tensor:
     """Return act(norm(x) [+ residual]); `norm` is gamma, beta, mean and variance."""
-    return load().paceline_batch_norm_inference(x, *norm, residual, epsilon=epsilon, slope=slope)
+    channels = x.shape[-1]
+    x, *norm, residual = filled(x), *map(filled, norm), [filled(each) for each in residual]
+    y = load().paceline_batch_norm_inference(x, *norm, residual, epsilon=epsilon, slope=slope)
+    return cut(y, channels)
 
 
 def conv_norm_inference(
@@ -98,26 +126,33 @@ def conv_norm_inference(
     padding: str = "SAME",
 ) -> tf.Tensor:
     """Return act(norm(conv(x)) [+ residual]); `norm` is gamma, beta, mean and variance."""
-    return load().paceline_conv_norm_inference(
+    channels, (x, kernel) = kernel.shape[3], _filled_operands(x, kernel)
+    norm, residual = [filled(each) for each in norm], [filled(each) for each in residual]
+    y = load().paceline_conv_norm_inference(
         x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
     )
+    return cut(y, channels)
 
 
-def max_pool(x: tf.Tensor) -> tf.Tensor:
-    """Return the maximum of 2x2 windows at distance 2; channels are a multiple of 8."""
-    return load().paceline_max_pool(x)
+def max_pool(x: tf.Tensor, size: int, stride: int, padding: str = "VALID") -> tf.Tensor:
+    """Return the maximum of square windows."""
+    found = load().paceline_max_pool(filled(x), size=size, stride=stride, padding=padding)
+    return cut(found, x.shape[-1])
 
 
 def swish(x: tf.Tensor, factor: tf.Tensor, offset: tf.Tensor, alpha: float) -> tf.Tensor:
     """Return z sigmoid(alpha z) of z = factor x + offset, with one of each for each channel."""
-    return load().paceline_swish(x, factor, offset, alpha=alpha)
+    operands = (filled(each) for each in (x, factor, offset))
+    return cut(load().paceline_swish(*operands, alpha=alpha), x.shape[-1])
 
 
 def norm_swish(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, alpha: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return z sigmoid(alpha z) of z = norm(x), and the mean and unbiased variance of the batch."""
-    y, mean, variance, _ = load().paceline_norm_swish(x, gamma, beta, epsilon=epsilon, alpha=alpha)
+    operands = (filled(each) for each in (x, gamma, beta))
+    found = load().paceline_norm_swish(*operands, epsilon=epsilon, alpha=alpha)
+    y, mean, variance = (cut(each, gamma.shape[0]) for each in found[:3])
     return y, mean, variance
 
 
@@ -158,16 +193,21 @@ def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list
 
 @tf.RegisterGradient("PacelineBatchNormInference")
 def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Use TensorFlow's operations: frozen layers and saliency maps need no speed."""
+    """Frozen layers and saliency maps need this, and no speed."""
+    from paceline.kernels.arithmetic import Number, square_root, total
+
     x, gamma, _, mean, variance, *residual = op.inputs
-    slope, scale = op.get_attr("slope"), tf.math.rsqrt(variance + op.get_attr("epsilon"))
-    dz = tf.where(op.outputs[0] > 0, dy, slope * dy)
-    axes = list(range(x.shape.rank - 1))
-    dgamma = tf.reduce_sum(dz * (x - mean) * scale, axes)
-    dbeta = tf.reduce_sum(dz, axes)
-    dmean = -dbeta * gamma * scale
-    dvariance = -0.5 * dgamma * gamma * scale * scale
-    return [dz * gamma * scale, dgamma, dbeta, dmean, dvariance, *([dz] * len(residual))]
+    slope, channels = op.get_attr("slope"), x.shape[-1]
+    scale = 1.0 / square_root(Number(variance) + op.get_attr("epsilon"))
+    dz = Number(tf.where(op.outputs[0] > 0, dy, (Number(dy) * slope).tensor))
+
+    def by_channel(values: Number) -> Number:
+        return Number(total(tf.reshape(values.tensor, [-1, channels]), 0))
+
+    dgamma, dbeta = by_channel(dz * (Number(x) - mean) * scale), by_channel(dz)
+    dmean, dvariance = 0.0 - dbeta * gamma * scale, -0.5 * dgamma * gamma * scale * scale
+    found = (dz * gamma * scale, dgamma, dbeta, dmean, dvariance, *([dz] * len(residual)))
+    return [each.tensor for each in found]
 
 
 @tf.RegisterGradient("PacelineConvNormInference")
@@ -184,7 +224,8 @@ def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
 
 @tf.RegisterGradient("PacelineMaxPool")
 def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
-    return load().paceline_max_pool_gradient(op.inputs[0], dy)
+    given = {name: op.get_attr(name) for name in ("size", "stride", "padding")}
+    return load().paceline_max_pool_gradient(op.inputs[0], dy, **given)
 
 
 @tf.RegisterGradient("PacelineSwish")

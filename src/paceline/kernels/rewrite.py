@@ -64,16 +64,27 @@ class _Rewrite:
         """By output tensor: a convolution that only one layer uses, and its input."""
         self._norms: dict[int, _Norm] = {}
         """By output tensor: a norm that only one layer uses."""
+        self._forks: dict[int, list[Any]] = {}
+        """By tensor: its copies that are not used yet."""
         self._through: dict[int, Any] = {}
         """By tensor: the same, as an output of the convolution that shares it with a sum."""
 
     def call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        output = self._call(operation, *keras.tree.map_structure(self._take, args), **kwargs)
+        users = self._users[id(operation)]
+        if len(users) > 1 and not any(self._shares_input(each) for each in users):
+            self._forks[id(output)] = layers.Fork(len(users), f"{operation.name}_fork")(output)
+        return output
+
+    def _take(self, tensor: Any) -> Any:
+        """Return a copy of its own for each user of a tensor, if it has several."""
+        return self._forks[id(tensor)].pop(0) if id(tensor) in self._forks else tensor
+
+    def _call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         if is_graph(operation):  # a model within the model
             return accelerate(operation)(*args, **kwargs)
         if isinstance(operation, keras.layers.Add) and len(args[0]) == 2:
             return self._add(operation, *args[0])
-        if layers.is_fast_pool(operation):
-            return layers.FastMaxPool2D(operation)(*args)
         if self._calls[id(operation)] == 1:
             if layers.is_fast_conv(operation) or layers.is_biased_conv(operation):
                 return self._conv(operation, args[0])
@@ -87,6 +98,8 @@ class _Rewrite:
         slope = layers.relu_slope(operation)
         if slope is not None and id(args[0]) in self._norms:
             return self._norm(self._norms[id(args[0])], slope, operation.name)
+        if layers.is_fast(operation):
+            return layers.Fast(operation)(*args)
         return operation(*args, **kwargs)
 
     def _conv(self, conv: Any, images: Any) -> Any:
@@ -104,7 +117,8 @@ class _Rewrite:
                 images = known.inputs[0]
                 shortcut = other if images is other else self._through.get(id(other), other)
                 return self._remember(replace(known, inputs=[images, shortcut]), operation)
-        return operation([self._through.get(id(each), each) for each in (left, right)])
+        inputs = [self._through.get(id(each), each) for each in (left, right)]
+        return (layers.Fast(operation) if layers.is_fast(operation) else operation)(inputs)
 
     def _swish(self, operation: Any, x: Any, alpha: float) -> Any:
         """An activation after a norm without a sum, or after a bias, is computed with it."""
@@ -140,6 +154,8 @@ class _Rewrite:
 
         The sum must follow the convolution: it is then called after all that `conv` is part of.
         """
+        if not layers.is_linear_conv(conv):
+            return False
         users = self._users[id(producer_of(conv.input))]
         others = [user for user in users if user is not conv]
         if len(users) != 2 or not isinstance(others[0], keras.layers.Add):

@@ -10,6 +10,8 @@ import tensorflow as tf
 from paceline.data.batches import Batch
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
+from paceline.kernels.arithmetic import cross_entropy as fixed_cross_entropy
+from paceline.kernels.arithmetic import logarithm, mean, number, plain, total
 from paceline.maths.template import Template
 
 
@@ -26,22 +28,23 @@ def build_targets(experiment: Experiment, num_classes: int) -> Callable[[tf.Tens
     """Return the function labels -> training targets: one-hot rows, smoothed."""
     smoothing = experiment.loss.label_smoothing
     share = smoothing / num_classes
-    return lambda labels: tf.one_hot(labels, num_classes) * (1 - smoothing) + share
+    return lambda labels: plain(number(tf.one_hot(labels, num_classes)) * (1 - smoothing) + share)
 
 
 def training_loss(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return the mean over a replica's examples, each with the weight of its class."""
     losses = cross_entropy(experiment, outputs, targets)
     if experiment.loss.class_weights:
-        losses *= example_weights(experiment, targets)
-    return tf.reduce_mean(losses)
+        losses = plain(number(losses) * example_weights(experiment, targets))
+    return mean(losses)
 
 
 def cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return the loss of each example."""
     if experiment.model.outputs == "logits":
-        return tf.nn.softmax_cross_entropy_with_logits(targets, outputs)
-    return -tf.reduce_sum(targets * tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0)), axis=-1)
+        return fixed_cross_entropy(outputs, targets)
+    logarithms = number(logarithm(tf.clip_by_value(outputs, 1e-7, 1.0)))
+    return total(plain(logarithms * (0 - number(targets))), -1)
 
 
 def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
@@ -51,8 +54,9 @@ def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
     """
     weights, smoothing = experiment.loss.class_weights, experiment.loss.label_smoothing
     assert isinstance(weights, tuple), "`data.statistics` puts numbers in place of a word"
-    by_target = tf.reduce_sum(targets * tf.constant(weights, tf.float32), axis=-1)
-    return (by_target - smoothing * (sum(weights) / len(weights))) / (1 - smoothing)
+    by_target = number(total(plain(number(targets) * tf.constant(weights, tf.float32)), -1))
+    usual = smoothing * (sum(weights) / len(weights))
+    return plain((by_target - usual) / (1 - smoothing))
 
 
 def correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -80,7 +84,7 @@ def build_examine(
         loss = cross_entropy(experiment, outputs, batch.targets)
         among_five = tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1]))
         columns = (loss, correct(outputs, batch.labels), among_five, tf.ones_like(loss))
-        sums = [tf.reduce_sum(tf.cast(each, tf.float32) * batch.weights) for each in columns]
+        sums = [total(tf.cast(each, tf.float32) * batch.weights) for each in columns]
         probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
         single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
         row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)

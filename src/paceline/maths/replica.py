@@ -23,6 +23,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import check_patterns, find_group, groups_of
 from paceline.experiment.plan import Plan, build_phases
 from paceline.experiment.schedule import Rates
+from paceline.kernels.arithmetic import number, plain, total
 from paceline.maths import losses
 from paceline.maths.metrics import Tail, tail_scale
 from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, SCALE_PART, State, StateLayout
@@ -46,7 +47,7 @@ def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
 @opaque
 def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Return the sum of two vectors, as one step of the sum over replicas (`maths.sums`)."""
-    return left + right
+    return plain(number(left) + right)
 
 
 class Step(NamedTuple):
@@ -142,14 +143,15 @@ class Core:
                 outputs, new_stats, extra = template.call(
                     params, stats, batch.images, True, key, frozen
                 )
-                own_loss = losses.training_loss(experiment, outputs, batch.targets)
-                loss = tf.add_n([own_loss, *(tf.cast(loss, tf.float32) for loss in extra)])
+                loss = losses.training_loss(experiment, outputs, batch.targets)
+                if extra:  # of the user's own layers
+                    loss = tf.add_n([loss, *(tf.cast(each, tf.float32) for each in extra)])
                 minimized = loss if now.loss_scale is None else loss * now.loss_scale
             gradient = tape.gradient(minimized, params, unconnected_gradients="zero")
             if now.loss_scale is not None:
                 gradient /= now.loss_scale
             count = tf.cast(tf.shape(batch.labels)[0], tf.float32)
-            tail = tf.stack([loss, tf.reduce_sum(losses.correct(outputs, batch.labels)), count])
+            tail = tf.stack([loss, total(losses.correct(outputs, batch.labels)), count])
             return tf.concat([gradient, new_stats, tail, now.signals], 0)
 
         return replica_step
@@ -165,7 +167,7 @@ class Core:
         def apply(vectors: Vectors, mean: tf.Tensor, rates: Rates[tf.Tensor]) -> Vectors:
             gradient, moving, _ = tf.split(mean, sizes)
             if limit:
-                gradient *= clip_scale(gradient, limit)
+                gradient = plain(number(gradient) * clip_scale(gradient, limit))
             stats = template.merge(vectors["stats"], moving)
             new = {**update(vectors, gradient, rates), "stats": stats}
             if experiment.average.decay or LOSS_SCALE in vectors:
@@ -201,8 +203,8 @@ class Core:
         if len(self.phases) == 1:
             return compute(self.phases[0])
         later = tf.constant([phase.first for phase in self.phases[1:]], tf.int64)
-        number = tf.reduce_sum(tf.cast(now.step >= later, tf.int32))
-        return tf.switch_case(number, [partial(compute, phase) for phase in self.phases])
+        index = tf.reduce_sum(tf.cast(now.step >= later, tf.int32))
+        return tf.switch_case(index, [partial(compute, phase) for phase in self.phases])
 
     def round_vector(self, now: Round, replica: tf.Tensor) -> tf.Tensor:
         """Return what one replica contributes to the mean of a round, here of one step."""

@@ -1,8 +1,7 @@
 """(vectors, mean gradient, rates) -> vectors: the optimizer rules, elementwise on flat vectors.
 
-Rules use only + - x / and square root. TensorFlow computes exp and rsqrt with other instructions at
-the end of a vector than in its middle, so their bits would depend on how a vector is cut into
-slices, as parameter servers do. Groups of weights with their own rules and rates are in
+Rules use only + - x / and square root of `kernels.arithmetic`, whose bits do not depend on how a
+vector is cut into slices, as parameter servers do. Groups of weights with their own rules and rates are in
 `maths.update_more`. To add an optimizer: write a rule, and add a line to `RULES`.
 """
 
@@ -18,6 +17,7 @@ import tensorflow as tf
 
 from paceline.experiment.optimizer import Optimizer
 from paceline.experiment.schedule import Rates
+from paceline.kernels.arithmetic import number, plain, square_root, total
 from paceline.maths.state import Part
 
 Vectors = dict[str, tf.Tensor]
@@ -51,8 +51,8 @@ def build_update(optimizer: Optimizer, params: Part) -> Update:
 
 def clip_scale(gradient: tf.Tensor, limit: float) -> tf.Tensor:
     """Return the factor that limits the norm of the whole gradient."""
-    norm = tf.sqrt(tf.reduce_sum(gradient * gradient))
-    return limit / tf.maximum(norm, limit)
+    norm = plain(square_root(number(total(plain(number(gradient) * gradient)))))
+    return plain(limit / number(tf.maximum(norm, limit)))
 
 
 def update_slice(
@@ -63,13 +63,14 @@ def update_slice(
     decay: tf.Tensor | None = None,
 ) -> Vectors:
     """Update any slice of the vectors, or all of them; `decay` is the same slice of the mask."""
-    rule = RULES[optimizer.name]
+    rule, gradient = RULES[optimizer.name], number(gradient)
+    vectors = {name: number(vector) for name, vector in vectors.items()}
     if decay is not None and not rule.decays_apart:
         gradient += decay * vectors["params"]
     new = rule.update(optimizer, vectors, gradient, rates)
     if decay is not None and rule.decays_apart:
         new["params"] -= rates.learning_rate * (decay * vectors["params"])
-    return new
+    return {name: plain(vector) for name, vector in new.items()}
 
 
 def _sgd(
@@ -85,7 +86,8 @@ def _adamw(
 ) -> Vectors:
     momentum = optimizer.momentum * vectors["momentum"] + (1 - optimizer.momentum) * gradient
     squares = optimizer.beta_2 * vectors["squares"] + (1 - optimizer.beta_2) * (gradient * gradient)
-    direction = (momentum / rates.bias_1) / (tf.sqrt(squares / rates.bias_2) + optimizer.epsilon)
+    deviation = square_root(squares / rates.bias_2) + optimizer.epsilon
+    direction = (momentum / rates.bias_1) / deviation
     params = vectors["params"] - rates.learning_rate * direction
     return {"params": params, "momentum": momentum, "squares": squares}
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,6 +23,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.groups import Group, find_group, groups_of
 from paceline.experiment.optimizer import Optimizer
 from paceline.experiment.schedule import Rates
+from paceline.kernels.arithmetic import number, plain, product, square_root, total
 from paceline.maths.replica import opaque
 from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, Part
 from paceline.maths.template import Template
@@ -57,11 +59,11 @@ def build_segments(optimizer: Optimizer, params: Part) -> list[Segment]:
     segments: list[Segment] = []
     start = 0
     for name, shape in params:
-        stop, number = start + math.prod(shape), find_group(groups, name)
-        group = groups[number]
+        stop, index = start + math.prod(shape), find_group(groups, name)
+        group = groups[index]
         usual = optimizer.weight_decay * decays(optimizer, name, shape)
         whole = tuple(shape) if group.rule == "muon" and len(shape) > 1 else ()
-        new = Segment(start, stop, number, usual if group.decay is None else group.decay, whole)
+        new = Segment(start, stop, index, usual if group.decay is None else group.decay, whole)
         last = segments[-1] if segments else None
         if last and replace(last, start=start, stop=stop) == new and not whole:
             segments[-1] = replace(last, stop=stop)
@@ -116,16 +118,22 @@ def _muon(
     rates: Rates[tf.Tensor],
 ) -> Vectors:
     """Update a whole variable. It is first scaled to the norm of the root of its outputs."""
-    params = vectors["params"]
-    momentum = optimizer.momentum * vectors["momentum"] + gradient
-    chosen = gradient + optimizer.momentum * momentum if optimizer.nesterov else momentum
-    direction = tf.reshape(orthogonal(tf.reshape(chosen, [-1, outputs])), [-1])
+    params, gradient = number(vectors["params"]), number(gradient)
+    momentum = optimizer.momentum * number(vectors["momentum"]) + gradient
+    chosen = plain(gradient + optimizer.momentum * momentum if optimizer.nesterov else momentum)
+    direction = number(tf.reshape(orthogonal(tf.reshape(chosen, [-1, outputs])), [-1]))
     if optimizer.weight_decay:
         direction += optimizer.weight_decay * params
-    scaled = params * (outputs**0.5 / (tf.norm(params) + 1e-7))
-    new = scaled - rates.learning_rate * direction
+    scaled = params * (outputs**0.5 / _norm(params))
+    new = plain(scaled - rates.learning_rate * direction)
     # a weight that is frozen from some step on has the rate 0, and is not scaled either
-    return {"params": tf.where(rates.learning_rate > 0, new, params), "momentum": momentum}
+    kept = tf.where(rates.learning_rate > 0, new, plain(params))
+    return {"params": kept, "momentum": plain(momentum)}
+
+
+def _norm(x: Any) -> Any:
+    """Return the root of the sum of squares, and a little more, so that one can divide by it."""
+    return square_root(number(total(plain(x * x)))) + 1e-7
 
 
 def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
@@ -134,10 +142,11 @@ def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
     It takes some steps of Newton's and Schulz's iteration.
     """
     a, b, c = NEWTON_SCHULZ
-    m = gradient / (tf.norm(gradient) + 1e-7)
+    m = plain(number(gradient) / _norm(number(gradient)))
     for _ in range(ITERATIONS):
-        square = tf.matmul(m, m, transpose_a=True)
-        m = a * m + tf.matmul(m, b * square + c * tf.matmul(square, square))
+        square = product(m, m, transpose_a=True)
+        inner = plain(b * number(square) + c * number(product(square, square)))
+        m = plain(a * number(m) + product(m, inner))
     return m
 
 
@@ -146,12 +155,11 @@ def moving_averages(
 ) -> Vectors:
     """Return the moving averages after a step that led to `new`; averaged weights need averaged
     BatchNorm statistics."""
-    average, decay = experiment.average, rates.ema_decay
-    if not experiment.optimizer.groups and average.every == 1 and not average.power:
-        decay = average.decay  # a constant, which gives different bits of 1 - decay than a tensor
+    decay = number(rates.ema_decay)
     sources = {"ema": "params", AVERAGED_STATS: "stats"}
     return {
-        name: decay * vectors[name] + (1 - decay) * new[source] for name, source in sources.items()
+        name: plain(decay * vectors[name] + (1 - decay) * new[source])
+        for name, source in sources.items()
     }
 
 

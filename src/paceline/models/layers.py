@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
+
+from paceline.models.initial_weights import initial_kernel
 
 
 @keras.saving.register_keras_serializable("paceline")
@@ -54,21 +55,15 @@ class SigmoidGelu(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("paceline")
-class Identity(keras.initializers.Initializer):
-    """The first outputs of a convolution are its inputs, the others have uniform weights of the
-    variance 1 / (3 fan-in)."""
+class InitialWeights(keras.initializers.Initializer):
+    """The first weights of a layer (`models.initial_weights`)."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, kind: str, layer: str, seed: int) -> None:
+        self.kind, self.layer, self.seed = kind, layer, seed
 
     def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        height, width, inputs, outputs = shape
-        limit = (height * width * inputs) ** -0.5
-        kernel = np.array(keras.random.uniform(shape, -limit, limit, dtype=dtype, seed=self.seed))
-        common = np.arange(min(inputs, outputs))
-        kernel[..., : len(common)] = 0
-        kernel[height // 2, width // 2, common, common] = 1
+        kernel = initial_kernel(self.kind, self.layer, self.seed, tuple(shape))
         return keras.ops.convert_to_tensor(kernel, dtype)
 
-    def get_config(self) -> dict[str, int]:
-        return {"seed": self.seed}
+    def get_config(self) -> dict[str, Any]:
+        return {"kind": self.kind, "layer": self.layer, "seed": self.seed}

@@ -7,24 +7,14 @@ do not depend on what else the process built.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import keras
 from keras import KerasTensor as Tensor
 from keras import layers
 
-from paceline.data.draws import initializer_seed
 from paceline.experiment.experiment import Model
 from paceline.experiment.model import IMAGENET_STAGES
-from paceline.models.layers import FusedBatchNormalization, Identity, SigmoidGelu
-
-_INITIALIZERS = {
-    "he_fan_out": partial(keras.initializers.VarianceScaling, 2.0, "fan_out", "untruncated_normal"),
-    "he_normal": keras.initializers.HeNormal,
-    "lecun_normal": keras.initializers.LecunNormal,
-    "glorot_uniform": keras.initializers.GlorotUniform,
-    "identity": Identity,
-}
+from paceline.models.layers import FusedBatchNormalization, InitialWeights, SigmoidGelu
 
 
 def build_resnet(
@@ -70,8 +60,8 @@ class Layers:
             x = self.norm_act(x, "stem")
         return layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x) if large else x
 
-    def initializer(self, kind: str, layer: str) -> keras.initializers.Initializer:
-        return _INITIALIZERS[kind](seed=initializer_seed(f"weights/{layer}", self.seed))
+    def initializer(self, kind: str, layer: str) -> InitialWeights:
+        return InitialWeights(kind, layer, self.seed)
 
     def conv(self, x: Tensor, filters: int, kernel: int, stride: int, name: str) -> Tensor:
         padding = "same"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from paceline.data.draws import initializer_seed
 from paceline.experiment.experiment import Model
 from paceline.models.resnet import Layers
 
@@ -36,9 +35,7 @@ def build_speedrun(
         x = build.conv(x, filters, 3, 1, f"{name}_conv2")
         x = build.norm_act(x, f"{name}_2")
     x = layers.GlobalMaxPooling2D(name="head_max")(x)
-    limit = 3**0.5  # of a uniform distribution with the variance 1
-    seed = initializer_seed("weights/head_dense", seed)
-    uniform = keras.initializers.RandomUniform(-limit, limit, seed)
+    uniform = build.initializer("uniform", "head_dense")
     x = layers.Dense(
         num_classes, use_bias=False, kernel_initializer=uniform, dtype="float32", name="head_dense"
     )(x)

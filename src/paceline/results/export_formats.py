@@ -60,13 +60,13 @@ def _portable_model(trained: TrainedModel) -> keras.Model:
     import keras
 
     from paceline.maths.view_average import mean_over_views
-    from paceline.models.layers import FusedBatchNormalization, Identity, SigmoidGelu
+    from paceline.models.layers import FusedBatchNormalization, InitialWeights, SigmoidGelu
 
     def clone(layer: keras.Layer) -> keras.Layer:
         fused = isinstance(layer, FusedBatchNormalization)
         kind = keras.layers.BatchNormalization if fused else type(layer)
         config = layer.get_config()
-        if isinstance(getattr(layer, "kernel_initializer", None), Identity):
+        if isinstance(getattr(layer, "kernel_initializer", None), InitialWeights):
             config["kernel_initializer"] = "glorot_uniform"  # the weights are set below
         return kind.from_config(config)
 

@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
-from paceline.data.draws import Draws, op_key, unit
+from paceline.data.draws import Draws, unit
 from paceline.experiment.experiment import Augmentation, Experiment
+from paceline.experiment.schedule import power
+from paceline.kernels.arithmetic import number, plain, total
 
 GRAY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the brightness of a pixel (ITU-R BT.601)."""
@@ -16,6 +22,9 @@ ERASED_AREA = (0.02, 0.33)
 """Share of an image's area that random erasing blanks: from, to."""
 ERASED_ASPECT = 10 / 3
 """Aspect ratio of what it blanks: from the reciprocal to this."""
+
+QUANTILES = 8192
+"""Numbers by which the shares of mixup and cutmix are drawn."""
 
 Mixed = tuple[tf.Tensor, tf.Tensor]
 """Images and targets."""
@@ -28,24 +37,22 @@ def before_scaling(settings: Augmentation, images: tf.Tensor, draws: Draws) -> t
 
         images = rand_augment(settings, images, draws)
     if settings.saturation:
-        x = tf.cast(images, tf.float32)
-        gray = tf.reduce_sum(x * GRAY, axis=-1, keepdims=True)
+        x = number(tf.cast(images, tf.float32))
+        gray = total(plain(x * GRAY), -1)[..., None]
         factor = 1.0 + _amount(draws, "saturation", settings.saturation)
-        images = tf.clip_by_value(gray + factor * (x - gray), 0.0, 255.0)
+        images = tf.clip_by_value(plain(gray + factor * (x - gray)), 0.0, 255.0)
     if settings.hue:
-        x = tf.cast(images, tf.float32)
-        hue, *others = tf.unstack(tf.image.rgb_to_hsv(x / 255.0), axis=-1)
-        turned = tf.math.floormod(hue + _amount(draws, "hue", settings.hue)[..., 0], 1.0)
-        images = tf.image.hsv_to_rgb(tf.stack([turned, *others], axis=-1)) * 255.0
+        turn = _amount(draws, "hue", settings.hue) * 6.0
+        images = _turned_hue(tf.cast(images, tf.float32), plain(turn)[..., 0])
     return images
 
 
 def after_scaling(settings: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tensor:
     """Change contrast and brightness by random amounts, then blank a square and a rectangle."""
     if settings.contrast:
-        x *= 1.0 + _amount(draws, "contrast", settings.contrast)
+        x = plain((1.0 + _amount(draws, "contrast", settings.contrast)) * x)
     if settings.brightness:
-        x += _amount(draws, "brightness", settings.brightness)
+        x = plain(_amount(draws, "brightness", settings.brightness) + x)
     if side := settings.cutout:  # around a random pixel; it may stick out over the edge
         top = draws.one("cutout/row") % x.shape[1] - side // 2
         left = draws.one("cutout/column") % x.shape[2] - side // 2
@@ -66,9 +73,7 @@ def mix(
 
     def share(name: str, alpha: float) -> tf.Tensor:
         """Return a Beta(alpha, alpha) distributed number for each example."""
-        key, count = op_key(name, experiment.seed, step, replica), tf.shape(x)[0]
-        gammas = tf.random.stateless_gamma([2, count], seed=key, alpha=alpha)
-        return tf.maximum(gammas[0], 1e-30) / tf.maximum(gammas[0] + gammas[1], 1e-30)
+        return tf.gather(beta_quantiles(alpha), draws.one(name) % QUANTILES)
 
     augment, ways = experiment.augment, [(x, targets)]
     if augment.mixup:
@@ -82,11 +87,51 @@ def mix(
     return images, tf.where(by_mixup[:, None], ways[1][1], ways[2][1])
 
 
+@cache
+def beta_quantiles(alpha: float) -> np.ndarray:
+    """Return the Beta(alpha, alpha) distribution as float32 numbers of equal probability.
+
+    For x up to 1/2, its integral is that of (1 - v ** (1 / alpha)) ** (alpha - 1) over v up to
+    x ** alpha, which is finite for every alpha; the rest is its mirror image.
+    """
+    half = QUANTILES // 2
+    v = np.array([power(0.5, alpha) * k / half for k in range(half + 1)])
+    x = np.array([power(each, 1 / alpha) for each in v.tolist()])
+    density = np.array([power(1 - each, alpha) / (1 - each) for each in x.tolist()])
+    integral = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    wanted = integral[-1] * (np.arange(half) + 0.5) / half
+    lower = np.interp(wanted, integral, x)
+    return np.concatenate([lower, 1 - lower[::-1]]).astype(np.float32)
+
+
+def _turned_hue(x: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+    """Turn the hue of pixels by some sixths of the color circle, each image by its own.
+
+    The largest and the smallest channel stay; hue is where the third is between them.
+    """
+    most, least = tf.reduce_max(x, -1), tf.reduce_min(x, -1)
+    red, green, blue = (number(each) for each in tf.unstack(x, axis=-1))
+    spread = plain(number(most) - least)
+    safe = tf.where(spread > 0, spread, 1.0)
+    by_channel = ((green - blue) / safe, (blue - red) / safe + 2.0, (red - green) / safe + 4.0)
+    of_red, of_green, of_blue = (plain(each) for each in by_channel)
+    largest = tf.argmax(x, -1, output_type=tf.int32)
+    hue = tf.where(largest == 0, of_red, tf.where(largest == 1, of_green, of_blue))
+    hue = plain(number(hue) + turn + 12.0)  # positive; whole turns do not matter
+    channels = []
+    for offset in (0.0, 4.0, 2.0):  # how near a channel's own hue is: 0 to 1 is the least
+        place = tf.math.floormod(plain(number(hue) + offset), 6.0)
+        distance = tf.abs(plain(number(place) - 3.0))
+        share = tf.clip_by_value(plain(number(distance) - 1.0), 0.0, 1.0)
+        channels.append(plain(number(least) + number(spread) * share))
+    return tf.stack(channels, -1)
+
+
 def _mixup(share: tf.Tensor, x: tf.Tensor, targets: tf.Tensor) -> Mixed:
     """Blend each image with its opposite: `share` of its own, the rest of the other."""
-    wide = share[:, None, None, None]
-    images = wide * x + (1 - wide) * x[::-1]
-    return images, share[:, None] * targets + (1 - share[:, None]) * targets[::-1]
+    wide, narrow = number(share[:, None, None, None]), number(share[:, None])
+    images = plain(wide * x + (1 - wide) * x[::-1])
+    return images, plain(narrow * targets + (1 - narrow) * targets[::-1])
 
 
 def _cutmix(share: tf.Tensor, x: tf.Tensor, targets: tf.Tensor, draws: Draws) -> Mixed:
@@ -101,8 +146,10 @@ def _cutmix(share: tf.Tensor, x: tf.Tensor, targets: tf.Tensor, draws: Draws) ->
     top = draws.one("cutmix/row") % height - tall // 2
     left = draws.one("cutmix/column") % width - wide // 2
     other = _rectangle(x, top, left, tall, wide)
-    replaced = tf.reduce_sum(tf.cast(other, tf.float32), [1, 2]) / float(height * width)
-    return tf.where(other, x[::-1], x), (1 - replaced) * targets + replaced * targets[::-1]
+    pixels = tf.math.count_nonzero(other, [1, 2], dtype=tf.int32)
+    replaced = number(tf.cast(pixels, tf.float32)) / float(height * width)
+    mixed = plain((1 - replaced) * targets + replaced * targets[::-1])
+    return tf.where(other, x[::-1], x), mixed
 
 
 def _erase(probability: float, x: tf.Tensor, draws: Draws) -> tf.Tensor:
@@ -149,7 +196,7 @@ def random_aspect(slant: tf.Tensor, widest: float) -> tf.Tensor:
     return tf.where(slant < 0.5, stretch, 1.0 / stretch)
 
 
-def _amount(draws: Draws, name: str, most: float) -> tf.Tensor:
+def _amount(draws: Draws, name: str, most: float) -> Any:
     """Return a random number from -most to most for each image, float32 [n, 1, 1, 1]."""
-    share = tf.cast(draws.one(name), tf.float32) / 2.0**30 - 1.0
-    return (most * share)[:, None, None, None]
+    drawn = tf.cast(draws.one(name), tf.float32)[:, None, None, None]
+    return most * (number(drawn) * 2.0**-30 - 1.0)

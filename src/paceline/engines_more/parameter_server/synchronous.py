@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from paceline.engines_more.parameter_server.ps_base import STAMP, ParameterServerEngine, stamps
 from paceline.experiment.schedule import Rates, rates_table
+from paceline.kernels.arithmetic import number, plain
 from paceline.maths.metrics import BlockResult, Tail, block_result, tail_scale
 from paceline.maths.replica import add
 from paceline.maths.sums import (
@@ -95,7 +96,7 @@ class SynchronousEngine(ParameterServerEngine):
                 fresh.append(tf.reduce_all(stamps(rows) == step))
                 sums = dict(zip(self._subtrees, tf.unstack(rows[:, :-STAMP]), strict=True))
                 total = add_subtrees((0, self._replicas), sums, add)
-                parts.append(server.split(total * mean_factor(self._replicas)))
+                parts.append(server.split(plain(number(total) * mean_factor(self._replicas))))
         ready = tf.reduce_all(tf.stack(fresh))
         limit = self._core.experiment.optimizer.clip_norm
         if limit:  # the bits of a norm depend on how its sum is cut, so it is taken of the whole

@@ -10,23 +10,23 @@
 namespace paceline::batch_norm {
 namespace {
 
-constexpr size_t CHUNK = 256;  // rows that are added in float32 before their sum goes on in double
+constexpr size_t CHUNK = 256;  // wide rows that are added in float32 before their sum goes on in double
 
 // What follows the norm. Each kernel is compiled for each kind.
 enum Activation { NONE, RELU, LEAKY };
 
 Activation kind_of(float slope) { return slope == 1 ? NONE : slope == 0 ? RELU : LEAKY; }
 
-// Few channels are widened: several rows are taken as one, so that there are up to four vectors to work on.
+// Few channels are widened: 2 or 4 rows are taken as one, so that there are four vectors to work on. Rows that are left
+// are one more, shorter row.
 struct Wide {
-  size_t rows;
-  int c, times;
-  explicit Wide(const Shape& s) : rows(s.rows), c(s.c), times(1) {
-    while (c < 32 && rows % 2 == 0) {
-      rows /= 2;
-      c *= 2;
-      times *= 2;
-    }
+  int times, c;
+  size_t rows, rest;  // wide rows, and the floats that are left
+
+  Wide(size_t given, int channels) : times(1), c(channels) {
+    for (; c < 32; c *= 2) times *= 2;
+    rows = given / times;
+    rest = given % times * channels;
   }
   std::vector<float> repeat(const float* values) const {
     std::vector<float> wide;
@@ -39,21 +39,23 @@ void fold(std::vector<double>& sums, int c) {
   for (size_t i = c; i < sums.size(); i++) sums[i % c] += sums[i];
 }
 
-// Calls body(number of vectors, first channel, first element, rows) for chunks of rows and groups of four vectors.
+// Calls body(number of vectors, first channel, first element, rows) for groups of four vectors of a chunk of rows.
 template <typename F>
-inline void for_groups(const Wide& w, F body) {
-  for (size_t r = 0; r < w.rows; r += CHUNK) {
-    const size_t rows = std::min(CHUNK, w.rows - r);
-    int first = 0;
-    for (; first + 32 <= w.c; first += 32)
-      body(std::integral_constant<int, 4>(), first, r * w.c + first, rows);
-    const size_t at = r * w.c + first;
-    switch ((w.c - first) / 8) {
-      case 3: body(std::integral_constant<int, 3>(), first, at, rows); break;
-      case 2: body(std::integral_constant<int, 2>(), first, at, rows); break;
-      case 1: body(std::integral_constant<int, 1>(), first, at, rows); break;
-    }
+inline void for_chunk(int c, size_t at, size_t rows, F body) {
+  int first = 0;
+  for (; first + 32 <= c; first += 32) body(std::integral_constant<int, 4>(), first, at + first, rows);
+  switch ((c - first) / 8) {
+    case 3: return body(std::integral_constant<int, 3>(), first, at + first, rows);
+    case 2: return body(std::integral_constant<int, 2>(), first, at + first, rows);
+    case 1: return body(std::integral_constant<int, 1>(), first, at + first, rows);
   }
+}
+
+// The same for all chunks from wide row `first` on.
+template <typename F>
+inline void for_groups(const Wide& w, F body, size_t first = 0) {
+  for (size_t r = first; r < w.rows; r += CHUNK) for_chunk(w.c, r * w.c, std::min(CHUNK, w.rows - r), body);
+  if (w.rest) for_chunk(static_cast<int>(w.rest), w.rows * w.c, 1, body);
 }
 
 template <int N>
@@ -63,27 +65,22 @@ inline void load_all(const float* from, V8 (&to)[N]) {
 
 template <int N>
 inline void add_to(double* sums, const V8 (&values)[N]) {
-  alignas(32) float row[8];
-  for (int q = 0; q < N; q++) {
-    _mm256_store_ps(row, values[q]);
-    for (int e = 0; e < 8; e++) sums[8 * q + e] += row[e];
-  }
+  for (int q = 0; q < N; q++)
+    for (int e = 0; e < 8; e++) sums[8 * q + e] += values[q][e];
 }
-
-inline V8 is_positive(V8 z) { return _mm256_cmp_ps(z, zero(), _CMP_GT_OQ); }
 
 template <Activation ACT>
 inline V8 activate(V8 z, V8 slope) {
-  if (ACT == RELU) return _mm256_max_ps(z, zero());
-  if (ACT == LEAKY) return _mm256_blendv_ps(_mm256_mul_ps(z, slope), z, is_positive(z));
+  if (ACT == RELU) return max(z, zero());
+  if (ACT == LEAKY) return z > 0 ? z : z * slope;
   return z;
 }
 
 // dz from dy, where z (or y, which has the same sign) is at hand.
 template <Activation ACT>
 inline V8 through_activation(V8 dy, V8 z, V8 slope) {
-  if (ACT == RELU) return _mm256_and_ps(dy, is_positive(z));
-  if (ACT == LEAKY) return _mm256_blendv_ps(_mm256_mul_ps(dy, slope), dy, is_positive(z));
+  if (ACT == RELU) return where(z > 0, dy);
+  if (ACT == LEAKY) return z > 0 ? dy : dy * slope;
   return dy;
 }
 
@@ -96,9 +93,9 @@ void add_moments(const float* x, size_t rows, size_t ld, const float* shift, dou
   for (int q = 0; q < N; q++) a[q] = b[q] = zero();
   for (size_t r = 0; r < rows; r++, x += ld)
     for (int q = 0; q < N; q++) {
-      const V8 d = _mm256_sub_ps(load(x + 8 * q), s[q]);
-      a[q] = _mm256_add_ps(a[q], d);
-      b[q] = _mm256_fmadd_ps(d, d, b[q]);
+      const V8 d = load(x + 8 * q) - s[q];
+      a[q] = a[q] + d;
+      b[q] = fma(d, d, b[q]);
     }
   add_to(sum, a);
   add_to(square, b);
@@ -110,11 +107,11 @@ void apply(const float* x, const float* residual, size_t rows, size_t ld, const 
   V8 f[N], o[N];
   load_all(factor, f);
   load_all(offset, o);
-  const V8 s = _mm256_set1_ps(slope);
+  const V8 s = set(slope);
   for (size_t r = 0; r < rows; r++, x += ld, y += ld) {
     for (int q = 0; q < N; q++) {
-      V8 z = _mm256_fmadd_ps(load(x + 8 * q), f[q], o[q]);
-      if (RESIDUAL) z = _mm256_add_ps(z, load(residual + 8 * q));
+      V8 z = fma(load(x + 8 * q), f[q], o[q]);
+      if (RESIDUAL) z = z + load(residual + 8 * q);
       store(y + 8 * q, activate<ACT>(z, s));
     }
     if (RESIDUAL) residual += ld;
@@ -131,18 +128,18 @@ void add_products(const float* dy, const float* x, const float* y, size_t rows, 
   load_all(offset, o);
   load_all(mean, m);
   for (int q = 0; q < N; q++) a[q] = b[q] = zero();
-  const V8 s = _mm256_set1_ps(slope);
+  const V8 s = set(slope);
   for (size_t r = 0; r < rows; r++, x += ld, dy += ld) {
     for (int q = 0; q < N; q++) {
       const V8 v = load(x + 8 * q);
       V8 dz = load(dy + 8 * q);
       if (ACT != NONE) {
-        const V8 z = RESIDUAL ? load(y + 8 * q) : _mm256_fmadd_ps(v, f[q], o[q]);
+        const V8 z = RESIDUAL ? load(y + 8 * q) : fma(v, f[q], o[q]);
         dz = through_activation<ACT>(dz, z, s);
       }
       if (RESIDUAL) store(dresidual + 8 * q, dz);
-      a[q] = _mm256_add_ps(a[q], dz);
-      b[q] = _mm256_fmadd_ps(dz, _mm256_sub_ps(v, m[q]), b[q]);
+      a[q] = a[q] + dz;
+      b[q] = fma(dz, v - m[q], b[q]);
     }
     if (RESIDUAL) {
       dresidual += ld;
@@ -163,13 +160,13 @@ void apply_gradient(const float* dz, const float* x, size_t rows, size_t ld, con
   load_all(offset, o);
   load_all(of_x, k);
   load_all(constant, l);
-  const V8 s = _mm256_set1_ps(slope);
+  const V8 s = set(slope);
   for (size_t r = 0; r < rows; r++, x += ld, dz += ld, dx += ld)
     for (int q = 0; q < N; q++) {
       const V8 v = load(x + 8 * q);
       V8 d = load(dz + 8 * q);
-      if (ACT != NONE) d = through_activation<ACT>(d, _mm256_fmadd_ps(v, f[q], o[q]), s);
-      store(dx + 8 * q, _mm256_fmadd_ps(f[q], d, _mm256_fmadd_ps(k[q], v, l[q])));
+      if (ACT != NONE) d = through_activation<ACT>(d, fma(v, f[q], o[q]), s);
+      store(dx + 8 * q, fma(f[q], d, fma(k[q], v, l[q])));
     }
 }
 
@@ -185,25 +182,26 @@ inline void with_kind(Activation kind, F body) {
 
 }  // namespace
 
-void Moments::add(const float* x, size_t rows) {
-  const int c = static_cast<int>(shift_.size());
-  if (!rows_) std::copy(x, x + c, shift_.begin());
-  rows_ += rows;
-  const Wide w({rows, c});
-  const std::vector<float> shift = w.repeat(shift_.data());
-  std::vector<double> sum(w.c), square(w.c);
-  for_groups(w, [&](auto n, int first, size_t at, size_t some) {
-    add_moments<n()>(x + at, some, w.c, &shift[first], &sum[first], &square[first]);
-  });
-  for (int i = 0; i < w.c; i++) {
-    sum_[i % c] += sum[i];
-    square_[i % c] += square[i];
+void Moments::add(const float* x, size_t rows, bool all) {
+  const Wide w(rows, c_);
+  if (shift_.empty()) {
+    shift_ = w.repeat(x);
+    sum_.resize(w.c);
+    square_.resize(w.c);
   }
+  const auto add = [&](auto n, int first, size_t at, size_t some) {
+    add_moments<n()>(x + at, some, w.c, &shift_[first], &sum_[first], &square_[first]);
+  };
+  for (; done_ + CHUNK <= w.rows; done_ += CHUNK) for_chunk(w.c, done_ * w.c, CHUNK, add);
+  if (all) for_groups(w, add, done_);
 }
 
-void Moments::finish(float epsilon, float* mean, float* scale, float* variance) const {
-  const double n = static_cast<double>(rows_);
-  for (size_t i = 0; i < shift_.size(); i++) {
+void Moments::finish(const float* x, size_t rows, float epsilon, float* mean, float* scale, float* variance) {
+  add(x, rows, true);
+  fold(sum_, c_);
+  fold(square_, c_);
+  const double n = static_cast<double>(rows);
+  for (int i = 0; i < c_; i++) {
     const double m = sum_[i] / n, v = std::max(0.0, square_[i] / n - m * m);
     mean[i] = static_cast<float>(shift_[i] + m);
     scale[i] = static_cast<float>(1 / std::sqrt(v + epsilon));
@@ -225,12 +223,12 @@ void scale(int c, const float* variance, float epsilon, float* scale) {
 }
 
 void add(const float* x, size_t floats, float* y) {
-  for (size_t i = 0; i < floats; i += 8) store(y + i, _mm256_add_ps(load(y + i), load(x + i)));
+  for (size_t i = 0; i < floats; i += 8) store(y + i, load(y + i) + load(x + i));
 }
 
 void forward(const Shape& s, const float* x, const float* residual, float slope, const float* gamma,
              const float* beta, const float* mean, const float* scale, float* y) {
-  const Wide w(s);
+  const Wide w(s.rows, s.c);
   const Affine affine(s.c, gamma, beta, mean, scale);
   const auto factor = w.repeat(affine.factor.data()), offset = w.repeat(affine.offset.data());
   with_kind(kind_of(slope), [&](auto kind) {
@@ -245,7 +243,7 @@ void forward(const Shape& s, const float* x, const float* residual, float slope,
 void backward(const Shape& s, const float* dy, const float* x, const float* y, float slope,
               const float* gamma, const float* beta, const float* mean, const float* scale,
               float* dx, float* dresidual, float* dgamma, float* dbeta) {
-  const Wide w(s);
+  const Wide w(s.rows, s.c);
   const Affine affine(s.c, gamma, beta, mean, scale);
   const auto factor = w.repeat(affine.factor.data()), offset = w.repeat(affine.offset.data());
   const auto means = w.repeat(mean);

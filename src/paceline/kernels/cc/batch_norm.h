@@ -15,18 +15,20 @@ struct Shape {
   int c;
 };
 
-// The statistics of rows that come in pieces, in a fixed order.
+// The statistics of rows that become known one after the other. Their order does not depend on when that is.
 class Moments {
  public:
-  explicit Moments(int c) : shift_(c), sum_(c), square_(c) {}
+  explicit Moments(int c) : c_(c) {}
 
-  void add(const float* x, size_t rows);
+  // The first `rows` of x are known. All but the last few are added, unless these are `all`.
+  void add(const float* x, size_t rows, bool all = false);
 
   // Of each channel: the mean, 1 / sqrt(variance + epsilon), and the unbiased variance (for moving statistics).
-  void finish(float epsilon, float* mean, float* scale, float* variance) const;
+  void finish(const float* x, size_t rows, float epsilon, float* mean, float* scale, float* variance);
 
  private:
-  size_t rows_ = 0;
+  int c_;
+  size_t done_ = 0;           // wide rows
   std::vector<float> shift_;  // the first row, so that a large mean does not cancel the variance
   std::vector<double> sum_, square_;
 };

@@ -21,11 +21,11 @@ Status check_conv3x3(const Tensor& images, const Tensor& filter, int own) {
   return check_images("the input", images, filter.dim_size(own));
 }
 
-class Conv3x3Forward : public OpKernel {
+class Conv3x3Forward : public Kernel {
  public:
-  explicit Conv3x3Forward(OpKernelConstruction* context) : OpKernel(context), extras_(context) {}
+  explicit Conv3x3Forward(OpKernelConstruction* context) : Kernel(context), extras_(context) {}
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &filter = context->input(1);
     OP_REQUIRES_OK(context, check_conv3x3(x, filter, 2));
     TensorShape shape = x.shape();
@@ -43,11 +43,11 @@ class Conv3x3Forward : public OpKernel {
 };
 
 // With a third input, dx is the sum of the gradient and that.
-class Conv3x3InputGradient : public OpKernel {
+class Conv3x3InputGradient : public Kernel {
  public:
-  using OpKernel::OpKernel;
+  using Kernel::Kernel;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &dy = context->input(0), &filter = context->input(1);
     OP_REQUIRES_OK(context, check_conv3x3(dy, filter, 3));
     TensorShape shape = dy.shape();
@@ -60,11 +60,11 @@ class Conv3x3InputGradient : public OpKernel {
   }
 };
 
-class Conv3x3FilterGradient : public OpKernel {
+class Conv3x3FilterGradient : public Kernel {
  public:
-  using OpKernel::OpKernel;
+  using Kernel::Kernel;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &dy = context->input(1);
     for (const Tensor* each : {&x, &dy}) {
       const int64_t channels = each->dims() == 4 ? each->dim_size(3) : 0;

@@ -30,8 +30,8 @@ class Extras {
     for (int i = 0; i < 3; i++)
       OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({k}), &out[i]));
     batch_norm::Moments moments(static_cast<int>(k));
-    convolve([&](size_t first, size_t pixels) { moments.add(data(y) + first * k, pixels); });
-    moments.finish(epsilon_, data(out[0]), data(out[1]), data(out[2]));
+    convolve([&](size_t first, size_t pixels) { moments.add(data(y), first + pixels); });
+    moments.finish(data(y), y.NumElements() / k, epsilon_, data(out[0]), data(out[1]), data(out[2]));
   }
 
  private:

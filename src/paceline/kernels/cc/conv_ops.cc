@@ -15,9 +15,9 @@
 namespace paceline {
 namespace {
 
-class Conv : public OpKernel {
+class Conv : public Kernel {
  public:
-  explicit Conv(OpKernelConstruction* context) : OpKernel(context) {
+  explicit Conv(OpKernelConstruction* context) : Kernel(context) {
     std::string padding;
     OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
     OP_REQUIRES_OK(context, context->GetAttr("padding", &padding));
@@ -57,7 +57,7 @@ class ConvForward : public Conv {
  public:
   explicit ConvForward(OpKernelConstruction* context) : Conv(context), extras_(context) {}
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &filter = context->input(1);
     OP_REQUIRES_OK(context, check(x, filter));
     const im2col::Shape s = shape(x, filter);
@@ -77,7 +77,7 @@ class ConvInputGradient : public Conv {
  public:
   using Conv::Conv;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &dy = context->input(0), &filter = context->input(1), &x = context->input(2);
     OP_REQUIRES_OK(context, check(x, filter));
     OP_REQUIRES_OK(context, check_multiple_of_8({x.dim_size(3)}));
@@ -94,7 +94,7 @@ class ConvFilterGradient : public Conv {
  public:
   using Conv::Conv;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &dy = context->input(1), &filter = context->input(2);
     OP_REQUIRES_OK(context, check(x, filter));
     const im2col::Shape s = shape(x, filter);
@@ -113,7 +113,7 @@ class ConvNormInference : public Conv {
     OP_REQUIRES_OK(context, context->GetAttr("slope", &slope_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &filter = context->input(1);
     OP_REQUIRES_OK(context, check(x, filter));
     const im2col::Shape s = shape(x, filter);

@@ -202,7 +202,8 @@ void input_gradient(const Shape& s, const float* dy, const float* filter, float*
     };
     const size_t pixels = num_pixels(s), turns = num_turns(count, s.kh * line, s.k);
     Prefetch next = ahead(dy, pixels * s.k, pixels, first + count, block, turns);
-    for (int row = 0; row < s.kh; row += at_once) {
+    // From the last row up: each input then takes what it gets in the order of the output pixels.
+    for (int row = s.kh - at_once; row >= 0; row -= at_once) {
       const float* matrix = filter + static_cast<size_t>(row) * line * s.k;
       const auto pack = [&](int q, int from, int to, float* panel) {
         pack_turned_panel(matrix, s.k, at_once * line, q, from, to, panel);

@@ -67,9 +67,9 @@ void multiply_windows(const float* window, size_t step, const Padded& p, const S
       for (int q = 0; q < VECTORS; q++) b[q] = load(panel + 8 * q);
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) {
-        const V8 a = _mm256_broadcast_ss(v + r * step);
+        const V8 a = set(*(v + r * step));
 #pragma GCC unroll 2
-        for (int q = 0; q < VECTORS; q++) sums[r][q] = _mm256_fmadd_ps(a, b[q], sums[r][q]);
+        for (int q = 0; q < VECTORS; q++) sums[r][q] = fma(a, b[q], sums[r][q]);
       }
       v++;
       panel += 8 * VECTORS;

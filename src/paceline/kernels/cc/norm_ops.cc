@@ -13,9 +13,9 @@ batch_norm::Shape norm_rows(const Tensor& x) {
   return {static_cast<size_t>(x.NumElements() / c), static_cast<int>(c)};
 }
 
-class Norm : public OpKernel {
+class Norm : public Kernel {
  public:
-  explicit Norm(OpKernelConstruction* context) : OpKernel(context) {
+  explicit Norm(OpKernelConstruction* context) : Kernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
     OP_REQUIRES_OK(context, context->GetAttr("slope", &slope_));
     OP_REQUIRES_OK(context, context->GetAttr("n", &residuals_));
@@ -42,7 +42,7 @@ class NormTraining : public Norm {
  public:
   using Norm::Norm;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const int moments = 3 + residuals_;
     OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2}, 3, moments));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2);
@@ -57,9 +57,9 @@ class NormTraining : public Norm {
     } else {
       for (Tensor& each : statistics)
         OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, gamma.shape(), &each));
-      batch_norm::Moments found(norm_rows(x).c);
-      found.add(data(x), norm_rows(x).rows);
-      found.finish(epsilon_, data(&statistics[0]), data(&statistics[1]), data(&statistics[2]));
+      batch_norm::Moments(norm_rows(x).c)
+          .finish(data(x), norm_rows(x).rows, epsilon_, data(&statistics[0]), data(&statistics[1]),
+                  data(&statistics[2]));
     }
     for (int i = 0; i < 3; i++) context->set_output(1 + i, statistics[i]);
     batch_norm::forward(norm_rows(x), data(x), residual(context, 3), slope_, data(gamma),
@@ -71,7 +71,7 @@ class NormInference : public Norm {
  public:
   using Norm::Norm;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2, 3, 4}, 5, context->num_inputs()));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2),
                  &mean = context->input(3), &variance = context->input(4);
@@ -84,13 +84,13 @@ class NormInference : public Norm {
   }
 };
 
-class NormGradient : public OpKernel {
+class NormGradient : public Kernel {
  public:
-  explicit NormGradient(OpKernelConstruction* context) : OpKernel(context) {
+  explicit NormGradient(OpKernelConstruction* context) : Kernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("slope", &slope_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 1, {2, 3, 4, 5}, 6, context->num_inputs()));
     const Tensor &dy = context->input(0), &x = context->input(1), &gamma = context->input(2),
                  &beta = context->input(3), &mean = context->input(4), &scale = context->input(5);

@@ -1,5 +1,5 @@
-// The maximum of 2x2 windows at distance 2; a last odd row or column is left out. The first maximum of a window
-// takes its gradient.
+// The maximum of square windows. Pixels outside the image do not take part. The first maximum of a window takes its
+// gradient; a pixel gets what it takes in the order of the windows.
 //
 // float32, channels in multiples of 8, one thread, same bits for the same arguments.
 #pragma once
@@ -8,6 +8,9 @@ namespace paceline::pooling {
 
 struct Shape {
   int n, h, w, c;
+  int size, stride;
+  int oh, ow;     // of the output
+  int top, left;  // how far the first window begins outside
 };
 
 void forward(const Shape& s, const float* x, float* y);

@@ -1,8 +1,6 @@
 // Fetches memory that is needed soon, while products keep the arithmetic busy.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstddef>
 
@@ -23,7 +21,7 @@ class Prefetch {
   void turn() {
     const char* stop = std::min(at_ + step_, end_);
     if (purpose_ == READ)
-      for (; at_ < stop; at_ += 64) _mm_prefetch(at_, _MM_HINT_T1);
+      for (; at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
     else
       for (; at_ < stop; at_ += 64) __builtin_prefetch(at_, 1, 3);
   }

@@ -1,41 +1,75 @@
 // Vectors of eight floats, scratch memory of a thread, and products of small matrices in registers.
 //
-// AVX2 and FMA only. Every sum runs in an order that the shapes alone decide, so the same arguments give
-// the same bits on every thread and on every CPU that has these instructions.
+// Eight lanes are part of the arithmetic: every sum runs in an order that the shapes alone decide, and a
+// multiplication and an addition are rounded once (`fma`) or twice (`*`, `+`) as written. So the same arguments give
+// the same bits on every thread and on every CPU. The compiler's vector extensions compute them on any CPU; only what
+// they lack is written for each kind. Compile with -ffp-contract=off, which keeps `a * b + c` two roundings.
 #pragma once
 
-#include <immintrin.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
+
 namespace paceline {
 
-using V8 = __m256;
+typedef float V8 __attribute__((vector_size(32), may_alias));
+typedef int32_t I8 __attribute__((vector_size(32), may_alias));
+typedef float Unaligned8 __attribute__((vector_size(32), aligned(4), may_alias));
 
-inline V8 load(const float* p) { return _mm256_loadu_ps(p); }
-inline void store(float* p, V8 v) { _mm256_storeu_ps(p, v); }
-inline V8 zero() { return _mm256_setzero_ps(); }
+inline V8 load(const float* p) { return *reinterpret_cast<const Unaligned8*>(p); }
+inline void store(float* p, V8 v) { *reinterpret_cast<Unaligned8*>(p) = v; }
+inline V8 zero() { return V8{}; }
+inline V8 set(float f) { return V8{f, f, f, f, f, f, f, f}; }
+
+// a b + c, rounded once.
+inline V8 fma(V8 a, V8 b, V8 c) {
+#if defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  union Halves { V8 v; float32x4_t h[2]; } x{a}, y{b}, z{c};
+  z.h[0] = vfmaq_f32(z.h[0], x.h[0], y.h[0]);
+  z.h[1] = vfmaq_f32(z.h[1], x.h[1], y.h[1]);
+  return z.v;
+#else
+  for (int i = 0; i < 8; i++) c[i] = std::fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+// As x86 computes them: the second one if one is not a number, or if both are equal.
+inline V8 max(V8 a, V8 b) { return a > b ? a : b; }
+inline V8 min(V8 a, V8 b) { return a < b ? a : b; }
+
+// The value where the mask is all ones, else 0.
+inline V8 where(I8 mask, V8 value) { return (V8)(mask & (I8)value); }
 
 // Eight rows of eight floats to eight columns.
 inline void transpose8(V8 (&r)[8]) {
   V8 t[8], v[8];
   for (int i = 0; i < 4; i++) {
-    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    t[2 * i + 1] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
-  for (int i = 0; i < 2; i++) {
-    v[4 * i + 0] = _mm256_shuffle_ps(t[4 * i + 0], t[4 * i + 2], 0x44);
-    v[4 * i + 1] = _mm256_shuffle_ps(t[4 * i + 0], t[4 * i + 2], 0xEE);
-    v[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
-    v[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
-  }
+  for (int i = 0; i < 2; i++)
+    for (int k = 0; k < 2; k++) {
+      v[4 * i + 2 * k] = __builtin_shufflevector(t[4 * i + k], t[4 * i + 2 + k], 0, 1, 8, 9, 4, 5, 12, 13);
+      v[4 * i + 2 * k + 1] = __builtin_shufflevector(t[4 * i + k], t[4 * i + 2 + k], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
   for (int i = 0; i < 4; i++) {
-    r[i] = _mm256_permute2f128_ps(v[i], v[4 + i], 0x20);
-    r[4 + i] = _mm256_permute2f128_ps(v[i], v[4 + i], 0x31);
+    r[i] = __builtin_shufflevector(v[i], v[4 + i], 0, 1, 2, 3, 8, 9, 10, 11);
+    r[4 + i] = __builtin_shufflevector(v[i], v[4 + i], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
 
@@ -84,9 +118,9 @@ inline __attribute__((always_inline)) void multiply(const float* v, size_t ldv, 
       for (int q = 0; q < VECTORS; q++) b[q] = load(panel + (e * VECTORS + q) * 8);
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) {
-        const V8 a = _mm256_broadcast_ss(v + r * ldv + e);
+        const V8 a = set(*(v + r * ldv + e));
 #pragma GCC unroll 2
-        for (int q = 0; q < VECTORS; q++) sums[r][q] = _mm256_fmadd_ps(a, b[q], sums[r][q]);
+        for (int q = 0; q < VECTORS; q++) sums[r][q] = fma(a, b[q], sums[r][q]);
       }
     }
     panel += 8 * VECTORS * 8;
@@ -163,9 +197,9 @@ void correlate(const float* v, size_t ldv, const float* m, size_t ldm, int count
     for (int q = 0; q < VECTORS; q++) b[q] = load(m + q * 8);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      const V8 a = _mm256_broadcast_ss(v + r);
+      const V8 a = set(*(v + r));
 #pragma GCC unroll 2
-      for (int q = 0; q < VECTORS; q++) sums[r][q] = _mm256_fmadd_ps(a, b[q], sums[r][q]);
+      for (int q = 0; q < VECTORS; q++) sums[r][q] = fma(a, b[q], sums[r][q]);
     }
     v += ldv;
     m += ldm;

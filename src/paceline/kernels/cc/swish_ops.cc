@@ -1,5 +1,7 @@
 // Max-pooling, and z sigmoid(alpha z) after a bias or a batch normalisation, as TensorFlow operations for CPUs.
 // Each runs on the thread that calls it. What a person can get wrong is an InvalidArgument error.
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "batch_norm.h"
@@ -18,13 +20,28 @@ using tensorflow::shape_inference::ShapeHandle;
 
 // ---- shape functions ---------------------------------------------------------------------------------------------
 
+// Pixels of the output along an axis, and how far the first window begins outside (as TensorFlow's SAME).
+struct Windows {
+  int64_t count, before;
+  Windows(int64_t length, int size, int stride, bool same)
+      : count(same ? (length + stride - 1) / stride : (length - size) / stride + 1),
+        before(same ? std::max<int64_t>(0, (count - 1) * stride + size - length) / 2 : 0) {}
+};
+
 Status pool_shape(InferenceContext* c) {
   ShapeHandle x;
-  DimensionHandle h, w;
+  int size, stride;
+  std::string padding;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &x));
-  TF_RETURN_IF_ERROR(c->Divide(c->Dim(x, 1), 2, false, &h));
-  TF_RETURN_IF_ERROR(c->Divide(c->Dim(x, 2), 2, false, &w));
-  c->set_output(0, c->MakeShape({c->Dim(x, 0), h, w, c->Dim(x, 3)}));
+  TF_RETURN_IF_ERROR(c->GetAttr("size", &size));
+  TF_RETURN_IF_ERROR(c->GetAttr("stride", &stride));
+  TF_RETURN_IF_ERROR(c->GetAttr("padding", &padding));
+  const auto out = [&](int axis) {
+    const auto known = c->Dim(x, axis);
+    if (!c->ValueKnown(known)) return c->UnknownDim();
+    return c->MakeDim(std::max<int64_t>(0, Windows(c->Value(known), size, stride, padding == "SAME").count));
+  };
+  c->set_output(0, c->MakeShape({c->Dim(x, 0), out(1), out(2), c->Dim(x, 3)}));
   return absl::OkStatus();
 }
 
@@ -47,54 +64,76 @@ std::vector<float> to_float(const std::vector<double>& values) {
 
 // ---- max-pooling -------------------------------------------------------------------------------------------------
 
-pooling::Shape pool_of(const Tensor& x) {
-  return {static_cast<int>(x.dim_size(0)), static_cast<int>(x.dim_size(1)), static_cast<int>(x.dim_size(2)),
-          static_cast<int>(x.dim_size(3))};
-}
-
-Status check_pool(const Tensor& x) {
-  if (x.dims() != 4 || x.dim_size(1) < 2 || x.dim_size(2) < 2)
-    return errors::InvalidArgument("the input must be images of at least 2 x 2 pixels, not ", x.shape().DebugString());
-  TF_RETURN_IF_ERROR(check_images("the input", x, x.dim_size(3)));
-  return check_multiple_of_8({x.dim_size(3)});
-}
-
-class MaxPool : public OpKernel {
+class Pool : public Kernel {
  public:
-  using OpKernel::OpKernel;
+  explicit Pool(OpKernelConstruction* context) : Kernel(context) {
+    std::string padding;
+    OP_REQUIRES_OK(context, context->GetAttr("size", &size_));
+    OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
+    OP_REQUIRES_OK(context, context->GetAttr("padding", &padding));
+    OP_REQUIRES(context, size_ > 0 && stride_ > 0, errors::InvalidArgument("size and stride must be positive"));
+    same_ = padding == "SAME";
+  }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  pooling::Shape shape_of(const Tensor& x) const {
+    const Windows down(x.dim_size(1), size_, stride_, same_), right(x.dim_size(2), size_, stride_, same_);
+    const auto dim = [&](int axis) { return static_cast<int>(x.dim_size(axis)); };
+    return {dim(0), dim(1), dim(2), dim(3), size_, stride_, static_cast<int>(down.count),
+            static_cast<int>(right.count), static_cast<int>(down.before), static_cast<int>(right.before)};
+  }
+
+  Status check(const Tensor& x) const {
+    const int least = same_ ? 1 : size_;
+    if (x.dims() != 4 || x.dim_size(1) < least || x.dim_size(2) < least)
+      return errors::InvalidArgument("the input must be images of at least ", least, " x ", least, " pixels, not ",
+                                     x.shape().DebugString());
+    TF_RETURN_IF_ERROR(check_images("the input", x, x.dim_size(3)));
+    return check_multiple_of_8({x.dim_size(3)});
+  }
+
+ private:
+  int size_, stride_;
+  bool same_;
+};
+
+class MaxPool : public Pool {
+ public:
+  using Pool::Pool;
+
+  void compute(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    OP_REQUIRES_OK(context, check_pool(x));
+    OP_REQUIRES_OK(context, check(x));
+    const pooling::Shape s = shape_of(x);
     Tensor* y = nullptr;
-    const TensorShape shape({x.dim_size(0), x.dim_size(1) / 2, x.dim_size(2) / 2, x.dim_size(3)});
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
-    pooling::forward(pool_of(x), data(x), data(y));
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.n, s.oh, s.ow, s.c}), &y));
+    pooling::forward(s, data(x), data(y));
   }
 };
 
-class MaxPoolGradient : public OpKernel {
+class MaxPoolGradient : public Pool {
  public:
-  using OpKernel::OpKernel;
+  using Pool::Pool;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &dy = context->input(1);
-    OP_REQUIRES_OK(context, check_pool(x));
-    const TensorShape shape({x.dim_size(0), x.dim_size(1) / 2, x.dim_size(2) / 2, x.dim_size(3)});
+    OP_REQUIRES_OK(context, check(x));
+    const pooling::Shape s = shape_of(x);
+    const TensorShape shape({s.n, s.oh, s.ow, s.c});
     OP_REQUIRES(context, dy.shape() == shape,
                 errors::InvalidArgument("the gradient must be ", shape.DebugString(), ", not ",
                                         dy.shape().DebugString()));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
-    pooling::backward(pool_of(x), data(x), data(dy), data(dx));
+    pooling::backward(s, data(x), data(dy), data(dx));
   }
 };
 
 // ---- act(factor x + offset) --------------------------------------------------------------------------------------
 
-class WithAlpha : public OpKernel {
+class WithAlpha : public Kernel {
  public:
-  explicit WithAlpha(OpKernelConstruction* context) : OpKernel(context) {
+  explicit WithAlpha(OpKernelConstruction* context) : Kernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("alpha", &alpha_));
   }
 
@@ -106,7 +145,7 @@ class Swish : public WithAlpha {
  public:
   using WithAlpha::WithAlpha;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2}, 0, 0));
     const Tensor &x = context->input(0), &factor = context->input(1), &offset = context->input(2);
     Tensor* y = nullptr;
@@ -119,7 +158,7 @@ class SwishGradient : public WithAlpha {
  public:
   using WithAlpha::WithAlpha;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 1, {2, 3}, 0, 1));
     const Tensor &dy = context->input(0), &x = context->input(1), &factor = context->input(2),
                  &offset = context->input(3);
@@ -150,7 +189,7 @@ class NormSwish : public WithAlpha {
     OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2}, 0, 0));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2);
     Tensor *y = nullptr, *mean = nullptr, *variance = nullptr, *scale = nullptr;
@@ -159,9 +198,7 @@ class NormSwish : public WithAlpha {
     OP_REQUIRES_OK(context, context->allocate_output(2, gamma.shape(), &variance));
     OP_REQUIRES_OK(context, context->allocate_output(3, gamma.shape(), &scale));
     const swish::Shape s = rows_of(x);
-    batch_norm::Moments moments(s.c);
-    moments.add(data(x), s.rows);
-    moments.finish(epsilon_, data(mean), data(scale), data(variance));
+    batch_norm::Moments(s.c).finish(data(x), s.rows, epsilon_, data(mean), data(scale), data(variance));
     const Affine affine(s.c, data(gamma), data(beta), data(mean), data(scale));
     swish::forward(s, data(x), alpha_, affine.factor.data(), affine.offset.data(), data(y));
   }
@@ -174,7 +211,7 @@ class NormSwishGradient : public WithAlpha {
  public:
   using WithAlpha::WithAlpha;
 
-  void Compute(OpKernelContext* context) override {
+  void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 1, {2, 3, 4, 5}, 0, 1));
     const Tensor &dy = context->input(0), &x = context->input(1), &gamma = context->input(2),
                  &beta = context->input(3), &mean = context->input(4), &scale = context->input(5);
@@ -204,11 +241,20 @@ class NormSwishGradient : public WithAlpha {
 
 // ---- registration ------------------------------------------------------------------------------------------------
 
-REGISTER_OP("PacelineMaxPool").Input("x: float").Output("y: float").SetShapeFn(pool_shape);
+REGISTER_OP("PacelineMaxPool")
+    .Input("x: float")
+    .Output("y: float")
+    .Attr("size: int = 2")
+    .Attr("stride: int = 2")
+    .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
+    .SetShapeFn(pool_shape);
 REGISTER_OP("PacelineMaxPoolGradient")
     .Input("x: float")
     .Input("dy: float")
     .Output("dx: float")
+    .Attr("size: int = 2")
+    .Attr("stride: int = 2")
+    .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
     .SetShapeFn(like_inputs({0}));
 REGISTER_OP("PacelineSwish")
     .Input("x: float")

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <sys/mman.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include <cstdint>
 #include <initializer_list>
@@ -12,7 +15,6 @@
 namespace paceline {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -30,6 +32,39 @@ Status in_huge_pages(Status allocated, Tensor* const& tensor) {
   madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
   return allocated;
 }
+
+// IEEE 754 while it lives: numbers below the smallest normal one are kept. TensorFlow turns them to zero in the threads
+// of its pools, but not where Python runs an operation itself, and x86 and ARM do it at different moments.
+class GradualUnderflow {
+ public:
+#if defined(__x86_64__)
+  GradualUnderflow() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~0x8040u); }  // flush to zero, denormals are zero
+  ~GradualUnderflow() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#elif defined(__aarch64__)
+  GradualUnderflow() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    asm volatile("msr fpcr, %0" : : "r"(before_ & ~(uint64_t{1} << 24)));
+  }
+  ~GradualUnderflow() { asm volatile("msr fpcr, %0" : : "r"(before_)); }
+
+ private:
+  uint64_t before_;
+#endif
+};
+
+class Kernel : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) final {
+    const GradualUnderflow ieee;
+    compute(context);
+  }
+  virtual void compute(OpKernelContext* context) = 0;
+};
 
 const float* data(const Tensor& t) { return t.flat<float>().data(); }
 float* data(Tensor* t) { return t->flat<float>().data(); }

@@ -85,7 +85,7 @@ void scatter(const Shape& s, const float* in, size_t first, int count, int from,
       if (!window.has_row(row)) continue;
       float* out = const_cast<float*>(window.row(dx, row));
       for (int j = window.first_column() * s.c; j < window.last_column() * s.c; j += 8)
-        store(out + j, _mm256_add_ps(load(out + j), load(in + j)));
+        store(out + j, load(out + j) + load(in + j));
     }
 }
 

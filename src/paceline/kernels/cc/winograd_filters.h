@@ -41,7 +41,7 @@ void transform_filter(const float* filter, int in, int out, int out0, int width,
     // of 512 channels.
     const float* soon = filter + static_cast<size_t>(std::min(c + 6, in - 1)) * out + out0;
     for (int i = 0; i < 9; i++)
-      for (int q = 0; q < width; q += 16) _mm_prefetch(soon + i * tap + q, _MM_HINT_T0);
+      for (int q = 0; q < width; q += 16) __builtin_prefetch(soon + i * tap + q);
     for (int q = 0; q < width; q += 8) {
       V8 g[9];
       for (int i = 0; i < 9; i++)

@@ -13,17 +13,19 @@ constexpr double A2 = A * A, B2 = B * B;
 constexpr double N0 = A2 * B2, NA = 2 * A2 * (A2 - B2), NB = 2 * B2 * (B2 - A2);
 constexpr int POINTS = 36;  // of a tile after its transform: six by six
 
-inline V8 set(double v) { return _mm256_set1_ps(static_cast<float>(v)); }
-inline V8 add(V8 a, V8 b) { return _mm256_add_ps(a, b); }
-inline V8 sub(V8 a, V8 b) { return _mm256_sub_ps(a, b); }
-inline V8 mul(double a, V8 b) { return _mm256_mul_ps(set(a), b); }
-inline V8 fma(double a, V8 b, V8 c) { return _mm256_fmadd_ps(set(a), b, c); }    // a b + c
-inline V8 fnma(double a, V8 b, V8 c) { return _mm256_fnmadd_ps(set(a), b, c); }  // c - a b
+inline V8 set(double v) { return paceline::set(static_cast<float>(v)); }
+inline V8 add(V8 a, V8 b) { return a + b; }
+inline V8 sub(V8 a, V8 b) { return a - b; }
+inline V8 mul(double a, V8 b) { return set(a) * b; }
+inline V8 fma(double a, V8 b, V8 c) { return paceline::fma(set(a), b, c); }    // a b + c
+inline V8 fnma(double a, V8 b, V8 c) { return paceline::fma(-set(a), b, c); }  // c - a b
 
 // Loads into a register. Without it, g++ loads a value again for each use.
 inline V8 load_once(const float* p) {
   V8 v = load(p);
+#ifdef __AVX__
   asm("" : "+x"(v));
+#endif
   return v;
 }
 
