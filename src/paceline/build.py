@@ -20,11 +20,11 @@ from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import build_plan
 from paceline.job import Job
-from paceline.kernels.library import accelerated
 from paceline.maths import replica
 from paceline.maths.state import State
 from paceline.maths.template import build_template
 from paceline.messages import Send, Warn
+from paceline.models.accelerate import accelerated
 from paceline.models.build import build_model
 from paceline.run_folder.folder import RunFolder
 

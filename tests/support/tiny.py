@@ -22,10 +22,10 @@ from paceline.experiment.experiment import (
 from paceline.experiment.groups import Group, parse_group
 from paceline.experiment.plan import build_plan
 from paceline.experiment.recipes.table import get_recipe
-from paceline.kernels.library import accelerated
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Core, Step, build_core
 from paceline.maths.template import build_template
+from paceline.models.accelerate import accelerated
 from paceline.models.build import build_model
 
 SHAPE, CLASSES = (8, 8, 3), 10

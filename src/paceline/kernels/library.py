@@ -22,8 +22,6 @@ from paceline.storage.files import replacing
 from paceline.storage.locations import cache_folder
 
 if TYPE_CHECKING:
-    import keras
-
     from paceline.experiment.experiment import Experiment
 
 KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-fPIC")
@@ -41,15 +39,6 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
         what_to_do = f"{unfit}; give" if unfit else f"{unavailable}; or give"
         raise UserError(f"kernels is own, but {what_to_do} --kernels tensorflow")
     return "tensorflow" if unfit or unavailable or experiment.kernels == "tensorflow" else "own"
-
-
-def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
-    """Return the model on Paceline's kernels if the experiment uses them, else None."""
-    if choose_kernels(experiment, uses_gpus) != "own":
-        return None
-    from paceline.kernels.rewrite import accelerate
-
-    return accelerate(model)
 
 
 def exact_name(kernels: str) -> str:

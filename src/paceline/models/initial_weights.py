@@ -61,7 +61,7 @@ def _identity(key: np.uint64, shape: tuple[int, ...], fan: float) -> Kernel:
 def _truncated(key: np.uint64, size: int) -> npt.NDArray[np.float64]:
     numbers = _normal(key, size)
     while (beyond := np.abs(numbers) > 2).any():
-        key = _mix(key[None])[0]
+        key = _mix(np.array([key]))[0]
         numbers = np.where(beyond, _normal(key, size), numbers)
     return numbers
 
@@ -70,7 +70,7 @@ def _normal(key: np.uint64, size: int) -> npt.NDArray[np.float64]:
     """Return sums of twelve uniform numbers of 16 bits, whose variance is 1."""
     words = _mix(key + np.arange(3 * size, dtype=np.uint64)).astype("<u8")
     sums = words.view("<u2").reshape(size, 12).sum(1, dtype=np.int64)
-    return (sums - 6 * 65535) / 65536
+    return np.asarray((sums - 6 * 65535) / 65536)
 
 
 def _uniform(key: np.uint64, size: int) -> npt.NDArray[np.float64]:

@@ -17,8 +17,8 @@ from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
-from paceline.kernels.library import accelerated
 from paceline.maths.state import State, evaluated_vectors
+from paceline.models.accelerate import accelerated
 from paceline.results.in_worker import check_trust
 from paceline.run_folder.code_copies import with_copies
 from paceline.run_folder.finding import existing_run

@@ -20,6 +20,7 @@ from paceline.data.draws import Draws, unit
 from paceline.data.images import mirrored, scale
 from paceline.experiment.experiment import Experiment
 from paceline.formats.encoded.decode import DCT, Headers, decode_any, read_headers
+from paceline.kernels.arithmetic import resized
 
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
@@ -159,7 +160,7 @@ def _decode_one(parts: tuple[tf.Tensor, ...], shape: tuple[int, int]) -> tf.Tens
 
     def decode_whole() -> tf.Tensor:
         begin, sides = tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
-        return tf.image.resize(tf.slice(decode_any(string), begin, sides), size, antialias=True)
+        return resized(tf.slice(decode_any(string), begin, sides), size)
 
     boxes = [partial(_decode_box, string, window, ratio, shape) for ratio in _RATIOS]
     image = tf.switch_case(way[0], [decode_whole, *boxes]) if way else decode_whole()
@@ -179,7 +180,7 @@ def _decode_box(
     image = tf.image.decode_and_crop_jpeg(
         string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=DCT
     )
-    return tf.raw_ops.ResizeBilinear(images=image[None], size=shape, half_pixel_centers=True)[0]
+    return resized(image, shape, antialias=False)
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:

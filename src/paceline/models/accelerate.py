@@ -11,7 +11,10 @@ from typing import Any
 
 import keras
 
-from paceline.kernels import layers, ops
+from paceline.experiment.experiment import Experiment
+from paceline.kernels import ops
+from paceline.kernels.library import choose_kernels
+from paceline.models import fast_layers as layers
 from paceline.models.keras_graph import calls_of, is_graph, producer_of
 
 
@@ -20,7 +23,7 @@ def accelerate(model: keras.Model) -> keras.Model:
 
     Functional and Sequential models of float32 are rewritten layer by layer: convolutions, batch
     normalization together with a sum and a (leaky) ReLU that follow it, SiLU and the sigmoid form
-    of GELU after a norm or a bias, and 2x2 max-pooling. Any other model is returned unchanged.
+    of GELU after a norm or a bias, dense layers, pooling, sums. Any other model is returned unchanged.
 
     Example:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
@@ -32,6 +35,11 @@ def accelerate(model: keras.Model) -> keras.Model:
         return model
     call = _Rewrite(model).call
     return keras.models.clone_model(model, clone_function=lambda each: each, call_function=call)
+
+
+def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
+    """Return the model on Paceline's kernels if the experiment uses them, else None."""
+    return accelerate(model) if choose_kernels(experiment, uses_gpus) == "own" else None
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.
 
 def _is_square(layer: Any) -> bool:
     same = layer.pool_size[0] == layer.pool_size[1] and layer.strides[0] == layer.strides[1]
-    return same and layer.data_format == "channels_last"
+    return bool(same) and layer.data_format == "channels_last"
 
 
 FUNCTIONS: dict[type, tuple[Callable[[Any], bool], Callable[[Any, Any], tf.Tensor]]] = {
@@ -292,8 +292,5 @@ FUNCTIONS: dict[type, tuple[Callable[[Any], bool], Callable[[Any, Any], tf.Tenso
 
 def is_fast(layer: Any) -> bool:
     """Return whether `Fast` can compute a layer."""
-    return (
-        type(layer) in FUNCTIONS
-        and _is_plain(layer, type(layer))
-        and FUNCTIONS[type(layer)][0](layer)
-    )
+    kind = type(layer)
+    return kind in FUNCTIONS and _is_plain(layer, kind) and FUNCTIONS[kind][0](layer)
