@@ -23,7 +23,7 @@ def accelerate(model: keras.Model) -> keras.Model:
 
     Functional and Sequential models of float32 are rewritten layer by layer: convolutions, batch
     normalization together with a sum and a (leaky) ReLU that follow it, SiLU and the sigmoid form
-    of GELU after a norm or a bias, dense layers, pooling, sums. Any other model is returned unchanged.
+    of GELU, dense layers, pooling and sums. Any other model is returned unchanged.
 
     Example:
         fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
@@ -140,7 +140,7 @@ class _Rewrite:
         conv, images = self._convs.get(id(x), (None, None))
         if layers.is_biased_conv(conv):
             return layers.FastConv2D(conv, alpha, operation.name)(images)
-        return operation(x)
+        return (layers.Fast(operation) if layers.is_fast(operation) else operation)(x)
 
     def _remember(self, known: _Norm, operation: Any) -> Any:
         output = self._norm(known, 1.0, operation.name)

@@ -253,6 +253,11 @@ def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.
     return y if layer.keepdims else y[:, 0, 0]
 
 
+def _swish(layer: Any, x: tf.Tensor) -> tf.Tensor:
+    one = tf.ones([x.shape[-1]])
+    return ops.swish(x, one, tf.zeros_like(one), swish_alpha(layer))
+
+
 def _is_square(layer: Any) -> bool:
     same = layer.pool_size[0] == layer.pool_size[1] and layer.strides[0] == layer.strides[1]
     return bool(same) and layer.data_format == "channels_last"
@@ -285,7 +290,11 @@ FUNCTIONS: dict[type, tuple[Callable[[Any], bool], Callable[[Any, Any], tf.Tenso
         lambda layer, x: plain(number(x) * layer.scale),
     ),
     keras.layers.ReLU: (lambda each: relu_slope(each) == 0.0, lambda _, x: positive_part(x)),
-    keras.layers.Activation: (lambda each: relu_slope(each) == 0.0, lambda _, x: positive_part(x)),
+    keras.layers.Activation: (
+        lambda each: relu_slope(each) == 0.0 or swish_alpha(each) is not None,
+        lambda layer, x: positive_part(x) if relu_slope(layer) == 0.0 else _swish(layer, x),
+    ),
+    SigmoidGelu: (lambda each: True, lambda layer, x: _swish(layer, x)),
 }
 """By type of layer: which ones the kernels can compute alone, and how."""
 
