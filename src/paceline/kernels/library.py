@@ -42,8 +42,18 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
 
 
 def exact_name(kernels: str) -> str:
-    """Return the name of kernels that compute the same bits on one kind of CPU."""
-    return f"own ({library_name()})" if kernels == "own" else kernels
+    """Return the name of kernels that compute the same bits: their sources, not how they were
+    compiled."""
+    return f"own ({sources_digest()[:16]})" if kernels == "own" else kernels
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Return a digest of the C++ files."""
+    digest = hashlib.sha256()
+    for name, content in read_sources().items():
+        digest.update(f"{name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def why_not_own(experiment: Experiment, kernels: str) -> str:
@@ -95,10 +105,8 @@ def cpu_flags() -> frozenset[str]:
 @functools.cache
 def library_name() -> str:
     """Return the file name of the library that fits these sources and this TensorFlow."""
-    digest = hashlib.sha256(f"{tensorflow_version()} {KERNEL_FLAGS} {OPS_FLAGS}".encode())
-    for name, content in read_sources().items():
-        digest.update(f"{name} {len(content)} ".encode() + content)
-    return f"paceline-kernels-{digest.hexdigest()[:16]}.so"
+    text = f"{tensorflow_version()} {KERNEL_FLAGS} {OPS_FLAGS} {sources_digest()}"
+    return f"paceline-kernels-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
 
 
 def read_sources() -> dict[str, bytes]:

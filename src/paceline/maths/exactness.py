@@ -6,7 +6,8 @@ everywhere. Of doubles, + - x / and square roots have, too.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -29,19 +30,29 @@ EXACT_DOUBLES = frozenset(["AddV2", "Add", "Sub", "Mul", "RealDiv", "Sqrt", "Squ
 FLOATS = {each.as_datatype_enum for each in (tf.float16, tf.bfloat16, tf.float32)}
 
 
-def outside(core: Core) -> list[str]:
+@cache
+def outside(core: Core) -> tuple[str, ...]:
     """Return the types of operations of a step that are TensorFlow's; none: any CPU is the same."""
     found, number = set[str](), tf.TensorSpec([], tf.int64)
     sizes = core.layout.sizes()
     params, stats = (tf.TensorSpec([sizes[name]], tf.float32) for name in ("params", "stats"))
     now = Step(number, number, tf.TensorSpec([2], tf.float32))
     for phase in core.phases:
-        batch = phase.batch.get_concrete_function(number, number)
+        batch_of, step_of = cast(Any, phase.batch), cast(Any, phase.replica_step)
+        batch = batch_of.get_concrete_function(number, number)
         prepared = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch.structured_outputs)
-        step = phase.replica_step.get_concrete_function(params, stats, prepared, now)
+        step = step_of.get_concrete_function(params, stats, prepared, now)
         for graph in (batch.graph, step.graph):
             found |= _unknown(graph.as_graph_def(), [tensor.op.name for tensor in graph.outputs])
-    return sorted(found)
+    return tuple(sorted(found))
+
+
+def bits_of(core: Core) -> str:
+    """Return on which machines an experiment gives the same bits, for people."""
+    if not (names := outside(core)):
+        return "any CPU"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"this kind of CPU, because of {', '.join(names[:3])}{more}"
 
 
 def _unknown(graph: Any, outputs: list[str]) -> set[str]:

@@ -170,5 +170,7 @@ class _Rewrite:
             return False
         following = self._users[id(conv)]
         while len(following) == 1 and following[0] is not None and following[0] is not others[0]:
+            if layers.swish_alpha(following[0]) is not None:  # not computed with the convolution
+                return False
             following = self._users[id(following[0])]
         return following == others and conv.kernel.shape[2] % 8 == 0

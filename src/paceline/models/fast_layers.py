@@ -255,7 +255,7 @@ def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.
 
 def _swish(layer: Any, x: tf.Tensor) -> tf.Tensor:
     one = tf.ones([x.shape[-1]])
-    return ops.swish(x, one, tf.zeros_like(one), swish_alpha(layer))
+    return ops.swish(x, one, tf.zeros_like(one), swish_alpha(layer) or 1.0)
 
 
 def _is_square(layer: Any) -> bool:
