@@ -26,7 +26,8 @@ def summary_line(job: Job, core: Core) -> str:
         f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.side_by_side(job)} side by "
-        f"side · kernels {core.template.kernels} · bits: {bits_of(core)} · {core.plan.steps_per_epoch:,} steps per epoch, "
+        f"side · kernels {core.template.kernels} · bits: {bits_of(core)} · "
+        f"{core.plan.steps_per_epoch:,} steps per epoch, "
         f"{core.plan.total_steps:,} in all"
     )
 
