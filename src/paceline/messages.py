@@ -28,6 +28,8 @@ class Alive(Message):
     work: float = 0.0
     """Work of the process so far, in seconds: processor time, and reading at 20 MB/s. It grows
     while a worker computes or reads, and not while it hangs or waits."""
+    clock: float = 0.0
+    """The worker's monotonic clock in seconds: the parent may read several messages at once."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _send_alive(send: Send) -> None:
         read_bytes = 0
         with suppress(OSError, ValueError, IndexError):
             read_bytes = int(Path("/proc/self/io").read_text().split()[1])
-        send(Alive(time.process_time() + read_bytes / READ_BYTES_PER_S))
+        send(Alive(time.process_time() + read_bytes / READ_BYTES_PER_S, time.monotonic()))
         time.sleep(ALIVE_EVERY_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,9 @@ from fake_workers import UNTIL_SIGNAL, FakeWorker, Script
 from paceline.errors import AddressTaken, Interrupted, PassingFault, UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place
-from paceline.messages import Block, Crash, Error, Message, Result, Start, Warn, Working
+from paceline.messages import Alive, Block, Crash, Error, Message, Result, Start, Warn, Working
 from paceline.supervise.group import Group
+from paceline.supervise.watchdog import Watchdog
 
 STARTED = Start(total_steps=100, steps_per_epoch=10)
 DONE = Result({"finished": True})
@@ -36,6 +38,11 @@ def group_of(*scripts: Script) -> Group:
             WorkerFailed,
             "worker 2 failed: RuntimeError",
         ),
+        (((STARTED, -9), (Error("no folder"), 2)), UserError, "no folder"),
+        (((Crash("RuntimeError: x"), 1), (Error("no folder"), 2)), UserError, "no folder"),
+        (((Error("slow disk", passing=True), 2), (Error("none"), 2)), UserError, "none"),
+        (((STARTED, -9), (Crash("RuntimeError: x"), 1)), WorkerFailed, "worker 0 failed: killed"),
+        (((STARTED, -9), (DONE, 0)), WorkerFailed, "worker 0 failed: killed"),
         (((Error("a", address_taken=True), 2),), AddressTaken, "a"),
         (((Error("cannot read b", passing=True), 2),), PassingFault, "cannot read b"),
         (((STARTED, 1),), WorkerFailed, "worker 0 failed: exit code 1"),
@@ -45,9 +52,23 @@ def group_of(*scripts: Script) -> Group:
 def test_the_first_cause_is_raised_whoever_reports_first(
     scripts: tuple[Script, ...], kind: type[Exception], text: str
 ) -> None:
-    with group_of(*scripts) as group, pytest.raises(kind, match=f"^{text}") as raised:
-        group.run(lambda message: None)
-    assert type(raised.value) is kind
+    for order in (scripts, scripts[::-1]) if "worker" not in text else (scripts,):
+        with group_of(*order) as group, pytest.raises(kind, match=f"^{text}") as raised:
+            group.run(lambda message: None)
+        assert type(raised.value) is kind
+
+
+def test_a_slow_listener_makes_no_worker_silent() -> None:
+    group = group_of((STARTED, Alive(clock=1.0), DONE, 0), (STARTED, Alive(clock=1.0), DONE, 0))
+    now = [0.0]
+    group._watchdog = Watchdog(Place(workers=2, stall_timeout=5.0), 2, lambda: now[0])
+
+    def listen(message: Message) -> None:
+        now[0] += 7.0
+        time.sleep(0.1)  # both have sent everything meanwhile
+
+    with group:
+        assert group.run(listen) == {"finished": True}
 
 
 def test_a_listener_gets_what_it_needs_and_each_message_once() -> None:

@@ -79,8 +79,8 @@ def test_a_worker_that_computes_is_told_from_one_that_hangs(
     watched.dog.training_began()
     for second in range(1, 200):
         watched.pass_time(second, alive=(0, 1), active=())
-        watched.dog.worked(0, 5.0 + share * second)
-        watched.dog.worked(1, 5.0)
+        watched.dog.worked(0, 5.0 + share * second, 900.0 + second)
+        watched.dog.worked(1, 5.0, 700.0 + second)
         if watched.lost():
             break
     assert (second if watched.lost() else None) == lost_after
@@ -92,6 +92,18 @@ def test_a_worker_that_is_busy_with_nothing_is_lost_in_the_end() -> None:
     limit = WORKING_LIMITS * 60 + 60
     while not watched.lost() and watched.now <= limit + 1:
         watched.pass_time(watched.now + 1, alive=(0, 1), active=())
-        watched.dog.worked(0, 5.0 + watched.now)
+        watched.dog.worked(0, 5.0 + watched.now, watched.now)
     assert watched.lost()
     assert watched.now >= limit - 2
+
+
+def test_messages_that_waited_for_a_slow_listener_do_not_make_an_idle_worker_busy() -> None:
+    watched = Watched()
+    watched.dog.training_began()
+    for second in range(1, 62):
+        watched.pass_time(second, alive=(0, 1), active=())
+        if second % 5 == 0:  # five messages are read within a millisecond
+            for sent in range(second - 4, second + 1):
+                watched.now += 0.001
+                watched.dog.worked(0, 5.0 + 0.005 * sent, float(sent))
+    assert watched.lost()

@@ -21,25 +21,39 @@ EXPLAIN_S = 3.0
 def first_cause(
     workers: Sequence[Worker], inbox: Inbox, watchdog: Watchdog, index: int, report: Message | None
 ) -> UserError | WorkerFailed:
-    """Return what to raise: the first failure that is not only the loss of another worker.
+    """Return what to raise: of all reports, the one that explains the others.
 
-    `report` is the last message of worker `index`, or None if it ended without one.
+    `report` is the last message of worker `index`, or None if it ended without one. Which message
+    arrives first decides nothing: those that train have a moment to report too.
     """
-    is_alone = len(workers) == 1  # then nobody else here can explain it
-    reports, deadline = {index: report}, time.monotonic() + EXPLAIN_S * (not is_alone)
+    reports, deadline = {index: report}, time.monotonic() + EXPLAIN_S
+    trainers = {i for i, worker in enumerate(workers) if not worker.job.cluster.serves}
     while True:
-        for other, message in reports.items():
-            if not (isinstance(message, Crash) and message.lost):
-                return _to_exception(workers[other], message)
+        first = min(reports, key=lambda each: (_rank(reports[each]), each))
+        if not _rank(reports[first]) or not trainers & {*watchdog.running()} - reports.keys():
+            return _to_exception(workers[first], reports[first])
         if time.monotonic() > deadline:
-            if silent := watchdog.silent(EXPLAIN_S):
+            if _is_lost(reports[first]) and (silent := watchdog.silent(EXPLAIN_S)):
                 return worker_failed(workers[silent[0]], stopped(EXPLAIN_S))
-            return _to_exception(workers[index], report)
+            return _to_exception(workers[first], reports[first])
         with suppress(queue.Empty):
             other, message = inbox.get(timeout=0.1)
             watchdog.heard(other)
+            if message is None:
+                watchdog.ended(other)
             if isinstance(message, Error | Crash) or (message is None and workers[other].wait()):
                 reports.setdefault(other, message)
+
+
+def _rank(report: Message | None) -> int:
+    """Return how well a report explains a failure; 0 is best: only a person can correct it."""
+    if isinstance(report, Error):
+        return report.address_taken + 2 * report.passing
+    return 4 if _is_lost(report) else 3
+
+
+def _is_lost(report: Message | None) -> bool:
+    return isinstance(report, Crash) and report.lost
 
 
 def worker_failed(worker: Worker, reason: str = "") -> WorkerFailed:

@@ -141,13 +141,13 @@ class Group:
         """Yield the messages for a listener until every worker has ended well."""
         num_running = len(self.workers)
         while num_running and not (self._result and self._result.already):
+            self._watchdog.look()
+            if self._inbox.empty():  # else a worker that looks silent may be heard next
+                self._check_progress()
             try:
                 index, message = self._inbox.get(timeout=1.0)
             except queue.Empty:
-                self._watchdog.look()
-                self._check_progress()
                 continue
-            self._watchdog.look()
             self._watchdog.heard(index)
             if message is None:
                 if warning := self._on_end(index):
@@ -162,11 +162,10 @@ class Group:
     def _note(self, index: int, message: Message) -> bool:
         """Note what a message means for the group; return whether it is for a listener."""
         if isinstance(message, Alive):
-            self._watchdog.worked(index, message.work)
+            self._watchdog.worked(index, message.work, message.clock)
             if self.workers[0].job.cluster.serves:  # alone in its group, it sends nothing else
                 self._watchdog.progressed(index)
                 self._watchdog.training_began()
-            self._check_progress()
             return False
         self._watchdog.progressed(index)
         match message:

@@ -38,7 +38,7 @@ class Watchdog:
         self._looked = self._clock()
         self._heard = [self._looked] * self._num_workers
         self._progress, self._messages = list(self._heard), list(self._heard)
-        self._work = [(self._looked, 0.0)] * self._num_workers
+        self._work = [(0.0, 0.0)] * self._num_workers
 
     def look(self) -> None:
         """Blame no worker if this process itself was stopped, or its listener was slow."""
@@ -57,22 +57,30 @@ class Watchdog:
     def progressed(self, worker: int) -> None:
         self._progress[worker] = self._messages[worker] = self._clock()
 
-    def worked(self, worker: int, work: float) -> None:
-        """Note the work of a worker so far, in seconds."""
+    def worked(self, worker: int, work: float, clock: float) -> None:
+        """Note the work of a worker so far, in seconds, and its own clock.
+
+        Messages that waited for a slow listener arrive together: the time between them is not the
+        time in which the work was done.
+        """
         now, (then, before) = self._clock(), self._work[worker]
-        is_busy = before > 0 and work - before > WORKING_SHARE * (now - then)
+        is_busy = before > 0 and work - before > WORKING_SHARE * (clock - then)
         if is_busy and now - self._messages[worker] < WORKING_LIMITS * self._limit:
             self._progress[worker] = now
-        self._work[worker] = now, work
+        self._work[worker] = clock, work
 
     def training_began(self) -> None:
         """From now on, apply the stall timeout instead of the start timeout."""
         self._limit = self._stall_timeout
 
+    def running(self) -> list[int]:
+        """Return the workers from which more is expected."""
+        return [worker for worker in range(self._num_workers) if worker not in self._ended]
+
     def silent(self, seconds: float) -> list[int]:
         """Return the running workers that were not heard for this long."""
-        now, running = self._clock(), set(range(self._num_workers)) - self._ended
-        return [worker for worker in sorted(running) if now - self._heard[worker] > seconds]
+        now = self._clock()
+        return [worker for worker in self.running() if now - self._heard[worker] > seconds]
 
     def find_lost(self, trainers: Sequence[int]) -> tuple[int, str] | None:
         """Return a lost worker and the reason.
