@@ -76,10 +76,12 @@ SEED ?= 1
 chaos: setup-all
 	$(BIN)/python tests/support/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
-# A wheel with the compiled kernels in it, in dist/.
+# A wheel with the compiled kernels in it, in dist/. `make wheel ARCH=aarch64` compiles them for 64-bit ARM (Debian: g++-aarch64-linux-gnu).
+ARCH ?= $(shell uname -m)
+COMPILER := $(if $(filter-out $(ARCH),$(shell uname -m)),CXX=$(ARCH)-linux-gnu-g++)
 wheel: setup
 	@mkdir -p build
-	@$(UV) build --wheel --build-constraints constraints.txt --out-dir dist > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@$(COMPILER) $(UV) build --wheel --build-constraints constraints.txt --out-dir dist > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@grep "^The wheel has no kernels" build/wheel.log || true
 	@ls dist/*.whl
 

@@ -7,7 +7,6 @@ editable install compiles nothing: `make setup` does that.
 from __future__ import annotations
 
 import functools
-import platform
 import shutil
 import sys
 import tempfile
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from paceline.errors import UserError  # noqa: E402
-from paceline.kernels.build import build_library, find_compiler  # noqa: E402
+from paceline.kernels.build import build_library, find_compiler, target_machine  # noqa: E402
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
@@ -37,22 +36,23 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 
 
 def _why_not() -> str:
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "they are for Linux on x86-64"
+    if sys.platform != "linux":
+        return "they are for Linux"
     return "" if find_compiler() else "there is no C++ compiler"
 
 
 @functools.cache
-def _library() -> bytes:
-    """Return the library, or nothing if it cannot be compiled."""
+def _library() -> tuple[str, bytes]:
+    """Return the library's name and content, both empty if it cannot be compiled."""
     try:
         if reason := _why_not():
             raise UserError(reason)
         with tempfile.TemporaryDirectory(prefix="paceline-wheel-") as folder:
-            return build_library(Path(folder)).read_bytes()
+            built = build_library(Path(folder))
+            return built.name, built.read_bytes()
     except UserError as error:
         print(f"The wheel has no kernels, and TensorFlow's are slower: {error}", file=sys.stderr)
-        return b""
+        return "", b""
 
 
 class BuildWithKernels(build_py):
@@ -65,20 +65,21 @@ class BuildWithKernels(build_py):
         # Both may have libraries of other sources: the folder that is copied, and the copy.
         folder = Path(self.build_lib, "paceline", "kernels", "lib")
         shutil.rmtree(folder, ignore_errors=True)
-        if content := _library():
-            from paceline.kernels.library import library_name
-
+        name, content = _library()
+        if name:
             folder.mkdir(parents=True)
-            (folder / library_name()).write_bytes(content)
+            (folder / name).write_bytes(content)
 
 
 class PlatformWheel(bdist_wheel):
-    """Names the platform if the wheel has a library. It fits every Python of that platform."""
+    """Names the platform if the wheel has a library: what the compiler compiles for (CXX). It fits
+    every Python of that platform."""
 
     def finalize_options(self) -> None:
-        self.distribution.has_ext_modules = lambda: bool(_library())
+        self.distribution.has_ext_modules = lambda: bool(_library()[0])
         super().finalize_options()
 
     def get_tag(self) -> tuple[str, str, str]:
-        python, abi, platform_tag = super().get_tag()
-        return (python, abi, platform_tag) if self.root_is_pure else ("py3", "none", platform_tag)
+        if self.root_is_pure:
+            return super().get_tag()
+        return "py3", "none", f"linux_{target_machine(find_compiler())}"

@@ -1,6 +1,7 @@
 """The library of kernels: built once for each compiler, found without one, and clearly missed."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from paceline.kernels import build, library, ops
 COMPILER = """#!/bin/sh
 echo "$@" >> "$0.calls"
 [ "$1" = --version ] && { echo "c++ (of a test) VERSION"; exit; }
+[ "$1" = -dumpmachine ] && { echo "MACHINE-linux-gnu"; exit; }
 while [ $# -gt 1 ]; do [ "$1" = -o ] && echo VERSION > "$2"; shift; done
 """
 
@@ -34,8 +36,8 @@ def run_build(folder: Path, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def write_compiler(file: Path, version: str) -> str:
-    file.write_text(COMPILER.replace("VERSION", version))
+def write_compiler(file: Path, version: str, machine: str = platform.machine()) -> str:
+    file.write_text(COMPILER.replace("VERSION", version).replace("MACHINE", machine))
     file.chmod(0o755)
     return str(file)
 
@@ -55,17 +57,44 @@ def test_it_is_compiled_once_for_each_compiler(tmp_path: Path) -> None:
         (built,) = (tmp_path / "lib").iterdir()
         assert built.read_text() == ("1.0\n" if compiler == old else "2.0\n")
     kernels = [name for name in library.read_sources() if re.search(r"(?<!ops)\.cc$", name)]
-    needed = len(kernels) + 2  # the operations are one more unit, and all are linked
+    needed = len(kernels) + 3  # the operations are one more unit, and all are linked with one
     assert (calls(old), calls(new)) == (needed, needed)
     cached = [file.parent.name for file in (tmp_path / "cache" / "kernels").rglob("*.so")]
     assert sorted(cached) == ["c++-of-a-test-1.0", "c++-of-a-test-2.0"]
 
 
+def test_a_compiler_for_arm_builds_a_library_that_only_arm_loads(tmp_path: Path) -> None:
+    compiler = write_compiler(tmp_path / "cross", "1.0", "aarch64")
+    done = run_build(tmp_path, CXX=compiler)
+    assert done.returncode == 0, done.stderr
+    (built,) = (tmp_path / "lib").iterdir()
+    assert built.name == library.library_name("aarch64") != library.library_name("x86_64")
+    assert "-mavx2" not in Path(f"{compiler}.calls").read_text()
+
+
+def test_a_compiler_for_a_machine_without_kernels_is_one_line(tmp_path: Path) -> None:
+    done = run_build(tmp_path, CXX=write_compiler(tmp_path / "cross", "1.0", "riscv64"))
+    assert done.returncode == 2
+    assert "compiles for riscv64; the kernels are for x86_64 and aarch64" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_machine_without_kernels_uses_tensorflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    reason = "they are for x86_64 and aarch64, and this machine is riscv64"
+    assert library.why_unavailable() == reason
+    assert library.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
+
+
 def test_its_name_changes_with_sources_tensorflow_and_flags(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def name() -> str:
+    def forget() -> None:
+        library.sources_digest.cache_clear()
         library.library_name.cache_clear()
+
+    def name() -> str:
+        forget()
         return library.library_name()
 
     sources = library.read_sources() | {"ops.cc": b"int x;"}
@@ -75,7 +104,7 @@ def test_its_name_changes_with_sources_tensorflow_and_flags(
         with monkeypatch.context() as patch:
             patch.setattr(library, attribute, value)
             names.add(name())
-    library.library_name.cache_clear()
+    forget()
     assert len(names) == 4
 
 

@@ -52,8 +52,8 @@ class Experiment:
     """Arithmetic of the layers; the state is always float32. float16, for GPUs, scales the loss so
     that small gradients are not lost."""
     kernels: Literal["auto", "own", "tensorflow"] = "auto"
-    """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (AVX2, float32), up
-    to twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice decides
+    """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (float32), up to
+    twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice decides
     the bits: it is stored in the run and compared between workers."""
     evaluate_every: Annotated[float, Range(0)] = 1.0
     """Epochs between evaluations; 0 evaluates only at the end."""

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.kernels.library import (
+    CPU_NEEDS,
     KERNEL_FLAGS,
     OPS_FLAGS,
     find_library,
@@ -30,6 +31,8 @@ from paceline.kernels.library import (
     put,
     read_sources,
 )
+
+TENSORFLOW = "libtensorflow_framework.so.2"
 
 
 def find_compiler() -> list[str]:
@@ -53,9 +56,10 @@ def build_library(folder: Path | None = None) -> Path:
         raise UserError(
             "there is no C++ compiler; install g++ (Debian: apt-get install g++), or set CXX"
         )
-    kept = library_cache(_compiler_version(compiler))
+    name = library_name(target_machine(compiler))
+    kept = library_cache(_compiler_version(compiler), name)
     content = kept.read_bytes() if kept.is_file() else _compile(compiler)
-    target = (folder or Path(str(files("paceline.kernels"))) / "lib") / library_name()
+    target = (folder or Path(str(files("paceline.kernels"))) / "lib") / name
     written = []
     for path in (target, kept):
         with suppress(OSError):
@@ -64,6 +68,15 @@ def build_library(folder: Path | None = None) -> Path:
     if not written:
         raise UserError(f"neither {target.parent} nor the cache {kept.parent} can be written")
     return written[0]
+
+
+def target_machine(compiler: list[str]) -> str:
+    """Return the machine type that a compiler compiles for, such as aarch64."""
+    machine = _run([*compiler, "-dumpmachine"], Path.cwd()).split("-")[0].strip()
+    if machine not in CPU_NEEDS:
+        allowed = " and ".join(CPU_NEEDS)
+        raise UserError(f"{compiler[0]} compiles for {machine}; the kernels are for {allowed}")
+    return machine
 
 
 def _compiler_version(compiler: list[str]) -> str:
@@ -79,6 +92,8 @@ def _compile(compiler: list[str]) -> bytes:
         raise UserError("TensorFlow is not installed; install it with pip install 'paceline[cpu]'")
     tensorflow = Path(next(iter(spec.submodule_search_locations)))
     ops_flags = (*OPS_FLAGS, f"-isystem{tensorflow / 'include'}")
+    needs = (f"-m{each}" for each in CPU_NEEDS[target_machine(compiler)])
+    kernel_flags = (*KERNEL_FLAGS, *needs)
     with tempfile.TemporaryDirectory(prefix="paceline-kernels-") as folder:
         work, sources = Path(folder), read_sources()
         for name, content in sources.items():
@@ -90,12 +105,15 @@ def _compile(compiler: list[str]) -> bytes:
         units.append("all_ops.cc")
 
         def compile_unit(name: str) -> None:
-            flags = ops_flags if name.endswith("ops.cc") else KERNEL_FLAGS
+            flags = ops_flags if name.endswith("ops.cc") else kernel_flags
             _run([*compiler, *flags, "-c", name, "-o", f"{name}.o"], work)
 
         with ThreadPoolExecutor(len(units)) as pool:
             list(pool.map(compile_unit, units))
-        link = (f"-L{tensorflow}", "-l:libtensorflow_framework.so.2", "-o", "library.so")
+        # Linked with an empty library of TensorFlow's name: TensorFlow may be for another machine.
+        empty = ("-shared", "-xc++", os.devnull, f"-Wl,-soname,{TENSORFLOW}", "-o", TENSORFLOW)
+        _run([*compiler, *empty], work)
+        link = ("-Wl,--no-as-needed", TENSORFLOW, "-o", "library.so")
         _run([*compiler, "-shared", *(f"{name}.o" for name in units), *link], work)
         return (work / "library.so").read_bytes()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -24,9 +25,11 @@ from paceline.storage.locations import cache_folder
 if TYPE_CHECKING:
     from paceline.experiment.experiment import Experiment
 
-KERNEL_FLAGS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-std=c++17", "-fPIC")
+KERNEL_FLAGS = ("-O3", "-ffp-contract=off", "-std=c++17", "-fPIC")
 OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")
-CPU_NEEDS = {"avx2", "fma"}
+CPU_NEEDS = {"x86_64": ("avx2", "fma"), "aarch64": ()}
+"""The instruction sets that the kernels need beyond what every CPU of a machine type has: flags of
+the compiler, and names in /proc/cpuinfo."""
 DISABLE = "PACELINE_NO_KERNELS"
 """Environment variable: if it is set, the library counts as missing. For tests, and for machines
 that report instructions which they lack."""
@@ -80,6 +83,8 @@ def why_unavailable() -> str:
     """Return why the kernels cannot be used on this machine, with what to do; empty if they can."""
     if os.environ.get(DISABLE):
         return f"{DISABLE} is set: unset it"
+    if platform.machine() not in CPU_NEEDS:
+        return f"they are for {' and '.join(CPU_NEEDS)}, and this machine is {platform.machine()}"
     if missing := missing_instructions():
         return f"this CPU has no {missing}: they need one with AVX2 and FMA"
     if find_library() is None:
@@ -89,7 +94,8 @@ def why_unavailable() -> str:
 
 def missing_instructions() -> str:
     """Return the instruction sets that this CPU lacks; empty if it has all."""
-    return " and ".join(sorted(CPU_NEEDS - cpu_flags()))
+    needs = CPU_NEEDS.get(platform.machine(), ())
+    return " and ".join(sorted(set(needs) - cpu_flags()))
 
 
 @functools.cache
@@ -103,9 +109,11 @@ def cpu_flags() -> frozenset[str]:
 
 
 @functools.cache
-def library_name() -> str:
-    """Return the file name of the library that fits these sources and this TensorFlow."""
-    text = f"{tensorflow_version()} {KERNEL_FLAGS} {OPS_FLAGS} {sources_digest()}"
+def library_name(machine: str = platform.machine()) -> str:
+    """Return the file name of the library that fits these sources, this TensorFlow and a machine
+    type."""
+    flags = (machine, CPU_NEEDS.get(machine), KERNEL_FLAGS, OPS_FLAGS)
+    text = f"{tensorflow_version()} {flags} {sources_digest()}"
     return f"paceline-kernels-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
 
 
@@ -135,7 +143,7 @@ def find_library() -> Path | None:
     if packaged.is_file():
         content = packaged.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:16]
-        unpacked = library_cache(f"unpacked-{digest}")
+        unpacked = library_cache(f"unpacked-{digest}", library_name())
         if not unpacked.is_file():
             put(content, unpacked)
         return unpacked
@@ -143,9 +151,9 @@ def find_library() -> Path | None:
     return built[-1] if built else None
 
 
-def library_cache(folder: str) -> Path:
-    """Return where the cache keeps the library of this compiler, or from this zip file."""
-    return cache_folder() / "kernels" / folder / library_name()
+def library_cache(folder: str, name: str) -> Path:
+    """Return where the cache keeps a library of a compiler, or from a zip file."""
+    return cache_folder() / "kernels" / folder / name
 
 
 def put(content: bytes, target: Path) -> None:
