@@ -86,8 +86,9 @@ def check_tasks(cluster: Cluster, facts: dict[str, Any]) -> None:
 
     Parameter servers only add and multiply: any CPU will do for them.
     """
-    own_kernels = ("kernels",) if facts["kernels"].startswith("own") else ()
-    for role, names in (("worker", ("libraries", "cpu", *own_kernels)), ("ps", ("libraries",))):
+    compared = ["libraries"] + ["cpu"] * (facts["cpu"] != "any")
+    compared += ["kernels"] * facts["kernels"].startswith("own")
+    for role, names in (("worker", compared), ("ps", ["libraries"])):
         for index, address in enumerate(cluster.tasks[role]):
             with tf.device(f"/job:{role}/task:{index}/cpu:0"):
                 theirs = json.loads(tf.io.read_file(FACTS_FILE).numpy())
