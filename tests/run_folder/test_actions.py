@@ -75,6 +75,16 @@ def test_the_best_is_chosen_on_validation_not_on_the_test_set(trained: Trained) 
     assert best.step == 20
 
 
+def test_the_best_evaluation_so_far_is_saved_between_two_saves(trained: Trained) -> None:
+    measures = {7: 0.6, 10: 0.5, 14: 0.6, 16: 0.7, 20: 0.1}
+    for trained.step, validation in measures.items():
+        trained.save(block_of(trained.step), evaluation_of(test=0.9, validation=validation))
+    assert trained.checkpoints.steps() == [7, 10, 16, 20]
+    best = trained.checkpoints.best()
+    assert best is not None
+    assert best.step == 16
+
+
 @pytest.mark.parametrize(
     ("step", "requested", "signal", "workers"),
     [(13, False, False, 2), (2, True, False, 2), (2, False, True, 1)],

@@ -89,9 +89,12 @@ def print_result(plan: SearchPlan, result: SearchResult) -> None:
     print_table(headings, rows, whole=True)
     for line in result.crashed:
         print(f"paceline: {line}; the same command tries it again", file=sys.stderr)
-    if best := result.best:
-        value = getattr(best, plan.options.metric)
-        print(f"best: trial {best.number}, validation {plan.options.metric} {value:.4f}")
+    best = result.best
+    if best and best.kept:
+        accuracy, count = best.kept.accuracy, plan.experiment.data.validation
+        where = f"step {best.kept.step:,}, checkpoint best of {best.run_dir}"
+        print(f"best: trial {best.number}, validation accuracy {accuracy:.4f} ({where})")
+        print(f"with {count:,} validation images, chance changes an accuracy by {count**-0.5:.3f}")
         print(f"train it again, with the same digest: {best.command}")
         print("train it on all training examples: the same without --data.validation")
     print(f"runs: paceline runs {result.search_dir} · page: {result.page}")

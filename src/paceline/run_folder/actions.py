@@ -104,7 +104,10 @@ def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> 
 
 
 class SaveCheckpoint:
-    """Saves when the plan says so. `save` saves at any step, but no step twice."""
+    """Saves when the plan says so, and after the best evaluation on the validation split so far.
+
+    `save` saves at any step, but no step twice.
+    """
 
     def __init__(
         self,
@@ -122,7 +125,9 @@ class SaveCheckpoint:
         self._saved_step: int | None = None
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        if self._saves_at(block.step):
+        validation = evaluation.splits.get("validation") if evaluation else None
+        is_best = validation and self._checkpoints.is_best(validation.accuracy)
+        if is_best or self._saves_at(block.step):
             self.save(block.step, evaluation)
 
     def save(self, step: int, evaluation: EvalResult | None) -> None:

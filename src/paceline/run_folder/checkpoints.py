@@ -77,6 +77,10 @@ class Checkpoints:
         """Return the state with the highest metric; None if no checkpoint has one."""
         return self._first_whole(self._best_first)
 
+    def is_best(self, metric: float) -> bool:
+        """Return whether no checkpoint that can be read has a metric as high as this."""
+        return all(metric > known for known in self._metrics(unreadable=set()).values())
+
     def choose(self, which: str) -> State:
         """Return the state that a command names: `best` (`last` without metrics), or a step."""
         if re.fullmatch(r"\d{1,18}", which, re.ASCII):
@@ -143,7 +147,12 @@ class Checkpoints:
         self._damaged.clear()
 
     def _best_first(self, unreadable: set[int] | None = None) -> list[int]:
-        """Return the steps with a metric, best first, of equals the earlier.
+        """Return the steps with a metric, best first, of equals the earlier."""
+        metrics = self._metrics(unreadable)
+        return sorted(metrics, key=lambda step: (-metrics[step], step))
+
+    def _metrics(self, unreadable: set[int] | None) -> dict[int, float]:
+        """Return the metric of each step that has one.
 
         The metric is in the checkpoint's own file: an index could disagree with it. A file that
         cannot be read is added to `unreadable`, or is an OSError.
@@ -159,7 +168,7 @@ class Checkpoints:
                 if unreadable is None:
                     raise
                 unreadable.add(step)
-        return sorted(metrics, key=lambda step: (-metrics[step], step))
+        return metrics
 
     def _first_whole(self, candidates: Callable[[], list[int]]) -> State | None:
         """Return the first of the candidates that is complete.

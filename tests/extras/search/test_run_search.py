@@ -162,7 +162,9 @@ def test_the_table_and_the_page_show_the_trials_and_the_best_one(
     assert [row[0] for row in table] == ["1", "2", "3", "4"]
     numbers = ["0.3857", "0.0005", "0.7000", "0.3000", "3", "finished"]
     assert table[0][1:] == [*numbers, "555555555555", made.trials[0].name]
-    assert "best: trial 1, validation accuracy 0.7000" in out
+    where = f"step 14, checkpoint best of {made.trials[0].job.run.run_dir}"
+    assert f"best: trial 1, validation accuracy 0.7000 ({where})" in out
+    assert "with 48 validation images, chance changes an accuracy by 0.144" in out
     states = [trial["state"] for trial in json.loads(out[-1])["trials"]]
     assert states == ["finished", "stopped", "failed", "waiting"]
     page = Path(made.where, "search.html").read_text()

@@ -171,15 +171,19 @@ class TrialSummary:
         return self.evaluations[-1].epoch if self.evaluations else 0.0
 
     @property
+    def kept(self) -> TrialEvaluation | None:
+        """Return the evaluation of the best checkpoint, which `eval` and `export` use."""
+        return max(self.evaluations, key=lambda each: each.accuracy, default=None)
+
+    @property
     def accuracy(self) -> float | None:
         """Return the best accuracy on the validation split."""
-        return max((each.accuracy for each in self.evaluations), default=None)
+        return self.kept.accuracy if self.kept else None
 
     @property
     def loss(self) -> float | None:
-        """Return the smallest loss on the validation split."""
-        finite = [each.loss for each in self.evaluations if math.isfinite(each.loss)]
-        return min(finite, default=None)
+        """Return the loss of the best checkpoint on the validation split."""
+        return self.kept.loss if self.kept and math.isfinite(self.kept.loss) else None
 
 
 def read_trials(plan: SearchPlan, folder: SearchFolder) -> list[TrialSummary]:
