@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.schedule import unfinished_warmup
 from paceline.job import Job
 from paceline.kernels.library import why_not_own
 from paceline.loop import Action, Outcome
@@ -224,6 +225,8 @@ class ChiefRun(FollowerRun):
         self.first_step = state.reported_step
         if damaged := folder.metrics.truncate(self.first_step):
             send(Warn(f"{damaged} damaged lines of {folder.metrics.path} were left out"))
+        if warning := unfinished_warmup(job.experiment, core.plan):
+            send(Warn(warning))
         send(start_message(job, core, state.step, lease=folder.epoch))
         folder.append_start(state.step, job.place.on, job.cluster.num_workers)
         self.board = TensorBoard(folder.events, self.first_step, folder.epoch)

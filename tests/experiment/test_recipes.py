@@ -74,7 +74,7 @@ def test_the_papers_recipes_have_the_papers_settings(depth):
     assert abs(plan.total_steps - 64_000) < 100
 
     def rate(step):
-        return learning_rate(recipe.schedule, step, plan.steps_per_epoch, plan.total_steps, 128)
+        return learning_rate(recipe.schedule, step, plan, 128)
 
     drops = [step for step in range(1_000, plan.total_steps) if rate(step) < 0.5 * rate(step - 1)]
     assert len(drops) == 2
@@ -85,10 +85,10 @@ def test_the_papers_recipes_have_the_papers_settings(depth):
 
 
 DIGESTS = {
-    "shapes": "2c00a957",
+    "shapes": "77cc10b9",
     "smoke": "d08e55db",
-    "cifar10-fast": "5de8959d",
-    "cifar10-resnet56-fast": "a6df1df6",
+    "cifar10-fast": "210bc2fc",
+    "cifar10-resnet56-fast": "58497dbd",
     "cifar10-speedrun": "69da4d84",
     "cifar10-resnet20": "4285ea16",
     "cifar10-resnet32": "29a9cb4d",
@@ -100,10 +100,24 @@ DIGESTS = {
     "official-resnet56": "ef2e5ee1",
     "imagenet-resnet50": "846f8821",
     "uai-resnet50": "09b321df",
-    "my-images": "eb2223c2",
-    "finetune": "b49837a6",
+    "my-images": "06c723e1",
+    "finetune": "ee62e773",
 }
 """Of every recipe. A new one means that the recipe trains something else."""
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs"), [("shapes", 1.5), ("cifar10-fast", 8), ("my-images", 5), ("finetune", 1)]
+)
+def test_the_warm_up_of_a_recipe_scales_with_the_training(name, epochs):
+    recipe = get_recipe(name)
+    for size in (1_000, 12_345, 50_000):
+        plan, short = build_plan(recipe, size), build_plan(replace(recipe, steps=12), size)
+        steps = [
+            recipe.schedule.warmup_steps(each.steps_per_epoch, each.total_steps)
+            for each in (plan, short)
+        ]
+        assert steps == [round(epochs * plan.steps_per_epoch), round(12 * epochs / recipe.epochs)]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -120,9 +134,6 @@ def test_rays_boundaries_fall_on_the_steps_it_computed_for_two_actors():
     plan = build_plan(recipe, 50_000)
     assert plan.round_steps == 10
     steps = range(1, plan.total_steps)
-    rates = [
-        learning_rate(recipe.schedule, step, plan.steps_per_epoch, plan.total_steps, 256)
-        for step in range(plan.total_steps)
-    ]
+    rates = [learning_rate(recipe.schedule, step, plan, 256) for step in range(plan.total_steps)]
     assert [step for step in steps if rates[step] != rates[step - 1]] == [28_284, 42_426, 56_568]
     assert sorted(set(rates)) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Experiment, Group, Optimizer, Schedule, Sync
 from paceline.experiment.plan import Plan, build_plan
-from paceline.experiment.schedule import Rates, learning_rate, rates_at, rates_table
+from paceline.experiment.schedule import (
+    Rates,
+    learning_rate,
+    rates_at,
+    rates_table,
+    unfinished_warmup,
+)
 
 STEPS = Schedule(name="steps", rate=0.1, boundaries=(2, 3.5), factors=(0.1, 0.01))
 COSINE = Schedule(name="cosine", rate=0.4)
@@ -52,7 +58,7 @@ ONE_CYCLE = Schedule(name="one-cycle", rate=0.4, warmup=2, warmup_from=0.1)
     ],
 )
 def test_rates_are_those_of_the_table(schedule, step, expected):
-    assert learning_rate(schedule, step, 10, 100, 128) == pytest.approx(
+    assert learning_rate(schedule, step, Plan(10, 100), 128) == pytest.approx(
         expected, rel=1e-12, abs=1e-15
     )
 
@@ -63,28 +69,50 @@ def test_rates_are_those_of_the_table(schedule, step, expected):
 )
 def test_the_rate_grows_linearly_with_the_batch_when_asked(scale_to_batch, batch, expected):
     schedule = Schedule(name="constant", rate=0.1, scale_to_batch=scale_to_batch)
-    assert learning_rate(schedule, 7, 10, 100, batch) == pytest.approx(expected)
+    assert learning_rate(schedule, 7, Plan(10, 100), batch) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("step", [28284, 42426, 56568])
 def test_a_boundary_given_as_step_over_steps_per_epoch_falls_on_that_step(step):
     """28284 / 195 * 195 is a little more than 28284 in floating point."""
     schedule = Schedule(rate=1.0, boundaries=(step / 195,), factors=(0.1,))
-    assert learning_rate(schedule, step - 1, 195, 60_000, 256) == 1.0
-    assert learning_rate(schedule, step, 195, 60_000, 256) == 0.1
+    assert learning_rate(schedule, step - 1, Plan(195, 60_000), 256) == 1.0
+    assert learning_rate(schedule, step, Plan(195, 60_000), 256) == 0.1
 
 
 def test_a_warm_up_of_a_tenth_of_thirty_steps_has_three_steps():
     """0.1 * 30 is a little more than 3 in floating point."""
     schedule = Schedule(name="constant", rate=1.0, warmup=0.1)
-    rates = [learning_rate(schedule, step, 30, 100, 1) for step in range(4)]
+    rates = [learning_rate(schedule, step, Plan(30, 100), 1) for step in range(4)]
     assert rates == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])
+
+
+def test_a_warm_up_given_as_a_share_is_as_long_a_part_of_every_training():
+    schedule = Schedule(name="constant", rate=1.0, warmup="1/6")
+    for total in (6, 18, 600):
+        rates = [learning_rate(schedule, step, Plan(7, total), 1) for step in range(total)]
+        assert rates.index(1.0) == total // 6 - 1
+
+
+def test_a_warm_up_that_training_does_not_complete_is_a_warning_with_its_flag():
+    experiment = Experiment(schedule=Schedule(warmup=5), epochs=4.0)
+    text = unfinished_warmup(experiment, Plan(10, 40))
+    assert "--schedule.warmup 5" in text
+    assert "50 steps" in text
+    assert "40" in text
+    assert not unfinished_warmup(experiment, Plan(10, 51))
+
+
+@pytest.mark.parametrize("given", ["20%", "3/2", "-1/5", "1/0", "abc"])
+def test_a_warm_up_that_is_not_a_share_is_refused(given):
+    with pytest.raises(UserError, match=r"schedule.warmup is .*; give epochs, or a share .* 1/5"):
+        Experiment(schedule=Schedule(warmup=given))
 
 
 def test_a_block_of_rates_has_adams_corrections_of_its_own_steps():
     experiment = Experiment()
     rates = Rates.of_row(rates_table(experiment, Plan(10, 100), 3, 6).T)
-    wanted = [learning_rate(experiment.schedule, step, 10, 100, 128) for step in (3, 4, 5)]
+    wanted = [learning_rate(experiment.schedule, step, Plan(10, 100), 128) for step in (3, 4, 5)]
     assert rates.learning_rate == pytest.approx(wanted)
     assert rates.bias_1 == pytest.approx([1 - 0.9**n for n in (4, 5, 6)])
     assert rates.bias_2 == pytest.approx([1 - 0.999**n for n in (4, 5, 6)])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from paceline.experiment.fields import Range
@@ -74,14 +75,21 @@ class Schedule:
     """Epochs at which the schedule `steps` changes to the next factor."""
     factors: tuple[float, ...] = ()
     """Learning-rate multipliers after each boundary (schedule `steps`)."""
-    warmup: float = 0.0
-    """Warm-up length in epochs. For one-cycle, the length of the rising phase. 0 disables."""
+    warmup: Annotated[float | str, Range(0)] = 0.0
+    """Warm-up length in epochs, or as a share of the training, such as 1/5. For one-cycle, it is
+    the rising phase. 0 disables."""
     warmup_from: float = 0.0
     """Rate at which the warm-up starts, as a share of the highest rate."""
     final: float = 0.0
     """Rate at which cosine and one-cycle end, as a share of the highest rate."""
     scale_to_batch: Annotated[int, Range(0)] = 0
     """Reference batch size: the rate is multiplied by global_batch_size / this. 0 disables."""
+
+    def warmup_steps(self, steps_per_epoch: int, total_steps: int) -> int:
+        """Return the length of the warm-up in steps."""
+        if isinstance(self.warmup, str):
+            return round(Fraction(self.warmup) * total_steps)
+        return round(self.warmup * steps_per_epoch)
 
 
 @dataclass(frozen=True)

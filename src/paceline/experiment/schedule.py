@@ -19,11 +19,15 @@ Number = TypeVar("Number")
 
 
 def learning_rate(
-    schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int, global_batch_size: int
+    schedule: Schedule, step: int, plan: Plan, global_batch_size: int, end: int = 0
 ) -> float:
-    """Return the rate with which step `step` (from 0) is applied."""
+    """Return the rate with which step `step` (from 0) is applied.
+
+    Its curve ends at step `end`, or else with the training.
+    """
+    steps_per_epoch, total_steps = plan.steps_per_epoch, plan.total_steps
     scale = global_batch_size / schedule.scale_to_batch if schedule.scale_to_batch else 1
-    peak, rising = schedule.rate * scale, round(schedule.warmup * steps_per_epoch)
+    peak, rising = schedule.rate * scale, schedule.warmup_steps(steps_per_epoch, total_steps)
     if step < rising:
         return peak * (schedule.warmup_from + (1 - schedule.warmup_from) * (step + 1) / rising)
     if schedule.name == "constant":
@@ -31,9 +35,21 @@ def learning_rate(
     if schedule.name == "steps":
         passed = sum(step >= round(boundary * steps_per_epoch) for boundary in schedule.boundaries)
         return peak * (schedule.factors[passed - 1] if passed else 1.0)
-    done = (step - rising) / max(1, total_steps - rising)
+    done = (step - rising) / max(1, (end or total_steps) - rising)
     left = (1 + cosine(math.pi * done)) / 2 if schedule.name == "cosine" else 1 - done
     return peak * (schedule.final + (1 - schedule.final) * left)
+
+
+def unfinished_warmup(experiment: Experiment, plan: Plan) -> str:
+    """Return a warning if training ends while the rate still rises; empty if it does not."""
+    warmup, total = experiment.schedule.warmup, plan.total_steps
+    rising = experiment.schedule.warmup_steps(plan.steps_per_epoch, total)
+    if rising < total:
+        return ""
+    return (
+        f"--schedule.warmup {warmup} takes {rising:,} steps, and training ends after {total:,}: "
+        "the learning rate never reaches its peak; give a share, such as --schedule.warmup 1/5"
+    )
 
 
 def cosine(x: float) -> float:
@@ -93,17 +109,15 @@ class Rates(NamedTuple, Generic[Number]):
 def rates_at(experiment: Experiment, plan: Plan, step: int) -> Rates[float]:
     """Return the rates with which step `step` (from 0) is applied."""
     optimizer, schedule = experiment.optimizer, experiment.schedule
-    batch_size, steps_per_epoch = experiment.global_batch_size, plan.steps_per_epoch
-
-    def rate(total_steps: int) -> float:
-        return learning_rate(schedule, step, steps_per_epoch, total_steps, batch_size)
+    batch_size = experiment.global_batch_size
 
     def group_rate(group: Group) -> float:
         end = round(group.until * plan.total_steps)
-        return group.rate * rate(end) if step < end else 0.0
+        rate = learning_rate(schedule, step, plan, batch_size, end)
+        return group.rate * rate if step < end else 0.0
 
     return Rates(
-        learning_rate=rate(plan.total_steps),
+        learning_rate=learning_rate(schedule, step, plan, batch_size),
         bias_1=bias_correction(optimizer.momentum, step + 1),
         bias_2=bias_correction(optimizer.beta_2, step + 1),
         ema_decay=_average_decay(experiment.average, step + 1, plan.total_steps),

@@ -26,7 +26,7 @@ def cifar10_fast() -> Experiment:
         model=Model(depth=20, shortcut="A-pool"),
         loss=Loss(label_smoothing=0.05),
         optimizer=Optimizer(nesterov=True, weight_decay=5e-4),
-        schedule=Schedule(name="one-cycle", rate=0.2, warmup=8, warmup_from=0.1),
+        schedule=Schedule(name="one-cycle", rate=0.2, warmup="1/5", warmup_from=0.1),
         epochs=40,
         evaluate_every=5.0,
     )

@@ -71,7 +71,7 @@ def my_images() -> Experiment:
         model=Model(layout="imagenet", depth=18),
         loss=Loss(label_smoothing=0.1),
         optimizer=Optimizer(nesterov=True, weight_decay=5e-4),
-        schedule=Schedule(name="one-cycle", rate=0.05, warmup=5),
+        schedule=Schedule(name="one-cycle", rate=0.05, warmup="1/6"),
         global_batch_size=32,
         epochs=30,
     )
@@ -90,7 +90,7 @@ def finetune() -> Experiment:
         model=Model(depth=50, layout="imagenet", init_from="keras:ResNet50", freeze=("backbone",)),
         loss=Loss(label_smoothing=0.1),
         optimizer=Optimizer(nesterov=True),
-        schedule=Schedule(name="one-cycle", rate=0.1, warmup=1),
+        schedule=Schedule(name="one-cycle", rate=0.1, warmup="1/5"),
         global_batch_size=32,
         epochs=5,
     )

@@ -55,7 +55,7 @@ def shapes() -> Experiment:
         scaling=Scaling(mean=(127.6,) * 3, std=(74.5,) * 3),
         model=Model(depth=8),
         optimizer=Optimizer(nesterov=True, weight_decay=5e-4),
-        schedule=Schedule(name="one-cycle", rate=0.2, warmup=1.5),
+        schedule=Schedule(name="one-cycle", rate=0.2, warmup="1/4"),
         epochs=6,
     )
 
