@@ -40,6 +40,11 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
     splits = {"train": train, "test": source.test}
     if validation:
         splits["validation"] = validation
+    elif experiment.early_stopping.patience:
+        raise UserError(
+            "early-stopping.patience is above 0, but the data has no validation split; give "
+            "--data.validation N to hold out N training examples"
+        )
     plan = build_plan(experiment, train.size, job.run.stop_at)
     num_classes = experiment.model.num_classes or len(source.classes)
     if num_classes < len(source.classes):

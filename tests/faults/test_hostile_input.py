@@ -25,7 +25,7 @@ from paceline.formats.check import check
 from paceline.formats.image_folder import files_digest
 from paceline.formats.tfrecord import index, record
 from paceline.formats.tfrecord.record import framed
-from paceline.formats.tfrecord.shards import read_labels, train_and_test
+from paceline.formats.tfrecord.shards import find_splits, read_labels
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.array_files import read_npy
@@ -114,7 +114,7 @@ def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Pat
         content = framed(record.encode({"image/encoded": bytes([pixel]), "image/class/label": 1}))
         for name in ("train-00000-of-00001", "validation-00000-of-00001"):
             (tmp_path / name).write_bytes(content)
-        shards = train_and_test(str(tmp_path))["train"]
+        shards = find_splits(str(tmp_path))["train"]
         parts = index.load_index(str(tmp_path), shards, ("image/encoded", "image/class/label"))
         return index.records_digest(parts), files_digest(tmp_path, [("one.png", 1)])
 

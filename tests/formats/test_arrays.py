@@ -7,7 +7,7 @@ import pytest
 
 from image_folders import build, read_all
 from paceline.errors import UserError
-from paceline.formats.arrays import save_arrays
+from paceline.formats.arrays import save_arrays, save_arrays_by_digest
 from paceline.formats.detect import detect
 
 
@@ -38,6 +38,34 @@ def test_grey_arrays_get_one_channel_and_classes_get_numbers(tmp_path):
     assert source.classes == ("0", "1", "2", "3")
 
 
+@pytest.mark.parametrize(
+    "given", [lambda k: k[:, None], lambda k: np.eye(3)[k], lambda k: k.astype(np.float32)]
+)
+def test_labels_in_a_column_one_hot_or_float_are_numbers(tmp_path, given):
+    images, labels = examples(20)
+    save_arrays(tmp_path, (images, given(labels)), (images, given(labels)))
+    assert read_all(build("arrays", tmp_path).test)[1].tolist() == labels.tolist()
+
+
+def test_labels_may_be_the_names_of_classes(tmp_path):
+    images, labels = examples(20)
+    names = np.array(["bee", "cat", "ant"])[labels]
+    folder = save_arrays_by_digest(tmp_path, (images, names), (images[:2], list(names[:2])))
+    source = build("arrays", folder)
+    assert source.classes == ("ant", "bee", "cat")
+    assert [source.classes[label] for label in read_all(source.train)[1]] == names.tolist()
+    assert read_all(source.test)[1].tolist() == [1, 2]
+    assert save_arrays_by_digest(tmp_path, (images, names[::-1]), (images, names)) != folder
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_images_of_floats_from_0_to_1_and_of_other_whole_numbers_are_the_same_bytes(tmp_path, kind):
+    images, labels = examples(20)
+    given = images.astype(kind) if kind is np.int64 else (images / 255).astype(kind)
+    save_arrays(tmp_path, (given, labels), (given, labels))
+    np.testing.assert_array_equal(read_all(build("arrays", tmp_path).test)[0], images)
+
+
 def test_without_test_arrays_a_tenth_is_held_out(tmp_path):
     images = np.arange(50, dtype=np.uint8).reshape(50, 1, 1) * np.ones((1, 2, 2), np.uint8)
     save_arrays(tmp_path, (images, np.repeat(range(5), 10)))
@@ -64,11 +92,16 @@ IMAGES, LABELS = examples(4)
 @pytest.mark.parametrize(
     ("train", "test", "classes", "message"),
     [
-        ((IMAGES / 255, LABELS), None, None, "float64; give uint8 from 0 to 255"),
+        ((IMAGES / 127.5 - 1, LABELS), None, None, "float64 from -1.0 to 1.0; give uint8 from 0"),
+        ((IMAGES + 0.5, LABELS), None, None, "give uint8 from 0 to 255, or floats from 0 to 1"),
+        ((IMAGES.astype(str), LABELS), None, None, "give uint8 from 0 to 255"),
         ((IMAGES[0, 0], LABELS), None, None, r"shape \(6, 3\)"),
         ((IMAGES[:0], LABELS[:0]), None, None, "one image or more"),
         ((IMAGES, LABELS[:3]), None, None, "4 train images and 3 train labels"),
-        ((IMAGES, LABELS[:, None]), None, None, r"labels\.reshape\(-1\)"),
+        ((IMAGES, LABELS / 3), None, None, r"labels are float64 of shape \(4,\)"),
+        ((IMAGES, np.full((4, 2), 0.5)), None, None, "or one-hot rows"),
+        ((IMAGES, list("abca")), (IMAGES, list("abxa")), None, "have 'x', which is not a label of"),
+        ((IMAGES, list("abca")), None, ["a", "b"], "have 'c', which is not a class name"),
         ((IMAGES, LABELS - 1), None, None, "have a -1; labels count the classes from 0"),
         ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS), None, "make their shapes alike"),
         ((IMAGES, LABELS), None, ["a", "b"], "go up to 2, but there are 2 class names"),

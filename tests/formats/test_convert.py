@@ -125,13 +125,13 @@ def test_a_different_conversion_into_the_same_folder_is_refused(tmp_path):
 
 
 def test_shards_are_chosen_by_the_number_of_images_or_given():
-    shards = divide([range(1_281_167), range(50_000)], 0)
+    shards = divide({"train": range(1_281_167), "test": range(50_000)}, 0)
     assert shards["train-00000-of-01024"] == range(1251)
     assert len(shards) == 1024 + 48
-    assert len(divide([range(500), range(50)], 0)) == 3 + 1
+    assert len(divide({"train": range(500), "test": range(50)}, 0)) == 3 + 1
     for count in (-1, 19):
         with pytest.raises(UserError, match="give 1 to 18"):
-            divide([range(18), range(9)], count)
+            divide({"train": range(18), "test": range(9)}, count)
 
 
 def test_converted_cifar_reads_as_cifar_does(tmp_path):

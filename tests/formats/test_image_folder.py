@@ -5,12 +5,14 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from image_folders import build, content_of, draw, write_images
+from image_folders import QUIET, build, content_of, convert_here, draw, write_images
+from paceline.data.source import hold_out
 from paceline.errors import UserError
+from paceline.formats.check import check
 from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.reading import explain
-from record_folders import assert_one_line
+from record_folders import assert_one_line, write_imagenet
 
 
 def unwrap(folder):
@@ -49,7 +51,8 @@ def test_a_split_of_one_folder_is_the_same_whatever_else_is_there(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "options", "words"),
     [
-        (lambda folder: (folder / "val").rename(folder / "values"), {}, "no val/"),
+        (lambda folder: (folder / "val").rename(folder / "values"), {}, "no test split (test/"),
+        (lambda folder: shutil.rmtree(folder / "train" / "cat"), {}, "a class 'cat' that train/"),
         (lambda folder: (folder / "val" / "dog").mkdir(), {}, "a class 'dog'"),
         (lambda folder: (folder / "train" / "dog").mkdir(), {}, "has no image"),
         (unwrap, {}, "--data.split"),
@@ -96,3 +99,30 @@ def test_an_image_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
         tf.io.decode_image(cut)
     with pytest.raises(ValueError, match=r"."):
         inspect_image(cut)
+
+
+def test_one_class_is_refused(tmp_path):
+    folder = write_images(tmp_path / "data", classes=("images",)) / "train"
+    (folder / "labels.txt").write_text("no table")
+    for place, split in ((tmp_path / "data", 0.0), (folder, 0.2)):
+        with pytest.raises(UserError, match="one class folder, 'images'; there must be one folder"):
+            build("pictures", place, split=split)
+        assert "one class folder" in check(place, split, processes=1, console=QUIET).problems[0]
+    write_imagenet(tmp_path / "records", num_classes=1)
+    with pytest.raises(UserError, match="there must be two or more"):
+        build("tfrecord", tmp_path / "records")
+
+
+def test_a_data_set_with_three_splits_is_validated_on_its_own_split(tmp_path):
+    folder = write_images(tmp_path / "data")
+    write_images(folder, test="test")
+    (folder / "test" / "ant" / "ant-test-0.jpg").unlink()
+    source = build("pictures", folder)
+    assert (source.train.size, source.test.size, source.validation.size) == (18, 5, 6)
+    assert hold_out(source, 5) == (source.train, source.validation)
+    convert_here(folder, tmp_path / "out")
+    assert content_of(build("tfrecord", tmp_path / "out").validation) == content_of(
+        source.validation
+    )
+    for place in (folder, tmp_path / "out"):
+        assert check(place, processes=1, console=QUIET).per_class["validation"] == [2, 2, 2]

@@ -38,7 +38,7 @@ from paceline.formats.image_folder import inspect_image
 from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.index import load_index
 from paceline.formats.tfrecord.record import BadRecord, framed, read_all
-from paceline.formats.tfrecord.shards import complete_keys, noted_keys, read_labels, train_and_test
+from paceline.formats.tfrecord.shards import complete_keys, find_splits, noted_keys, read_labels
 from paceline.maths.state import State, StateLayout
 from paceline.places.tf_config import parse_tf_config
 from paceline.results.image_bytes import as_jpeg_or_png, to_png
@@ -238,7 +238,7 @@ def records(folder: Path) -> Try:
             (folder / name).write_bytes(whole)
 
     def load(**settings: Any) -> Any:
-        found = train_and_test(str(folder))
+        found = find_splits(str(folder))
         shards = [shard for split in found.values() for shard in split]
         return load_index(str(folder), shards, keys, **settings)
 

@@ -12,6 +12,9 @@ import tyro
 from paceline.cli.parse import DataFolder
 from paceline.experiment.experiment import Data, Records, check_records
 
+SplitShare = Annotated[float, tyro.conf.arg(name="data.split", aliases=["--split"])]
+"""As `paceline train` names it."""
+
 
 @dataclass(frozen=True)
 class Fetch:
@@ -45,7 +48,7 @@ class Info:
 
     dir: DataFolder
     """Folder of the data set."""
-    split: float = 0.0
+    split: SplitShare = 0.0
     """Share of the images that becomes the test split, if there is no folder for it."""
     records: Records = field(default_factory=Records)
 
@@ -74,15 +77,15 @@ class Info:
 class Convert:
     """Convert CIFAR or a folder of images to sharded TFRecords: paceline data convert SRC OUT
 
-    Example: paceline data convert photos records --split 0.1
+    Example: paceline data convert photos records --data.split 0.1
     """
 
     src: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
     """CIFAR as downloaded, or a folder of images.
-    The images are in train/<class>/ and val/<class>/, or in <class>/ with --split."""
+    The images are in train/<class>/ and val/<class>/, or in <class>/ with --data.split."""
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Folder for the TFRecords. An interrupted conversion continues."""
-    split: float = 0.0
+    split: SplitShare = 0.0
     """Share of one folder of classes that becomes the validation split, from 0 to 1."""
     shards: int = 0
     """Number of training shards. 0 chooses by the number of images."""
@@ -97,7 +100,7 @@ class Convert:
 
         folder = local_folder(self.src)
         convert(folder, self.out, self.split, self.shards, self.first_label, self.processes)
-        print(f"ready: --data.source tfrecord --data.dir {self.out}")
+        print(f"ready: --data.dir {self.out}")
         return 0
 
 
@@ -112,7 +115,7 @@ class Check:
 
     dir: DataFolder
     """Folder of the data set."""
-    split: float = 0.0
+    split: SplitShare = 0.0
     """Share of the images that becomes the test split, if there is no folder for it."""
     records: Records = field(default_factory=Records)
 

@@ -43,16 +43,23 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
         source = check_source(load_function(data.build)(data), data.build)
     else:
         source = retry(lambda: _build_named(data, records))
+    if len(source.classes) < 2:
+        raise UserError(f"the data has the classes {source.classes}; there must be two or more")
     # The names of folders need not be UTF-8, but class names are written as UTF-8.
     names = (name.encode(errors="backslashreplace").decode() for name in source.classes)
     return dataclasses.replace(source, classes=tuple(names))
 
 
 def _build_named(data: Data, records: Records) -> Source:
-    name = _load(DETECT)(data.dir) if data.source == "auto" else data.source
-    if name not in SOURCES:
+    name = data.source
+    if name not in SOURCES and name != "auto":
         hint = did_you_mean(name, [*sorted(SOURCES), "auto"])
         raise UserError(f"there is no data source {name!r}; {hint}")
+    if name != "shapes":  # which reads no files
+        name = _load(DETECT)(data.dir, name)
+    elif data.dir:
+        advice = "give --data.source auto with it, or a different recipe"
+        raise UserError(f"data.dir is {data.dir}, but data.source shapes reads no files; {advice}")
     build = _load(SOURCES[name])
     source: Source = build(data, records) if name == "tfrecord" else build(data)
     return source

@@ -49,6 +49,8 @@ class Source:
     image_shape: Shape | None
     digest: str = ""
     """Of the content, or of a sample of it. A resumed run and all workers must have the same."""
+    validation: Split | None = None
+    """The data set's own, if it has three splits."""
 
 
 def in_memory(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer[Any]]) -> Split:
@@ -62,14 +64,15 @@ def in_memory(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer[Any]
 
 
 def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
-    """Return the training split in two parts, the second with `validation` examples.
+    """Return the training split in two parts, the second with `validation` examples, or the
+    training split and the data set's own validation split.
 
     A fixed permutation decides, so that data sorted by class are divided evenly. With 0, the second
     part is None.
     """
     whole, size = source.train, source.train.size
-    if validation == 0:
-        return whole, None
+    if validation == 0 or source.validation:
+        return whole, source.validation
     if not 0 < validation < size:
         raise UserError(
             f"data.validation is {validation}; of {size} training examples, 0 to {size - 1} can "

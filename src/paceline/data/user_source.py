@@ -19,7 +19,9 @@ def check_source(source: Any, spec: str) -> Source:
     named = all(isinstance(name, str) for name in source.classes)
     _require(named, f"{spec}: classes is {source.classes!r}; it must be a tuple of names")
     pieces: list[bytes] = []
-    for name, split in (("train", source.train), ("test", source.test)):
+    splits = {"train": source.train, "test": source.test}
+    own = {"validation": source.validation} if source.validation else {}
+    for name, split in (splits | own).items():
         given = f"{spec}: {name} is a {type(split).__name__}"
         _require(isinstance(split, Split), f"{given}; it must be a paceline.Split")
         _require(

@@ -29,7 +29,8 @@ class Data:
     """Your own source, as package.module:function or file.py:function. The function takes this Data
     and returns a paceline.Source."""
     validation: Annotated[int, Range(0)] = 0
-    """Number of training examples to hold out for choosing the best checkpoint. 0 disables."""
+    """Number of training examples to hold out for choosing the best checkpoint, if the data has no
+    validation split of its own. 0 disables."""
     split: float = 0.0
     """Share of the images that becomes the test split, if the folder has no test split of its own
     (source pictures). The same images are chosen every time."""

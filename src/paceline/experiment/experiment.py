@@ -113,7 +113,8 @@ def _check_training(e: Experiment) -> None:
         )
     if e.epochs <= 0 and e.steps <= 0:
         raise UserError("nothing to train: give --epochs or --steps above 0")
-    if patience and not (e.data.validation and e.evaluate_every):
+    has_validation = e.data.validation or e.data.dir or e.data.build  # data may have its own
+    if patience and not (has_validation and e.evaluate_every):
         raise UserError(
             f"early-stopping.patience is {patience}; early stopping needs a validation split and "
             "evaluations: give --data.validation and --evaluate-every above 0"

@@ -54,5 +54,5 @@ def _choose_data(name: str, data: Data, data_dir: str) -> Data:
     if data_dir or data.source == "shapes":
         return replace(data, dir=data_dir if data.source != "shapes" else "")
     if data.source == "cifar10":  # images of the same shape, with as many classes
-        return replace(data, source="shapes", train_size=5_000, test_size=10, validation=0)
+        return replace(data, source="shapes", dir="", train_size=5_000, test_size=10, validation=0)
     raise UserError(f"the recipe {name} needs its data: give --data.dir DIR")

@@ -45,6 +45,7 @@ def save_arrays(
     """Write the arrays as a folder for `build_arrays`, whole or not at all. Replaces an earlier
     folder of arrays."""
     target = Path(folder).expanduser()
+    train, test, classes = _with_numbers(train, test, classes)
     splits = {"train": check_split(train, "train")}
     if test is not None:
         splits["test"] = check_split(test, "test")
@@ -69,7 +70,7 @@ def save_arrays_by_digest(
     """Save the arrays once, in a folder of `root` that is named by their content; return it. The
     same arrays give the same experiment."""
     names = json.dumps(classes if classes is None else list(classes))
-    arrays = map(np.asarray, (*train, *(test or ())))
+    arrays = map(_without_texts, (*train, *(test or ())))
     digest = digest_of([names.encode(), arrays_digest(*arrays).encode()])
     folder = root / f"arrays-{digest[:12]}"
     if not folder.exists():
@@ -112,15 +113,14 @@ def check_split(examples: Examples, name: str) -> tuple[Array, Array]:
     if not isinstance(examples, (tuple, list)) or len(examples) != 2:
         found = type(examples).__name__
         raise UserError(f"the {name} data must be a pair (images, labels), not a {found}")
-    images, labels = np.asarray(examples[0]), np.asarray(examples[1])
+    images, labels = np.asarray(examples[0]), _whole_numbers(np.asarray(examples[1]))
     if images.dtype != np.uint8:
-        needed = "uint8 from 0 to 255; Paceline scales them itself"
-        raise UserError(f"the {name} images are {images.dtype}; give {needed}")
+        images = _to_bytes(images, name)
     if images.ndim not in (3, 4) or 0 in images.shape:
         needed = "[n, height, width] or [n, height, width, channels], with one image or more"
         raise UserError(f"the {name} images have shape {images.shape}; it must be {needed}")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        needed = f"integers of shape ({len(images)},), such as labels.reshape(-1)"
+        needed = f"whole numbers or names of shape ({len(images)},), or one-hot rows"
         found = f"{labels.dtype} of shape {labels.shape}"
         raise UserError(f"the {name} labels are {found}; give {needed}")
     if len(labels) != len(images):
@@ -130,6 +130,66 @@ def check_split(examples: Examples, name: str) -> tuple[Array, Array]:
         bad = int(labels.min() if labels.min() < 0 else labels.max())
         raise UserError(f"the {name} labels have a {bad}; labels count the classes from 0")
     return images[..., None] if images.ndim == 3 else images, labels.astype(np.int32)
+
+
+def _with_numbers(
+    train: Examples, test: Examples | None, classes: Sequence[str] | None
+) -> tuple[Examples, Examples | None, Sequence[str] | None]:
+    """Return the examples with numbers in place of names as labels, and the class names."""
+    texts = [_texts(each) for each in (train, test)]
+    if texts[0] is None:
+        return train, test, classes
+    names = sorted(set(texts[0])) if classes is None else list(classes)
+    numbers = {name: number for number, name in enumerate(names)}
+    if unknown := sorted({label for each in texts for label in each or ()} - set(numbers)):
+        known = "a class name" if classes is not None else "a label of the train data"
+        raise UserError(f"the labels have {unknown[0]!r}, which is not {known}")
+    found = [np.array([numbers[label] for label in each or ()], np.int32) for each in texts]
+    return (train[0], found[0]), None if test is None else (test[0], found[1]), names
+
+
+def _texts(examples: Examples | None) -> list[str] | None:
+    """Return the labels if they are names."""
+    if not isinstance(examples, tuple | list) or len(examples) != 2:
+        return None
+    labels = np.asarray(examples[1])
+    is_text = labels.ndim == 1 and labels.size and isinstance(labels[0], str)
+    return [str(label) for label in labels] if is_text else None
+
+
+def _without_texts(given: npt.ArrayLike) -> Array:
+    array = np.asarray(given)
+    return (
+        np.ascontiguousarray(array, np.str_).view(np.uint32) if array.dtype.kind in "OU" else array
+    )
+
+
+def _whole_numbers(labels: Array) -> Array:
+    """Return labels [n] of one-hot rows, of one column, and of floats without fractions."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.dtype.kind not in "biuf":
+        return labels
+    if labels.ndim == 2 and np.all((labels == 0) | (labels == 1)) and np.all(labels.sum(1) == 1):
+        labels = labels.argmax(1)
+    whole = labels.dtype.kind == "f" and np.all(np.mod(labels, 1) == 0)
+    return labels.astype(np.int64) if whole else labels
+
+
+def _to_bytes(images: Array, name: str) -> npt.NDArray[np.uint8]:
+    """Return numbers of 0 to 1, or whole numbers of 0 to 255, as uint8."""
+    if images.dtype.kind in "iuf" and images.size:
+        lowest, highest = images.min(), images.max()
+        if lowest >= 0 and highest <= 1 and images.dtype.kind == "f":
+            whole: npt.NDArray[np.uint8] = np.rint(images * 255).astype(np.uint8)
+            return whole
+        if lowest >= 0 and highest <= 255 and not np.any(np.mod(images, 1)):
+            return images.astype(np.uint8)
+        given = f"{images.dtype} from {lowest} to {highest}"
+    else:
+        given = f"{images.dtype} of shape {images.shape}"
+    needed = "uint8 from 0 to 255, or floats from 0 to 1; Paceline scales them itself"
+    raise UserError(f"the {name} images are {given}; give {needed}")
 
 
 def check_together(splits: Splits, names: Sequence[str] | None) -> tuple[str, ...]:

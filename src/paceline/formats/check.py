@@ -73,7 +73,10 @@ def describe(source: Source) -> Report:
     import tensorflow as tf
 
     per_class = {}
-    for name, split in (("train", source.train), ("test", source.test)):
+    splits = {"train": source.train, "validation": source.validation, "test": source.test}
+    for name, split in splits.items():
+        if split is None:
+            continue
         counts = np.zeros(len(source.classes), np.int64)
         for start in range(0, split.size, LABELS_AT_ONCE):
             indices = tf.range(start, min(start + LABELS_AT_ONCE, split.size), dtype=tf.int64)
@@ -91,17 +94,18 @@ def check(
 ) -> Report:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
     path = str(Path(folder).expanduser())
-    source, first_label = detect(path), 0
+    source, first_label, problems = detect(path), 0, list[str]()
     jobs: list[tuple[str, Any]]
     check_job: Callable[[tuple[str, Any]], JobResult]
     if source == "pictures":
-        classes, *splits = find_images(Path(path), split)
+        listed = find_images(Path(path), split)
+        classes, problems = listed.classes, listed.problems
         jobs = [
             (name, images[start : start + IMAGES_AT_ONCE])
-            for name, images in zip(("train", "test"), splits, strict=True)
+            for name, images in listed.splits.items()
             for start in range(0, len(images), IMAGES_AT_ONCE)
         ]
-        check_job = partial(_check_images, path)
+        check_job = partial(_check_images, listed.root)
     elif source == "tfrecord":
         keys, classes = complete_keys(records or Records(), noted_keys(path)), read_labels(path)
         jobs = [(name, shard) for name, shards in find_shards(path).items() for shard in shards]
@@ -109,7 +113,7 @@ def check(
     else:
         return _check_other(path, source)
     found = run_jobs(check_job, jobs, "checking", console, processes)
-    return _summarize(path, classes, found, first_label)
+    return _summarize(path, classes, found, first_label, problems)
 
 
 def _check_other(folder: str, source: str) -> Report:
@@ -125,10 +129,13 @@ def _check_other(folder: str, source: str) -> Report:
 
 
 def _summarize(
-    folder: str, classes: tuple[str, ...], results: Iterable[JobResult], first_label: int = 0
+    folder: str,
+    classes: tuple[str, ...],
+    results: Iterable[JobResult],
+    first_label: int,
+    problems: list[str],
 ) -> Report:
     labels: dict[str, Counter[int]] = {}
-    problems: list[str] = []
     for result in results:
         labels.setdefault(result.split, Counter()).update(result.labels)
         problems += result.problems
@@ -162,7 +169,7 @@ def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard]) -> Job
     return found
 
 
-def _check_images(root: str, job: tuple[str, Sequence[LabelledImage]]) -> JobResult:
+def _check_images(root: Path, job: tuple[str, Sequence[LabelledImage]]) -> JobResult:
     found = JobResult(job[0], Counter(), [])
     for path, label in job[1]:
         try:

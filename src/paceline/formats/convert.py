@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ from paceline.storage.locations import cached, is_remote
 from paceline.storage.remote import open_to_write
 
 WORK, SETTINGS, REJECTED = ".conversion", "settings.json", "rejected.jsonl"
-SPLITS = ("train", "validation")
 MOST_SHARDS, USUAL_SHARD = 1024, 1024
 FEW_SHARDS, SMALL_SHARD = 8, 128
 """A small data set has up to 8 shards, each of at least 128 images, for several processes."""
@@ -142,7 +142,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
 
 def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
-    rejected, counts = [], dict.fromkeys(SPLITS, 0)
+    rejected, counts = [], Counter[str]()
     for name, examples in plan.shards.items():
         bad = read_json(out / WORK / f"{name}.json", "give a new folder")["rejected"]
         counts[name.split("-")[0]] += len(examples) - len(bad)
@@ -159,7 +159,7 @@ def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
     summary = {"format": 1, **plan.keys, **facts, "conversion": plan.identity}
     write_json(out / NOTES, summary)
     shutil.rmtree(out / WORK, ignore_errors=True)
-    found = f"{counts['train']:,} training and {counts['validation']:,} validation images"
+    found = " and ".join(f"{count:,} {split}" for split, count in counts.items()) + " images"
     left_out = f"; {len(rejected):,} bad images were left out, see {out / REJECTED}"
     message = f"{out} has {found} of {len(plan.classes):,} classes{left_out if rejected else ''}"
     console.print(message, soft_wrap=True)
@@ -168,16 +168,20 @@ def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
 
 def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> _Plan:
     if split:
-        raise UserError(f"{folder} has {layout.source}, which is split already; give no --split")
-    splits = [list(zip(*examples, strict=True)) for examples in read_splits(layout, folder)]
-    shards = divide(splits, train_shards)
+        raise UserError(
+            f"{folder} has {layout.source}, which is split already; give no --data.split"
+        )
+    train, test = (list(zip(*examples, strict=True)) for examples in read_splits(layout, folder))
+    shards = divide({"train": train, "test": test}, train_shards)
     identity = f"{layout.source} in {len(shards)} shards"
     return _Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
 
 
 def _plan_images(root: Path, split: float, train_shards: int, first: int) -> _Plan:
-    classes, *splits = find_images(root, split)
-    for images in splits:
+    root, classes, splits, problems, _ = find_images(root, split)
+    if problems:
+        raise UserError(problems[0])
+    for images in splits.values():
         images.sort(key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
     shards = divide(splits, train_shards)
     encode = partial(_encode_image, root, classes, first)
@@ -186,10 +190,12 @@ def _plan_images(root: Path, split: float, train_shards: int, first: int) -> _Pl
     return _Plan(shards, encode, classes, keys, identity)
 
 
-def divide(splits: Sequence[Sequence[Any]], train_shards: int) -> dict[str, Sequence[Any]]:
-    """Return the examples of each shard of the two splits. 0 shards: by the number of examples."""
+def divide(splits: Mapping[str, Sequence[Any]], train_shards: int) -> dict[str, Sequence[Any]]:
+    """Return the examples of each shard of the splits. 0 shards: by the number of examples. A test
+    split without a validation split is named validation, as ImageNet's."""
     shards = {}
-    for split, examples in zip(SPLITS, splits, strict=True):
+    for name, examples in splits.items():
+        split = "validation" if name == "test" and "validation" not in splits else name
         size = len(examples)
         by_size = min(MOST_SHARDS, size // USUAL_SHARD), min(FEW_SHARDS, size // SMALL_SHARD)
         count = (train_shards if split == "train" else 0) or max(1, *by_size)

@@ -11,15 +11,22 @@ from paceline.formats.tfrecord.shards import find_shards
 from paceline.storage.files import is_file, is_folder
 
 
-def detect(folder: str | Path) -> str:
-    """Return the name of the source that reads `folder`."""
+def detect(folder: str | Path, expected: str = "auto") -> str:
+    """Return the name of the source that reads `folder`. If nothing of a known kind is there, it is
+    the `expected` one, which reports what it needs."""
     path = Path(folder).expanduser()
-    if not is_folder(path):
-        raise UserError(f"there is no folder {path}")
+    if not str(folder) or not is_folder(path):
+        if expected != "auto":
+            return expected
+        given = f"there is no folder {path}" if str(folder) else "the data has no folder"
+        raise UserError(f"{given}; give the folder of the data, in training with --data.dir DIR")
     found = [name for name in ("cifar10", "cifar100") if find_layout(name, path)]
     found += ["arrays"] if is_file(path / "train_images.npy") else []
     found += ["tfrecord"] if find_shards(str(path)) else []
-    found += ["pictures"] if not found and contains_images(path) else []
+    if (not found or expected == "pictures") and contains_images(path):
+        found.append("pictures")
+    if expected in found or (not found and expected != "auto"):
+        return expected
     if not found:
         raise UserError(
             f"{path} has no data set of a known kind: cifar10, cifar100 (binary or Python files), "

@@ -1,9 +1,9 @@
 """Folders of images, one folder per class: list and check the files, and a source that reads them
 unchanged.
 
-`train/<class>/*.jpg` with `val/`, `valid/`, `validation/` or `test/` beside it, or one folder of
-classes of which `split` is held out by a hash of each image's path. Only `build_pictures` needs
-TensorFlow; `convert` and `check` use the rest.
+`train/<class>/*.jpg` with `val/`, `test/` or both beside it, or one folder of classes of which
+`split` is held out by a hash of each image's path. Only `build_pictures` needs TensorFlow;
+`convert` and `check` use the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import os
 import struct
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from paceline.data.digests import digest_of, spread
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.reading import read_batch
-from paceline.formats.source_folder import read_bytes, source_folder, visible_entries
+from paceline.formats.source_folder import name_splits, read_bytes, source_folder, visible_entries
 from paceline.storage.files import explained, is_folder
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """All that training decodes, see `formats.encoded.decode`."""
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
-TEST_FOLDERS = ("val", "valid", "validation", "test")
+MOST_FOLDERS = 3
+"""Around the data set: photos/photos/train/cat/1.jpg."""
 PARALLEL_READS = 16
 """Servers of network file systems answer several questions at a time."""
 
@@ -46,12 +48,16 @@ class LabelledImage(NamedTuple):
     label: int
 
 
-class ImageFolders(NamedTuple):
-    """All images of a data set, sorted by path."""
+class ImageList(NamedTuple):
+    """The images of a data set by split, sorted by path: train, test, and perhaps validation."""
 
+    root: Path
     classes: tuple[str, ...]
-    train: list[LabelledImage]
-    test: list[LabelledImage]
+    splits: dict[str, list[LabelledImage]]
+    problems: list[str]
+    """Why the images cannot be trained on."""
+    left_out: Counter[str]
+    """The number of files beside the images, by the endings of their names."""
 
 
 def build_pictures(data: Data) -> Source:
@@ -62,99 +68,121 @@ def build_pictures(data: Data) -> Source:
     if data.skip_bad:
         advice = "`paceline data convert` leaves bad images out and lists them"
         raise UserError(f"data.skip-bad is for TFRecords; {advice}")
-    folders = find_images(root, data.split)
-    train, test = (_split(root, images) for images in (folders.train, folders.test))
-    images = [*folders.train, *folders.test]
-    return Source(train, test, folders.classes, None, files_digest(root, images))
+    found = find_images(root, data.split)
+    if found.problems:
+        more = f" (and {len(found.problems) - 1:,} more problems)" if found.problems[1:] else ""
+        raise UserError(found.problems[0] + more)
+    images = [image for images in found.splits.values() for image in images]
+    splits = {name: _split(found.root, images) for name, images in found.splits.items()}
+    digest = files_digest(found.root, images)
+    validation = splits.get("validation")
+    return Source(splits["train"], splits["test"], found.classes, None, digest, validation)
 
 
-def find_images(folder: Path, split: float = 0.0) -> ImageFolders:
-    """Return the images of a folder with train/ and val/, or of one folder of classes, of which
-    the share `split` becomes the test split."""
+def find_images(folder: Path, split: float = 0.0) -> ImageList:
+    """Return the images of train/ and val/, or of one folder of classes, of which the share `split`
+    becomes the test split."""
     if not 0 <= split < 1:
         raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
-    if not is_folder(folder / "train"):
-        return _find_and_split(folder, split)
-    test = test_folder(folder)
-    if test is None:
-        advice = f"to hold out a share of its images, give {folder}/train and a split"
-        raise UserError(f"{folder} has train/ but no val/, valid/, validation/ or test/; {advice}")
-    if split:
-        advice = f"do not give a split, or give {folder}/train"
-        raise UserError(f"{folder} has train/ and {test}/ already; {advice}")
-    classes = class_folders(folder / "train")
-    if unknown := sorted(set(class_folders(folder / test)) - set(classes)):
-        raise UserError(f"{folder / test} has a class {unknown[0]!r} that train/ does not have")
-    train = list_images(folder, "train", classes)
-    return ImageFolders(classes, train, list_images(folder, test, classes, may_lack=True))
-
-
-def _find_and_split(folder: Path, split: float) -> ImageFolders:
-    classes = class_folders(folder)
-    images = list_images(folder, "", classes)
+    found = _list_classes(inner_folder(folder))
+    if "test" in found.splits:
+        if split:
+            advice = f"do not give a split, or give {found.root}/train"
+            raise UserError(f"{found.root} has a test split already; {advice}")
+        return found
     if not split:
-        advice = "give --split or --data.split, such as 0.1, to hold out a tenth"
-        raise UserError(f"{folder} has classes but no train/ and val/; {advice}")
+        advice = "give --data.split, such as 0.1, to hold out a tenth"
+        raise UserError(f"{found.root} has no test split (test/ or val/); {advice}")
+    return _divide(found, split)
+
+
+def _divide(found: ImageList, split: float) -> ImageList:
+    images = found.splits["train"]
     parts: tuple[list[LabelledImage], list[LabelledImage]] = ([], [])
     for image in images:
         # The path alone decides, so that adding or removing images does not move others.
         digest = hashlib.sha256(image.path.encode(errors="surrogateescape")).digest()
         parts[int.from_bytes(digest[:8], "big") < split * 2**64].append(image)
     if not all(parts):
-        found = f"a split of {split} divides {len(images)} images into {len(parts[0])} to train on"
-        raise UserError(f"{found} and {len(parts[1])} to test on; give a different split")
-    return ImageFolders(classes, *parts)
+        given = f"a split of {split} divides {len(images)} images into {len(parts[0])} to train on"
+        raise UserError(f"{given} and {len(parts[1])} to test on; give a different split")
+    return found._replace(splits={"train": parts[0], "test": parts[1]})
 
 
-def test_folder(folder: Path) -> str | None:
-    """Return the name of the folder of test images, if there is one."""
-    return next((name for name in TEST_FOLDERS if is_folder(folder / name)), None)
+def inner_folder(folder: Path) -> Path:
+    """Return the folder with the classes or splits: `folder`, or the only folder in it, if that has
+    no images itself, and so on."""
+    for _ in range(MOST_FOLDERS):
+        names = subfolders(folder)
+        if len(names) != 1 or name_splits(names, folder) or image_names(folder / names[0])[0]:
+            break
+        folder = folder / names[0]
+    return folder
 
 
 def contains_images(folder: Path) -> bool:
     """Return whether a class folder in `folder` has an image, by names alone."""
-    place = folder / "train" if is_folder(folder / "train") else folder
-    return any(image_names(place / name) for name in subfolders(place))
+    root = inner_folder(folder)
+    place = root / name_splits(subfolders(root), root).get("train", "")
+    return any(image_names(place / name)[0] for name in subfolders(place))
 
 
 def subfolders(folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
     with explained("read", folder):  # of a link, its target is looked at
-        return sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
+        names = sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
+    return [name for name in names if name != "__MACOSX"]
 
 
-def image_names(folder: Path) -> list[str]:
-    """Return the names of the images in a folder, sorted."""
+def image_names(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Return the names of the images in a folder, sorted, and the endings of other entries."""
+    images, others = list[str](), Counter[str]()
     with explained("read", folder):
-        images = [e for e in visible_entries(folder) if e.name.lower().endswith(ENDINGS)]
-        return sorted(entry.name for entry in images if entry.is_file())
+        for entry in visible_entries(folder):
+            if entry.name.lower().endswith(ENDINGS) and entry.is_file():
+                images.append(entry.name)
+            else:
+                others["folders" if entry.is_dir() else Path(entry.name).suffix.lower()] += 1
+    return sorted(images), others
 
 
-def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the names of the class folders, sorted. A class's label is its place."""
-    names = subfolders(folder)
-    if not names:
-        raise UserError(f"{folder} has no folders; there must be one folder of images per class")
-    if broken := [name for name in names if "\n" in name]:
-        raise UserError(f"{folder} has a class {broken[0]!r} with a line break; rename its folder")
-    return tuple(names)
-
-
-def list_images(
-    root: Path, part: str, classes: Sequence[str], may_lack: bool = False
-) -> list[LabelledImage]:
-    """Return the images of all classes in `root`/`part`. Each class must have an image; with
-    `may_lack`, one class must."""
-    found: list[LabelledImage] = []
-    for label, name in enumerate(classes):
-        place = root / part / name
-        files = image_names(place) if is_folder(place) or not may_lack else []
-        if not files and not may_lack:
-            raise UserError(f"the class folder {place} has no image ({', '.join(ENDINGS)})")
-        found += [LabelledImage(os.path.join(part, name, file), label) for file in files]
-    if not found:
-        raise UserError(f"{root / part} has no image ({', '.join(ENDINGS)}) in its class folders")
+def _list_classes(root: Path) -> ImageList:
+    """Return the images of the class folders. A class's label is its place among the names."""
+    parts = name_splits(subfolders(root), root)
+    if "train" not in parts:
+        parts = {"train": ""}
+    elif len(parts) == 1:  # only train/
+        root, parts = root / parts["train"], {"train": ""}
+    classes = tuple(subfolders(root / parts["train"]))
+    found = ImageList(root, classes, {}, [], Counter())
+    if len(classes) < 2:
+        given = f"one class folder, {classes[0]!r}" if classes else "no folders"
+        advice = "there must be one folder of images for each class, and two classes or more"
+        found.problems.append(f"{root / parts['train']} has {given}; {advice}")
+    if broken := [name for name in classes if "\n" in name]:
+        problem = f"{root} has a class {broken[0]!r} with a line break; rename its folder"
+        found.problems.append(problem)
+    for split, part in parts.items():
+        found.splits[split] = []
+        for unknown in sorted(set(subfolders(root / part)) - set(classes)):
+            problem = f"{root / part} has a class {unknown!r} that {parts['train']}/ does not have"
+            found.problems.append(problem)
+        for label, name in enumerate(classes):
+            _list_class(found, split, os.path.join(part, name), label)
+        if not found.splits[split]:
+            kinds = ", ".join(ENDINGS)
+            found.problems.append(f"{root / part} has no image ({kinds}) in its class folders")
     return found
+
+
+def _list_class(found: ImageList, split: str, folder: str, label: int) -> None:
+    """Add the images of a class folder. Only in the training split, every class must have one."""
+    place = found.root / folder
+    files, others = image_names(place) if split == "train" or is_folder(place) else ([], Counter())
+    found.left_out.update(others)
+    if not files and split == "train":
+        found.problems.append(f"the class folder {place} has no image ({', '.join(ENDINGS)})")
+    found.splits[split] += [LabelledImage(os.path.join(folder, file), label) for file in files]
 
 
 def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:

@@ -1,12 +1,20 @@
-"""The folder that a source reads: it must be given and exist; hidden entries are ignored."""
+"""The folder that a source reads: it must be given and exist; hidden entries are ignored. And the
+names that people give to the splits of a data set."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.storage.files import explained, is_folder, retry
+
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "eval", "evaluation"),
+    "validation": ("validation", "valid", "val", "dev"),
+}
 
 
 def source_folder(given: str, advice: str) -> Path:
@@ -17,6 +25,22 @@ def source_folder(given: str, advice: str) -> Path:
     if not is_folder(folder):
         raise UserError(f"there is no folder {folder}; {advice}")
     return folder
+
+
+def name_splits(names: Iterable[str], where: str | Path) -> dict[str, str]:
+    """Return which of the names is the train, the test and the validation split, in any case. If
+    only one of test and validation is there, it is the test split."""
+    found: dict[str, str] = {}
+    for split, known in SPLIT_NAMES.items():
+        fitting = [name for name in names if name.lower() in known]
+        if len(fitting) > 1:
+            several = " and ".join(fitting)
+            raise UserError(f"{where} has {several}, both {split} splits; keep one of them")
+        if fitting:
+            found[split] = fitting[0]
+    if "validation" in found and "test" not in found:
+        found["test"] = found.pop("validation")
+    return found
 
 
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:

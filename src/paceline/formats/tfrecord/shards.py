@@ -17,15 +17,12 @@ from paceline.errors import UserError
 from paceline.experiment.data import Records
 from paceline.experiment.experiment import check_records
 from paceline.experiment.fields import from_json
-from paceline.formats.source_folder import visible_entries
+from paceline.formats.source_folder import name_splits, visible_entries
 from paceline.formats.tfrecord.record import Shard
 from paceline.storage.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
 IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
-TEST_NAMES = ("test", "eval", "validation", "valid", "val")
-"""The first of these that a folder has is the test split: the records of cifar10_estimator are
-evaluated on `eval`, and keep `validation` apart."""
 ADVICE = "convert again, or remove it and give --records.image-key ..."
 MOST_UNNAMED_CLASSES = 1_000_000
 _NAME = re.compile(
@@ -62,17 +59,17 @@ def _list_files(folder: str) -> list[Shard]:
     return [Shard(path, stat.st_size, str(stat.st_mtime_ns)) for path, stat in sorted(files)]
 
 
-def train_and_test(folder: str) -> dict[str, list[Shard]]:
-    """Return the shards to train and to test on, by the name of their split; `train` is first."""
+def find_splits(folder: str) -> dict[str, list[Shard]]:
+    """Return the shards of the splits: train, test, and perhaps validation."""
     splits = find_shards(folder)
-    test = next((name for name in TEST_NAMES if name in splits), None)
-    if "train" not in splits or test is None:
+    names = name_splits(splits, folder)
+    if not {"train", "test"} <= set(names):
         found = f"only {', '.join(splits)}" if splits else "no shards"
         raise UserError(
             f"{folder} has {found}; TFRecords are named train-00000-of-00008 and "
             "validation-00000-of-00002, or train.tfrecords and eval.tfrecords"
         )
-    return {"train": splits["train"], test: splits[test]}
+    return {split: splits[name] for split, name in names.items()}
 
 
 def read_notes(folder: str) -> dict[str, Any]:

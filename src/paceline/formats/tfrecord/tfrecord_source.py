@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,10 @@ from paceline.formats.tfrecord.index import ShardIndex, load_index, records_dige
 from paceline.formats.tfrecord.record import BadRecord, label_fault, parse_example, read_record
 from paceline.formats.tfrecord.shards import (
     complete_keys,
+    find_splits,
     noted_keys,
     number_classes,
     read_labels,
-    train_and_test,
 )
 from paceline.storage.files import explained
 
@@ -49,7 +50,7 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
 
     advice = "it must have TFRecords: train-00000-of-00008 ..."
     folder = os.path.abspath(source_folder(data.dir, advice))
-    splits, classes, noted = train_and_test(folder), read_labels(folder), noted_keys(folder)
+    splits, classes, noted = find_splits(folder), read_labels(folder), noted_keys(folder)
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
@@ -58,15 +59,16 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
         classes = _number_classes(parts, keys, max(records.first_label, noted.first_label) >= 0)
     if data.skip_bad:
         parts = _skip_bad(parts, keys, len(classes), console or Console(stderr=True))
-    count = len(splits["train"])
-    halves = {"train": parts[:count], "test": parts[count:]}
-    for name, half in halves.items():
-        if not any(len(part.offsets) for part in half):
-            raise UserError(f"{data.dir}: the {name} split has no whole record")
     _check_first(parts, keys)
-    train, test = (_split(half, keys, len(classes)) for half in halves.values())
+    remaining, built = iter(parts), {}
+    for name, found in splits.items():
+        own = list(islice(remaining, len(found)))
+        if not any(len(part.offsets) for part in own):
+            raise UserError(f"{data.dir}: the {name} split has no whole record")
+        built[name] = _split(own, keys, len(classes))
     shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
-    return Source(train, test, classes, shape, records_digest(parts))
+    digest, validation = records_digest(parts), built.get("validation")
+    return Source(built["train"], built["test"], classes, shape, digest, validation)
 
 
 def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) -> tuple[str, ...]:
