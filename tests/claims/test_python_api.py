@@ -49,7 +49,7 @@ def test_all_ways_to_write_a_setting_are_the_same() -> None:
     third = settings_of(
         "smoke", **{"optimizer.weight-decay": 1e-3}, place=Place(workers=2), run=Run(keep=5)
     )
-    assert one == other == third
+    assert one == other == third == settings_of("smoke", wd=1e-3, workers=2, keep=5)
     assert settings_of("smoke", sync=paceline.Sync(every=3)).experiment.sync.every == 3
 
 
@@ -57,13 +57,14 @@ def test_all_ways_to_write_a_setting_are_the_same() -> None:
     ("settings", "message"),
     [
         ({"epoch": 2}, "unknown setting 'epoch'; did you mean 'epochs'?"),
-        ({"lr": 0.1}, "unknown setting 'lr'; did you mean 'schedule.rate'?"),
-        ({"batch_size": 8}, "unknown setting 'batch_size'; did you mean 'global_batch_size'?"),
+        ({"max_epochs": 2}, "unknown setting 'max_epochs'; did you mean 'epochs'?"),
+        ({"batch_size": 30}, "global-batch-size 30 cannot be divided among 4 replicas"),
         (
             {"optimizer": {"weight_dekay": 1}},
             "unknown setting 'optimizer.weight_dekay'; did you mean 'optimizer.weight_decay'?",
         ),
-        ({"optimizer": 1}, "unknown setting 'optimizer'; it has several settings: give a dict"),
+        ({"optimizer": "adam"}, "optimizer.name is 'adam'; it must be one of 'sgd', 'adamw'"),
+        ({"schedule": 1}, "unknown setting 'schedule'; it has several settings: give a dict"),
         ({"epochs": "two"}, "epochs is 'two'; it must be a number"),
         ({"devices": "tpu"}, "devices is 'tpu'; it must be one of"),
         ({"workers": 0}, "workers is 0; it must be 1 or more"),

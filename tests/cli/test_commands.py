@@ -10,6 +10,8 @@ import pytest
 from helpers import paceline
 from in_process import paceline_here
 from paceline.cli import commands
+from paceline.cli.parse import flags_of
+from paceline.cli.train import Train
 from paceline.experiment.recipes.table import RECIPES
 
 
@@ -21,14 +23,28 @@ def test_help_names_every_command(arguments: list[str], here: Path) -> None:
         assert word in ended.out
 
 
-def test_help_of_train_explains_every_flag(here: Path) -> None:
+def test_help_of_train_is_one_screen_of_the_flags_that_people_change(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     ended = paceline_here("train", "smoke", "--help", cwd=here)
+    lines = ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "")
-    text = " ".join(ended.out.replace("│", " ").split())
-    assert "paceline train [RECIPE] [flags]" in text
-    assert "--model.depth INT" in text
-    assert "Examples in one step, over all replicas. (default: 32)" in text
-    assert "Stop after this step and save, as Ctrl-C would" in text
+    assert "paceline train [RECIPE] [flags]" in lines[0]
+    assert len(lines) <= 54
+    assert max(map(len, lines[3:])) < 80
+    for part in ("--schedule.rate ", "--lr is --schedule.rate", "over all replicas [32]"):
+        assert part in ended.out
+
+
+def test_the_rest_of_the_help_is_there_when_asked_for(here: Path) -> None:
+    every = paceline_here("train", "smoke", "--help", "all", cwd=here).out
+    for flag in flags_of(Train):
+        assert f"--{flag}" in every or flag.rpartition(".")[2].startswith("no-")
+    assert "--stall-timeout" in every
+    section = paceline_here("train", "smoke", "--workers", "2", "--help", "optimizer", cwd=here).out
+    assert "--optimizer.beta-2" in section
+    assert "--schedule.rate" not in section
 
 
 def test_recipes_are_listed_with_what_they_are(here: Path) -> None:

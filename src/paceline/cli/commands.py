@@ -76,6 +76,11 @@ def _run(arguments: list[str]) -> int:
     if hasattr(command, "of_recipe"):  # the first word is a recipe, with the defaults of flags
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
         program, default = f"{program} {recipe}", command.of_recipe(recipe)
+        for word in {"-h", "--help"}.intersection(arguments):
+            from paceline.cli.help import show_help
+
+            show_help(command, program, default, arguments[arguments.index(word) + 1 :])
+            return 0
     code: int = parse(command, program, arguments, default)()
     return code
 

@@ -22,6 +22,7 @@ from tyro.constructors import (
 
 from paceline.errors import UserError
 from paceline.experiment.groups import Group, parse_group
+from paceline.experiment.names import HINTS, SHORT_NAMES, nearest_name
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -51,11 +52,7 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
     is_ours = info.type.__module__.startswith("paceline.")
     if not dataclasses.is_dataclass(info.type) or not is_ours or info.type is Group:
         return None
-    texts = {
-        each.arg_name: " ".join((each.description or "").split())
-        for base in filter(dataclasses.is_dataclass, info.type.__mro__)
-        for each in docstring_parser.parse_from_object(base).params
-    }
+    texts = texts_of(info.type)
     hints = get_type_hints(info.type, include_extras=True)
     fields = tuple(
         StructFieldSpec(
@@ -64,6 +61,15 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
         for item in dataclasses.fields(info.type)
     )
     return StructConstructorSpec(instantiate=info.type, fields=fields)
+
+
+def texts_of(kind: Any) -> dict[str, str]:
+    """Return the help of each field: the text below it, as one paragraph."""
+    return {
+        each.arg_name: " ".join((each.description or "").split())
+        for base in filter(dataclasses.is_dataclass, kind.__mro__)
+        for each in docstring_parser.parse_from_object(base).params
+    }
 
 
 def _default(item: dataclasses.Field[Any], defaults: Any) -> Any:
@@ -76,7 +82,7 @@ def _default(item: dataclasses.Field[Any], defaults: Any) -> Any:
 
 def parse(kind: Any, program: str, arguments: list[str], default: Any = None) -> Any:
     """Return the flags as an instance of `kind`; raise UserError for what it does not allow."""
-    panel = io.StringIO()
+    panel, arguments = io.StringIO(), [_long(word, kind) for word in arguments]
     if arguments.count("--spark.conf") > 1:  # tyro would drop all but the last
         raise UserError("--spark.conf was given twice; give all settings after one --spark.conf")
     try:
@@ -100,27 +106,41 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
     return command
 
 
+def _long(word: str, kind: Any) -> str:
+    """Return a flag by its long name: --schedule.rate for --lr, if the command has that flag."""
+    name, equals, value = word.removeprefix("--").partition("=")
+    long = SHORT_NAMES.get(name.replace("_", "-"), "")
+    is_short = word.startswith("--") and long and name not in flags_of(kind)
+    return f"--{long}{equals}{value}" if is_short and long in flags_of(kind) else word
+
+
 def _unknown(word: str, kind: Any) -> str:
     """Return what is wrong with a word, and the nearest flag."""
-    from paceline.experiment.names import nearest_name
-
     if not word.startswith("-"):
         recipe_first = "the recipe comes first, " * hasattr(kind, "of_recipe")
         return f"cannot understand {word!r}; {recipe_first}a value follows its flag"
-    name = word.lstrip("-").split("=")[0]
+    name = word.lstrip("-").split("=")[0].replace("_", "-")
+    if hint := HINTS.get(name):
+        return f"unknown flag --{name}; {hint}"
     near = nearest_name(name, list(flags_of(kind)))
     return f"unknown flag --{name}" + (f"; did you mean --{near}?" if near else "")
 
 
+def fields_of(kind: Any) -> Iterator[tuple[str, Any, bool, bool]]:
+    """Yield name and type of each field, whether its flags have no prefix, and if it is a flag."""
+    for field, hint in get_type_hints(kind, include_extras=True).items():
+        plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        is_unnamed = any(getattr(extra, "name", None) == "" for extra in extras)
+        yield field, plain, is_unnamed, not any(getattr(each, "metavar", None) for each in extras)
+
+
 def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
     """Yield every flag of a command without its dashes."""
-    for field, hint in get_type_hints(kind, include_extras=True).items():
+    for field, plain, is_unnamed, is_flag in fields_of(kind):
         name = field.replace("_", "-")
-        plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if dataclasses.is_dataclass(plain):
-            unnamed = any(getattr(extra, "name", None) == "" for extra in extras)
-            yield from flags_of(plain, prefix if unnamed else f"{prefix}{name}.")
+            yield from flags_of(plain, prefix if is_unnamed else f"{prefix}{name}.")
         elif plain is bool:
             yield from (f"{prefix}{name}", f"{prefix}no-{name}")
-        elif not any(getattr(extra, "metavar", None) for extra in extras):
+        elif is_flag:
             yield f"{prefix}{name}"

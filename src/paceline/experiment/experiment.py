@@ -45,7 +45,8 @@ class Experiment:
     """Examples in one step, over all replicas."""
     replicas: Annotated[int, Range(1, 2**16)] = 2
     """Number of slices of the global batch, each with its own BatchNorm statistics. Must be at
-    least the number of workers; one per core or GPU is fastest. Changes the result."""
+    least the number of workers; one per core or GPU is fastest, more are computed in turns
+    (gradient accumulation). Changes the result."""
     threads_per_replica: Annotated[int, Range(1, 4096)] = 1
     """Threads per operation. Above 1, replicas run one after another. Changes the result."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"

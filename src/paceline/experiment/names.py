@@ -14,20 +14,51 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.experiment.fields import flatten, from_json, to_json
 
-ALIASES = {
+SHORT_NAMES = {
     "lr": "schedule.rate",
-    "learning-rate": "schedule.rate",
-    "batch": "global-batch-size",
     "batch-size": "global-batch-size",
+    "out": "run-dir",
     "wd": "optimizer.weight-decay",
-    "num-epochs": "epochs",
-    "max-epochs": "epochs",
-    "num-workers": "workers",
-    "gpus": "replicas",
-    "output": "run-dir",
+    "learning-rate": "schedule.rate",
+    "weight-decay": "optimizer.weight-decay",
+    "optimizer": "optimizer.name",
+    "data": "data.dir",
+    "data-dir": "data.dir",
     "output-dir": "run-dir",
 }
-"""Names that other tools give to what Paceline calls otherwise."""
+"""Names that may be given instead of what Paceline calls otherwise."""
+OTHER_NAMES = {
+    "batch": "global-batch-size",
+    "train-batch-size": "global-batch-size",
+    "num-epochs": "epochs",
+    "max-epochs": "epochs",
+    "train-epochs": "epochs",
+    "train-steps": "steps",
+    "num-workers": "workers",
+    "cluster-size": "workers",
+    "num-gpus": "replicas",
+    "gpus": "replicas",
+    "dataset": "data.source",
+    "train-data-path": "data.dir",
+    "output": "run-dir",
+    "model-dir": "run-dir",
+    "log-dir": "run-dir",
+    "resnet-size": "model.depth",
+    "num-layers": "model.depth",
+    "epochs-per-eval": "evaluate-every",
+}
+"""Names that other tools give to something similar; an error names ours."""
+_IN_TURNS = "more --replicas than devices are computed in turns, which accumulates gradients"
+HINTS = {
+    "model": "give --model.depth N for a ResNet, or --model.build keras:ResNet50 or FILE.py:NAME",
+    "accumulate-grad-batches": _IN_TURNS,
+    "gradient-accumulation-steps": _IN_TURNS,
+    "grad-accum": _IN_TURNS,
+    "ds": "workers always share the gradients; --workers, --ps and TF_CONFIG say where they run",
+    "worker-hosts": "give the addresses in TF_CONFIG, see docs/clusters.md",
+    "task-index": "give the index in TF_CONFIG, see docs/clusters.md",
+}
+"""What to do instead of a flag that has no counterpart."""
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
@@ -38,7 +69,7 @@ def nearest_name(name: str, known: Sequence[str]) -> str:
     """
     last = re.split(r"[.-]", name)[-1]
     near = [
-        ALIASES.get(name, ""),
+        (SHORT_NAMES | OTHER_NAMES).get(name, ""),
         *(each for each in known if each.endswith(f".{name}")),
         *difflib.get_close_matches(name, known, n=1),
         *(each for each in known if re.split(r"[.-]", each)[-1] == last),
@@ -55,6 +86,8 @@ def apply_settings(settings: Mapping[str, Any], *parts: Any) -> list[Any]:
     changed = [to_json(part) for part in parts]
     for given, value in flatten(_plain(settings)).items():
         name = given.replace("__", ".").replace("-", "_")
+        if not any(name in flatten(each) for each in changed):
+            name = SHORT_NAMES.get(name.replace("_", "-"), name).replace("-", "_")
         owner = next((each for each in changed if name in flatten(each)), None)
         if owner is None:
             raise unknown_setting(name, [known for each in changed for known in flatten(each)])

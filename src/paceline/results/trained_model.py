@@ -18,7 +18,6 @@ from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.maths.state import State, evaluated_vectors
-from paceline.models.accelerate import accelerated
 from paceline.results.in_worker import check_trust
 from paceline.run_folder.code_copies import with_copies
 from paceline.run_folder.finding import existing_run
@@ -92,6 +91,7 @@ def load_trained_model(
     from paceline.data.statistics import with_stored_means
     from paceline.maths.replica import build_layout
     from paceline.maths.template import build_template
+    from paceline.models.accelerate import accelerated
     from paceline.models.build import build_model
     from paceline.run_folder.checkpoints import Checkpoints
 

@@ -32,7 +32,10 @@ RECIPES = {name: module for module, names in _MODULES.items() for name in names}
 def get_recipe(name: str) -> Experiment:
     """Return the experiment of that name."""
     if name not in RECIPES:
-        raise UserError(f"unknown recipe {name!r}; {did_you_mean(name, RECIPES)}")
+        near = [each for each in RECIPES if name and each.endswith(f"-{name}")]
+        hint = f"there are {', '.join(near)}" if len(near) > 1 else did_you_mean(name, RECIPES)
+        own = "; for your own images: finetune, my-images" if near else ""
+        raise UserError(f"unknown recipe {name!r}; {hint}{own}")
     return _function(name)()
 
 
