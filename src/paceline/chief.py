@@ -261,6 +261,11 @@ class ChiefRun(FollowerRun):
             self._save.save(state.step, outcome.evaluation)
         self._at_end.close()
         result = self.result(state, outcome)
+        if result["test_accuracy"] is None:  # training was stopped between two evaluations
+            known = [each for each in self.folder.metrics.read() if "test_accuracy" in each]
+            for last in known[-1:]:
+                result |= {name: last[name] for name in ("test_accuracy", "test_loss")}
+                result["evaluated_step"] = last["step"]
         self._write_result(result)
         self.send(Result(result | {"run_dir": self.folder.where}))
 

@@ -15,7 +15,12 @@ from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, 
 START = Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas")
 
 
-RESULT = Result({"step": 1000, "finished": True, "test_accuracy": 0.875, "state_sha256": "ab" * 32})
+RESULT = Result(
+    {
+        **{"step": 1000, "finished": True, "test_accuracy": 0.875, "images_per_second": 2345.6},
+        **{"state_sha256": "ab" * 32, "run_dir": "runs/my run"},
+    }
+)
 
 
 SHOW_CURSOR = "\x1b[?25h"
@@ -42,7 +47,7 @@ class Screen:
                 self.progress.handle(message)
                 if self.progress._live:
                     self.progress._live.refresh()
-        return self.file.getvalue().splitlines()
+        return self.file.getvalue().replace(SHOW_CURSOR, "").splitlines()
 
 
 def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> None:
@@ -69,28 +74,66 @@ def test_every_evaluation_and_warning_has_its_line() -> None:
     assert lines[3] == "warning: [red] /a/b is damaged"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_the_result_is_the_last_line_and_is_not_wrapped(terminal: bool) -> None:
-    lines = Screen(terminal).show((0, START), (1, block(1000)), (2, RESULT))
-    assert lines[-1].removeprefix(SHOW_CURSOR).split("  ") == [
+def test_elsewhere_the_result_is_the_last_line_for_programs_and_is_not_wrapped() -> None:
+    lines = Screen().show((0, START), (1, block(1000)), (2, RESULT))
+    assert lines[-1].split("  ") == [
         "step=1000",
         "finished=true",
         "test_accuracy=0.875",
+        "images_per_second=2345.6",
         f"state_sha256={'ab' * 32}",
+        "run_dir=runs/my run",
     ]
 
 
-def test_a_terminal_has_a_bar_with_speed_measures_time_left_and_the_last_evaluation() -> None:
-    evaluation = Evaluation(200, {"test_accuracy": 0.8125})
+def test_a_terminal_ends_with_a_small_table_and_the_next_two_commands() -> None:
+    lines = Screen(terminal=True).show((0, START), (1, block(1000)), (83, RESULT))
+    assert lines[-8:] == [
+        "test accuracy   0.8750",
+        "time            1:23",
+        "speed           2,346 images/s",
+        f"digest          {'ab' * 32}",
+        "folder          runs/my run",
+        "",
+        "next: paceline eval 'runs/my run'",
+        "      paceline report 'runs/my run'",
+    ]
+    assert max(map(len, lines[-8:])) <= 80
+
+
+def test_a_terminal_says_where_a_run_was_stopped() -> None:
+    stopped = Result(RESULT.values | {"finished": False, "step": 10, "test_accuracy": None})
+    lines = Screen(terminal=True).show((0, START), (1, block(10)), (83, stopped))
+    assert "stopped at      step 10 of 1,000" in lines
+    assert not any("next:" in line or "accuracy   " in line for line in lines[-5:])
+
+
+def test_a_terminal_keeps_a_short_line_of_each_evaluation() -> None:
+    measures = {"accuracy": 0.8125, "loss": 0.5, "top5": 1.0, "count": 48}
+    metrics = {
+        f"{split}_{name}": value
+        for split in ("test", "validation")
+        for name, value in measures.items()
+    }
+    lines = Screen(terminal=True).show(
+        (0, START), (1, Evaluation(100, metrics)), (2, Evaluation(250, {"test_accuracy": 0.9}))
+    )
+    kept = [line[line.index("epoch") :] for line in lines if line.endswith(("0.5000", "0.9000"))]
+    assert kept == [
+        "epoch 1.00  validation accuracy 0.8125  validation loss 0.5000",
+        "epoch 2.50  test accuracy 0.9000",
+    ]
+
+
+def test_a_terminal_has_a_bar_with_speed_measures_and_time_left() -> None:
     saved = Saved(200)
     screen = Screen(terminal=True, width=100)
-    screen.show((0, START), (60, block(100)), (70, block(200)), (70, evaluation), (70, saved))
+    screen.show((0, START), (60, block(100)), (70, block(200)), (70, saved))
     text = screen.file.getvalue()
     last = text[text.rindex("step 200/1,000  epoch 2.00/10") :]
     assert "━" in last
     assert "1:20 left" in last
     assert "loss 0.5000  accuracy 0.7500  learning rate 0.10000  2,346 images/s" in last
-    assert "test accuracy 0.8125  (step 200)" in last
     assert "saved at step 200" in last
     assert "preparing the first steps" in text
 

@@ -204,6 +204,18 @@ def test_the_same_command_finds_its_run_and_goes_no_step_beyond_stop_at(
         assert result_of(here / folder)[name] == result_of(stopped_at_5)[name]
 
 
+def test_a_stopped_run_reports_its_last_evaluation(here: Path) -> None:
+    ended = quick("--steps", "5", "--evaluate-every", "0.25", "--stop-at", "3", cwd=here)
+    assert ended.code == 0, ended.err
+    (known,) = [each for each in metrics_of(here / "run") if "test_accuracy" in each]
+    result = result_of(here / "run")
+    assert (result["step"], result["evaluated_step"], known["step"]) == (3, 2, 2)
+    assert (result["test_accuracy"], result["test_loss"]) == (
+        known["test_accuracy"],
+        known["test_loss"],
+    )
+
+
 @pytest.mark.slow
 def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> None:
     own = "--data.build own.py:build_data --augment.padding 0 --steps 20 --schedule.rate 0.02"

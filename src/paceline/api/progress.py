@@ -1,4 +1,4 @@
-"""The progress of a training: a live bar on a terminal, a line now and then elsewhere.
+"""The progress of a training: a live bar and a table on a terminal, lines `key=value` elsewhere.
 
 It shows the messages that come from the chief (`paceline.messages`). It neither trains nor reads
 files.
@@ -6,6 +6,7 @@ files.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,7 +35,8 @@ class Progress:
         self._live: Live | None = None
         self._start = Start(total_steps=0, steps_per_epoch=0)
         self._step = 0
-        self._below = {"numbers": "", "evaluation": "", "saved": ""}
+        self._below = {"numbers": "", "saved": ""}
+        self._begun_s = clock()
         self._blocks: deque[tuple[float, int]] = deque(maxlen=20)
         self._last_line_s = float("-inf")
         self._expected_end_s: float | None = None
@@ -98,16 +100,43 @@ class Progress:
     def _on_evaluation(self, message: Evaluation) -> None:
         shown = [each for each in message.metrics.items() if not each[0].endswith("_count")]
         measures = [_measure(name, value, 4) for name, value in shown]
-        self._below["evaluation"] = "  ".join([*measures, f"(step {message.step:,})"])
         if self._live is None:
-            self._print(f"evaluation: {self._below['evaluation']}")
+            self._print("evaluation: " + "  ".join([*measures, f"(step {message.step:,})"]))
+            return
+        split = "validation" if "validation_accuracy" in message.metrics else "test"
+        epoch = message.step / max(1, self._start.steps_per_epoch)
+        own = [each for each in measures if each.startswith((f"{split} acc", f"{split} loss"))]
+        self._print("  ".join([f"epoch {epoch:.2f}", *own]))
 
     def _on_result(self, message: Result) -> None:
+        for_people = self._live is not None
         self.__exit__()
         if message.already:
             self._print("this run is finished; for a new one, change --run-dir or other settings")
+        if for_people:
+            self._print_table(message)
+            return
         shown = [each for each in message.values.items() if each[0] != "already"]
         self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown))
+
+    def _print_table(self, message: Result) -> None:
+        values, measures = message.values, ("test_accuracy", "test_loss")
+        numbers = {name.replace("_", " "): values.get(name) for name in measures}
+        rows = {name: f"{number:.4f}" for name, number in numbers.items() if number is not None}
+        if at := values.get("evaluated_step"):
+            rows["evaluated at"] = f"step {at:,}"
+        if not values.get("finished"):
+            rows["stopped at"] = f"step {values['step']:,} of {self._start.total_steps:,}"
+        if not message.already:
+            rows["time"] = _duration(self._clock() - self._begun_s)
+        if speed := values.get("images_per_second"):
+            rows["speed"] = f"{speed:,.0f} images/s"
+        rows |= {"digest": values["state_sha256"], "folder": str(values["run_dir"])}
+        for name, value in rows.items():
+            self._print(f"{name:<15} {value}")
+        if values.get("finished"):
+            run = shlex.quote(rows["folder"])
+            self._print(f"\nnext: paceline eval {run}\n      paceline report {run}")
 
     def _print_now_and_then(self, line: str) -> None:
         if self._clock() - self._last_line_s >= PLAIN_LINE_EVERY_S:
@@ -126,10 +155,7 @@ class Progress:
     def _time_left(self) -> str:
         if self._expected_end_s is None:
             return ""
-        minutes, seconds = divmod(round(max(0.0, self._expected_end_s - self._clock())), 60)
-        hours, minutes = divmod(minutes, 60)
-        left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-        return f"{left} left"
+        return f"{_duration(self._expected_end_s - self._clock())} left"
 
     def _render(self) -> Group | Text:
         if not self._start.total_steps:
@@ -147,6 +173,12 @@ def _measure(name: str, value: object, digits: int) -> str:
     if name == "images_per_second":
         return f"{number} images/s"
     return f"{name.replace('_', ' ')} {number}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _result_value(value: object) -> str:

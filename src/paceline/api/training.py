@@ -57,6 +57,8 @@ class Result:
     """Digest of the whole state but its step. Two runs with the same digest have the same bits."""
     run_dir: str
     """Folder of the run."""
+    evaluated_step: int | None = None
+    """Step of the test accuracy, if training was stopped after it."""
     ended_early: bool = False
     """Whether early stopping ended it before its last step."""
 
