@@ -36,6 +36,8 @@ def data_facts(job: Job, core: Core) -> dict[str, Any]:
         "classes": list(source.classes),
         "image_shape": list(source.image_shape) if source.image_shape else None,
     }
+    if source.left_out:
+        facts["left_out"] = len(source.left_out)
     if source.digest:
         facts["content"] = source.digest
     if core.experiment == job.experiment:

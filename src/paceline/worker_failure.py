@@ -22,7 +22,7 @@ def report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
 
     The parent may end this process as soon as it gets the message.
     """
-    user_error, lost = _to_user_error(error), _lost_another_worker(error)
+    user_error, lost = _to_user_error(error, job), _lost_another_worker(error)
     # a platform shows its users the log: there, one line is enough
     if not (user_error or lost) or not job.place.kind.platform_restarts:
         to_log("".join(traceback.format_exception(error)).rstrip())
@@ -38,11 +38,12 @@ def report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
     return 1
 
 
-def _to_user_error(error: Exception) -> UserError | None:
+def _to_user_error(error: Exception, job: Job) -> UserError | None:
     """Return the error as one that a person can correct, even if TensorFlow raised it."""
     if isinstance(error, UserError) or "tensorflow" not in sys.modules:
         return error if isinstance(error, UserError) else None
-    explained: UserError | None = import_module("paceline.formats.reading").explain(error)
+    reading, experiment = import_module("paceline.formats.reading"), job.experiment
+    explained: UserError | None = reading.explain(error, experiment.data, experiment.records)
     return explained
 
 

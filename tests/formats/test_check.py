@@ -56,3 +56,31 @@ def test_other_sources_are_checked_by_reading_them(tmp_path):
     assert check(tmp_path) == report
     (tmp_path / "train_labels.npy").write_bytes(b"damaged")
     assert len(check(tmp_path).problems) == 1
+
+
+def test_what_is_unusual_is_a_note_and_an_empty_class_does_not_end_the_check(tmp_path):
+    folder = write_images(tmp_path / "data")
+    (folder / "train" / "dog").mkdir()
+    (folder / "train" / "ant" / "scan.tif").touch()
+    (folder / "train" / "ant" / "deeper").mkdir()
+    (folder / "train" / "bee" / "bee-train-1.jpg").write_bytes(draw(1)[:-300])
+    report = check(folder, processes=1, console=QUIET)
+    assert report.per_class["train"] == [6, 5, 6, 0]
+    assert len(report.problems) == 2
+    assert report.notes == (
+        "1 classes have fewer than 2 train images: dog",
+        "1 classes have fewer than 1 test images: dog",
+        "2 entries of class folders are not images and left out: .tif (1), folders (1)",
+    )
+
+
+def test_an_image_in_two_splits_is_a_problem(tmp_path):
+    folder = write_images(tmp_path / "data")
+    (folder / "val" / "bee" / "copy.jpg").write_bytes(
+        (folder / "train" / "ant" / "ant-train-0.jpg").read_bytes()
+    )
+    convert_here(folder, tmp_path / "out")
+    (problem,) = check(folder, processes=1, console=QUIET).problems
+    assert "copy.jpg (test) is the same image as" in problem
+    assert "ant-train-0.jpg (train)" in problem
+    assert len(check(tmp_path / "out", processes=1, console=QUIET).problems) == 1

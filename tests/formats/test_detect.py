@@ -6,7 +6,7 @@ from cifar_folders import write_binary, write_pickles
 from image_folders import build, convert_here, write_images
 from paceline.errors import UserError
 from paceline.formats.detect import detect
-from paceline.formats.image_folder import find_images
+from paceline.formats.image_list import find_images
 from paceline.formats.tfrecord.shards import find_splits
 
 

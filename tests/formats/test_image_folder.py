@@ -8,6 +8,8 @@ import tensorflow as tf
 from image_folders import QUIET, build, content_of, convert_here, draw, write_images
 from paceline.data.source import hold_out
 from paceline.errors import UserError
+from paceline.experiment.experiment import Data
+from paceline.formats import image_folder
 from paceline.formats.check import check
 from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
@@ -58,7 +60,6 @@ def test_a_split_of_one_folder_is_the_same_whatever_else_is_there(tmp_path):
         (unwrap, {}, "--data.split"),
         (lambda folder: None, {"split": 0.5}, "already"),
         (lambda folder: None, {"split": 1.5}, "must be a share"),
-        (lambda folder: None, {"skip_bad": True}, "paceline data convert"),
         (lambda folder: None, {"dir": "/nowhere"}, "there is no folder"),
         (lambda folder: None, {"dir": ""}, "--data.dir"),
     ],
@@ -126,3 +127,27 @@ def test_a_data_set_with_three_splits_is_validated_on_its_own_split(tmp_path):
     )
     for place in (folder, tmp_path / "out"):
         assert check(place, processes=1, console=QUIET).per_class["validation"] == [2, 2, 2]
+
+
+def test_damaged_images_are_left_out_if_asked_and_found_only_once(tmp_path, monkeypatch, capsys):
+    folder = write_images(tmp_path / "data")
+    bad = folder / "train" / "bee" / "bee-train-1.jpg"
+    bad.write_bytes(bad.read_bytes()[:-300])
+    (folder / "val" / "cat" / "cat-val-0.jpg").write_bytes(b"x")
+    first = build("pictures", folder, skip_bad=True)
+    assert (first.train.size, first.test.size) == (17, 5)
+    assert_one_line(first.left_out[0], bad, "cannot be decoded")
+    assert "left out 2 bad examples, 22 remain" in capsys.readouterr().err
+    monkeypatch.setattr(image_folder, "inspect_image", None)  # what was found is kept
+    assert build("pictures", folder, skip_bad=True).left_out == first.left_out
+
+
+def test_an_image_that_cannot_be_decoded_in_training_is_named(tmp_path):
+    folder = write_images(tmp_path / "data")
+    bad = folder / "train" / "cat" / "cat-train-1.jpg"
+    bad.write_bytes(bad.read_bytes()[:-300])
+    with pytest.raises(tf.errors.OpError) as error:
+        tf.io.decode_image(bad.read_bytes())
+    found = explain(error.value, Data(source="auto", dir=str(folder)))
+    assert_one_line(found, bad, "--data.skip-bad")
+    assert_one_line(explain(error.value), "paceline data check DIR")

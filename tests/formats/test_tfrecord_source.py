@@ -170,7 +170,7 @@ def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
     read = [source.train.read(everything)[0].numpy().tolist() for source in (first, second)]
     assert read[0] == read[1]
     one, two = said.getvalue().splitlines()
-    assert_one_line(one, "left out 1 bad record", file)
+    assert_one_line(one, "left out 1 bad example", file)
     assert one == two
     if name in DAMAGE:
         with pytest.raises(UserError):  # without skipping

@@ -126,5 +126,6 @@ class Check:
         check_records(self.records)
         report = check(local_folder(self.dir), self.split, self.records)
         count = f"{len(report.problems):,} problems" if report.problems else "no problems"
-        print(*report.table(), *report.problems, count, sep="\n")
+        notes = [f"note: {note}" for note in report.notes]
+        print(*report.table(), *report.problems, *notes, count, sep="\n")
         return 1 if report.problems else 0

@@ -51,6 +51,8 @@ class Source:
     """Of the content, or of a sample of it. A resumed run and all workers must have the same."""
     validation: Split | None = None
     """The data set's own, if it has three splits."""
+    left_out: tuple[str, ...] = ()
+    """One line for each bad example that is skipped."""
 
 
 def in_memory(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer[Any]]) -> Split:

@@ -35,8 +35,8 @@ class Data:
     """Share of the images that becomes the test split, if the folder has no test split of its own
     (source pictures). The same images are chosen every time."""
     skip_bad: bool = False
-    """Leave out damaged TFRecords, the same ones on every worker, instead of stopping. This reads
-    the whole data set once at the start."""
+    """Leave out damaged images and records, the same ones on every worker, instead of stopping.
+    This reads the whole data set once at the start."""
     train_size: Annotated[int, Range(0, 10**7)] = 0
     """Number of training images to generate (source shapes). 0 uses the source's default."""
     test_size: Annotated[int, Range(0, 10**7)] = 0

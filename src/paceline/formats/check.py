@@ -8,8 +8,10 @@ as training reads them.
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,8 @@ from rich.console import Console
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.detect import detect
-from paceline.formats.image_folder import LabelledImage, find_images, inspect_image
+from paceline.formats.image_folder import inspect_image
+from paceline.formats.image_list import LabelledImage, find_images
 from paceline.formats.pool import run_jobs
 from paceline.formats.source_folder import read_bytes
 from paceline.formats.tfrecord.index import read_shard
@@ -39,15 +42,18 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE = 256
 LABELS_AT_ONCE = 1024
+MOST_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Report:
-    """The number of good examples by split and class, and one line per problem."""
+    """The number of good examples by split and class, one line per problem, and what is unusual
+    but can be trained on."""
 
     classes: tuple[str, ...]
     per_class: dict[str, list[int]]
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def table(self) -> list[str]:
         """Return the counts as text: a header, one row per class, and the sums."""
@@ -61,11 +67,13 @@ class Report:
 
 
 class JobResult(NamedTuple):
-    """The labels of the good examples of a split, and one line per problem."""
+    """The labels of the good examples of a split, one line per problem, and the digests of images
+    with their names."""
 
     split: str
     labels: Counter[int]
     problems: list[str]
+    images: list[tuple[bytes, str]]
 
 
 def describe(source: Source) -> Report:
@@ -94,26 +102,56 @@ def check(
 ) -> Report:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
     path = str(Path(folder).expanduser())
-    source, first_label, problems = detect(path), 0, list[str]()
+    plan = _plan(path, split, records or Records())
+    if isinstance(plan, str):
+        return _check_other(path, plan)
+    return _summarize(plan, run_jobs(plan.check, plan.jobs, "checking", console, processes))
+
+
+def first_fault(data: Data, records: Records) -> str:
+    """Return the first bad example that is found in a minute; nothing if there is none."""
+    plan = _plan(data.dir, data.split, records)
+    end = time.monotonic() + MOST_SECONDS
+    if isinstance(plan, str):
+        return ""
+    for job in plan.jobs:
+        if time.monotonic() > end:
+            break
+        if problems := plan.check(job).problems:
+            return problems[0]
+    return ""
+
+
+class _Plan(NamedTuple):
+    """What is checked in one process at a time, and what is known before."""
+
+    folder: str
     jobs: list[tuple[str, Any]]
-    check_job: Callable[[tuple[str, Any]], JobResult]
+    check: Callable[[tuple[str, Any]], JobResult]
+    classes: tuple[str, ...]
+    first_label: int = 0
+    problems: Sequence[str] = ()
+    left_out: Counter[str] | None = None
+
+
+def _plan(folder: str, split: float, records: Records) -> _Plan | str:
+    """Return the plan, or the name of a source that checks itself."""
+    source = detect(folder)
     if source == "pictures":
-        listed = find_images(Path(path), split)
-        classes, problems = listed.classes, listed.problems
-        jobs = [
+        found = find_images(Path(folder).expanduser(), split)
+        jobs: list[tuple[str, Any]] = [
             (name, images[start : start + IMAGES_AT_ONCE])
-            for name, images in listed.splits.items()
+            for name, images in found.splits.items()
             for start in range(0, len(images), IMAGES_AT_ONCE)
         ]
-        check_job = partial(_check_images, listed.root)
-    elif source == "tfrecord":
-        keys, classes = complete_keys(records or Records(), noted_keys(path)), read_labels(path)
-        jobs = [(name, shard) for name, shards in find_shards(path).items() for shard in shards]
-        check_job, first_label = partial(_check_shard, keys, len(classes)), keys.first_label
-    else:
-        return _check_other(path, source)
-    found = run_jobs(check_job, jobs, "checking", console, processes)
-    return _summarize(path, classes, found, first_label, problems)
+        problems, check_job = [*found.problems, *found.faults], partial(_check_images, found.root)
+        return _Plan(folder, jobs, check_job, found.classes, 0, problems, found.left_out)
+    if source == "tfrecord":
+        keys, classes = complete_keys(records, noted_keys(folder)), read_labels(folder)
+        jobs = [(name, shard) for name, shards in find_shards(folder).items() for shard in shards]
+        check_shard = partial(_check_shard, keys, len(classes))
+        return _Plan(folder, jobs, check_shard, classes, keys.first_label)
+    return source
 
 
 def _check_other(folder: str, source: str) -> Report:
@@ -128,53 +166,75 @@ def _check_other(folder: str, source: str) -> Report:
         return Report((), {}, (str(error),))
 
 
-def _summarize(
-    folder: str,
-    classes: tuple[str, ...],
-    results: Iterable[JobResult],
-    first_label: int,
-    problems: list[str],
-) -> Report:
-    labels: dict[str, Counter[int]] = {}
+def _summarize(plan: _Plan, results: Iterable[JobResult]) -> Report:
+    labels, problems = {job[0]: Counter[int]() for job in plan.jobs}, [*plan.problems]
+    images: dict[bytes, tuple[str, str]] = {}
+    first = plan.first_label
     for result in results:
-        labels.setdefault(result.split, Counter()).update(result.labels)
+        labels[result.split].update(result.labels)
         problems += result.problems
+        for digest, name in result.images:
+            split, other = images.setdefault(digest, (result.split, name))
+            if split != result.split:
+                problems.append(f"{name} ({result.split}) is the same image as {other} ({split})")
     splits = sorted(labels, key=lambda split: (split != "train", split))
-    highest = max((label for counter in labels.values() for label in counter), default=first_label)
+    highest = max((label for counter in labels.values() for label in counter), default=first)
     try:
-        names = classes or number_classes(highest, first_label)
+        names = plan.classes or number_classes(highest, first)
     except UserError as error:
         return Report((), {split: [] for split in splits}, (*sorted(problems), str(error)))
     counts = {
-        split: [labels[split][first_label + label] for label in range(len(names))]
-        for split in splits
+        split: [labels[split][first + label] for label in range(len(names))] for split in splits
     }
     empty = [split for split in splits if not labels[split]]
-    lines = [f"{folder}: the {split} split has no good example" for split in empty]
-    return Report(names, counts, (*sorted(problems), *lines))
+    problems = sorted(problems)
+    problems += [f"{plan.folder}: the {split} split has no good example" for split in empty]
+    return Report(names, counts, tuple(problems), tuple(_notes(names, counts, plan.left_out)))
+
+
+def _notes(
+    classes: Sequence[str], counts: dict[str, list[int]], left_out: Counter[str] | None
+) -> Iterator[str]:
+    """Yield what is unusual but can be trained on."""
+    for split, numbers in counts.items():
+        least = 2 if split == "train" else 1
+        if few := [name for name, count in zip(classes, numbers, strict=True) if count < least]:
+            some = ", ".join(few[:5]) + (" ..." if few[5:] else "")
+            yield f"{len(few)} classes have fewer than {least} {split} images: {some}"
+    if left_out:
+        kinds = ", ".join(f"{kind or 'no ending'} ({n:,})" for kind, n in left_out.most_common(8))
+        yield f"{left_out.total():,} entries of class folders are not images and left out: {kinds}"
 
 
 def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard]) -> JobResult:
-    found = JobResult(job[0], Counter(), [])
+    found = JobResult(job[0], Counter(), [], [])
     for offset, data in read_shard(job[1]):
+        name = f"{job[1].path}, offset {offset}"
         try:
             if isinstance(data, BadRecord):
                 raise ValueError(data.reason)
             image, label = check_example(data, keys, num_classes)
-            if not keys.raw_shape:
-                inspect_image(image)
-            found.labels[label] += 1
+            _check_image(found, name, image, label, not keys.raw_shape)
         except ValueError as error:
-            found.problems.append(str(BadRecord(job[1].path, offset, str(error))))
+            found.problems.append(f"{name}: {error}")
     return found
 
 
 def _check_images(root: Path, job: tuple[str, Sequence[LabelledImage]]) -> JobResult:
-    found = JobResult(job[0], Counter(), [])
+    found = JobResult(job[0], Counter(), [], [])
     for path, label in job[1]:
+        name = str(root / path)
         try:
-            inspect_image(read_bytes(Path(root, path)))
-            found.labels[label] += 1
+            _check_image(found, name, read_bytes(root / path), label)
         except ValueError as error:
-            found.problems.append(f"{Path(root, path)}: {error}")
+            found.problems.append(f"{name}: {error}")
     return found
+
+
+def _check_image(
+    found: JobResult, name: str, image: bytes, label: int, encoded: bool = True
+) -> None:
+    if encoded:
+        inspect_image(image)
+    found.labels[label] += 1
+    found.images.append((hashlib.blake2b(image, digest_size=16).digest(), name))

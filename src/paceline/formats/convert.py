@@ -24,7 +24,8 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.formats.cifar import Layout, find_layout, read_splits
-from paceline.formats.image_folder import LabelledImage, find_images, inspect_image
+from paceline.formats.image_folder import inspect_image
+from paceline.formats.image_list import LabelledImage, find_images
 from paceline.formats.pool import run_jobs
 from paceline.formats.source_folder import read_bytes
 from paceline.formats.tfrecord import record
@@ -178,9 +179,10 @@ def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -
 
 
 def _plan_images(root: Path, split: float, train_shards: int, first: int) -> _Plan:
-    root, classes, splits, problems, _ = find_images(root, split)
-    if problems:
-        raise UserError(problems[0])
+    found = find_images(root, split)
+    root, classes, splits = found[:3]
+    if found.problems:
+        raise UserError(found.problems[0])
     for images in splits.values():
         images.sort(key=lambda image: hashlib.sha256(os.fsencode(image.path)).digest())
     shards = divide(splits, train_shards)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.formats.cifar import find_layout
-from paceline.formats.image_folder import contains_images
+from paceline.formats.image_list import contains_images
 from paceline.formats.tfrecord.shards import find_shards
 from paceline.storage.files import is_file, is_folder
 

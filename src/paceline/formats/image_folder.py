@@ -1,30 +1,31 @@
-"""Folders of images, one folder per class: list and check the files, and a source that reads them
-unchanged.
+"""The images of a folder: a source that reads their files unchanged, and the check of an image.
 
-`train/<class>/*.jpg` with `val/`, `test/` or both beside it, or one folder of classes of which
-`split` is held out by a hash of each image's path. Only `build_pictures` needs TensorFlow;
-`convert` and `check` use the rest.
+Only `build_pictures` needs TensorFlow; `convert` and `check` use the rest.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
+import json
 import os
 import struct
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from paceline.data.digests import digest_of, spread
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
+from paceline.formats.image_list import ImageList, LabelledImage, find_images
 from paceline.formats.reading import read_batch
-from paceline.formats.source_folder import name_splits, read_bytes, source_folder, visible_entries
-from paceline.storage.files import explained, is_folder
+from paceline.formats.source_folder import read_bytes, report_left_out, source_folder
+from paceline.formats.tfrecord.index import read_known, save_known
+from paceline.storage.files import explained
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -34,30 +35,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """All that training decodes, see `formats.encoded.decode`."""
-ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
-MOST_FOLDERS = 3
-"""Around the data set: photos/photos/train/cat/1.jpg."""
 PARALLEL_READS = 16
 """Servers of network file systems answer several questions at a time."""
-
-
-class LabelledImage(NamedTuple):
-    """A file by its path relative to the data set's folder, and the number of its class."""
-
-    path: str
-    label: int
-
-
-class ImageList(NamedTuple):
-    """The images of a data set by split, sorted by path: train, test, and perhaps validation."""
-
-    root: Path
-    classes: tuple[str, ...]
-    splits: dict[str, list[LabelledImage]]
-    problems: list[str]
-    """Why the images cannot be trained on."""
-    left_out: Counter[str]
-    """The number of files beside the images, by the endings of their names."""
 
 
 def build_pictures(data: Data) -> Source:
@@ -65,139 +44,72 @@ def build_pictures(data: Data) -> Source:
     from paceline.data.source import Source
 
     root = source_folder(data.dir, "it must have train/<class>/*.jpg and val/<class>/*.jpg")
-    if data.skip_bad:
-        advice = "`paceline data convert` leaves bad images out and lists them"
-        raise UserError(f"data.skip-bad is for TFRecords; {advice}")
-    found = find_images(root, data.split)
-    if found.problems:
-        more = f" (and {len(found.problems) - 1:,} more problems)" if found.problems[1:] else ""
-        raise UserError(found.problems[0] + more)
+    found, left_out = find_images(root, data.split), list[str]()
+    if data.skip_bad and not found.problems:
+        found, left_out = _without_bad(found)
+    if problems := [*found.problems, *found.faults]:
+        advice = "; --data.skip-bad leaves them out" * (not found.problems)
+        more = f" (and {len(problems) - 1:,} more problems)" if problems[1:] else ""
+        raise UserError(f"{problems[0]}{more}{advice}")
+    for name, images in found.splits.items():
+        if not images:
+            raise UserError(f"{found.root}: the {name} split has no good image")
     images = [image for images in found.splits.values() for image in images]
     splits = {name: _split(found.root, images) for name, images in found.splits.items()}
     digest = files_digest(found.root, images)
     validation = splits.get("validation")
-    return Source(splits["train"], splits["test"], found.classes, None, digest, validation)
-
-
-def find_images(folder: Path, split: float = 0.0) -> ImageList:
-    """Return the images of train/ and val/, or of one folder of classes, of which the share `split`
-    becomes the test split."""
-    if not 0 <= split < 1:
-        raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
-    found = _list_classes(inner_folder(folder))
-    if "test" in found.splits:
-        if split:
-            advice = f"do not give a split, or give {found.root}/train"
-            raise UserError(f"{found.root} has a test split already; {advice}")
-        return found
-    if not split:
-        advice = "give --data.split, such as 0.1, to hold out a tenth"
-        raise UserError(f"{found.root} has no test split (test/ or val/); {advice}")
-    return _divide(found, split)
-
-
-def _divide(found: ImageList, split: float) -> ImageList:
-    images = found.splits["train"]
-    parts: tuple[list[LabelledImage], list[LabelledImage]] = ([], [])
-    for image in images:
-        # The path alone decides, so that adding or removing images does not move others.
-        digest = hashlib.sha256(image.path.encode(errors="surrogateescape")).digest()
-        parts[int.from_bytes(digest[:8], "big") < split * 2**64].append(image)
-    if not all(parts):
-        given = f"a split of {split} divides {len(images)} images into {len(parts[0])} to train on"
-        raise UserError(f"{given} and {len(parts[1])} to test on; give a different split")
-    return found._replace(splits={"train": parts[0], "test": parts[1]})
-
-
-def inner_folder(folder: Path) -> Path:
-    """Return the folder with the classes or splits: `folder`, or the only folder in it, if that has
-    no images itself, and so on."""
-    for _ in range(MOST_FOLDERS):
-        names = subfolders(folder)
-        if len(names) != 1 or name_splits(names, folder) or image_names(folder / names[0])[0]:
-            break
-        folder = folder / names[0]
-    return folder
-
-
-def contains_images(folder: Path) -> bool:
-    """Return whether a class folder in `folder` has an image, by names alone."""
-    root = inner_folder(folder)
-    place = root / name_splits(subfolders(root), root).get("train", "")
-    return any(image_names(place / name)[0] for name in subfolders(place))
-
-
-def subfolders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted."""
-    with explained("read", folder):  # of a link, its target is looked at
-        names = sorted(entry.name for entry in visible_entries(folder) if entry.is_dir())
-    return [name for name in names if name != "__MACOSX"]
-
-
-def image_names(folder: Path) -> tuple[list[str], Counter[str]]:
-    """Return the names of the images in a folder, sorted, and the endings of other entries."""
-    images, others = list[str](), Counter[str]()
-    with explained("read", folder):
-        for entry in visible_entries(folder):
-            if entry.name.lower().endswith(ENDINGS) and entry.is_file():
-                images.append(entry.name)
-            else:
-                others["folders" if entry.is_dir() else Path(entry.name).suffix.lower()] += 1
-    return sorted(images), others
-
-
-def _list_classes(root: Path) -> ImageList:
-    """Return the images of the class folders. A class's label is its place among the names."""
-    parts = name_splits(subfolders(root), root)
-    if "train" not in parts:
-        parts = {"train": ""}
-    elif len(parts) == 1:  # only train/
-        root, parts = root / parts["train"], {"train": ""}
-    classes = tuple(subfolders(root / parts["train"]))
-    found = ImageList(root, classes, {}, [], Counter())
-    if len(classes) < 2:
-        given = f"one class folder, {classes[0]!r}" if classes else "no folders"
-        advice = "there must be one folder of images for each class, and two classes or more"
-        found.problems.append(f"{root / parts['train']} has {given}; {advice}")
-    if broken := [name for name in classes if "\n" in name]:
-        problem = f"{root} has a class {broken[0]!r} with a line break; rename its folder"
-        found.problems.append(problem)
-    for split, part in parts.items():
-        found.splits[split] = []
-        for unknown in sorted(set(subfolders(root / part)) - set(classes)):
-            problem = f"{root / part} has a class {unknown!r} that {parts['train']}/ does not have"
-            found.problems.append(problem)
-        for label, name in enumerate(classes):
-            _list_class(found, split, os.path.join(part, name), label)
-        if not found.splits[split]:
-            kinds = ", ".join(ENDINGS)
-            found.problems.append(f"{root / part} has no image ({kinds}) in its class folders")
-    return found
-
-
-def _list_class(found: ImageList, split: str, folder: str, label: int) -> None:
-    """Add the images of a class folder. Only in the training split, every class must have one."""
-    place = found.root / folder
-    files, others = image_names(place) if split == "train" or is_folder(place) else ([], Counter())
-    found.left_out.update(others)
-    if not files and split == "train":
-        found.problems.append(f"the class folder {place} has no image ({', '.join(ENDINGS)})")
-    found.splits[split] += [LabelledImage(os.path.join(folder, file), label) for file in files]
+    report_left_out(left_out, len(images))
+    train, test = splits["train"], splits["test"]
+    return Source(train, test, found.classes, None, digest, validation, tuple(left_out))
 
 
 def files_digest(root: Path, files: Sequence[tuple[str, int]]) -> str:
     """Return the digest of paths, labels and sizes, and of the content of some files."""
-
-    def sizes_of(part: Sequence[tuple[str, int]]) -> list[int]:
-        with explained("read", root):
-            return [os.stat(os.path.join(root, path)).st_size for path, _ in part]
-
-    with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        parts = [files[number::PARALLEL_READS] for number in range(PARALLEL_READS)]
-        sizes = list(pool.map(sizes_of, parts))
+    sizes = [[size for size, _ in part] for part in _stamps(root, files)]
     names = [f"{label} {path}".encode(errors="surrogateescape") for path, label in files]
     contents = [read_bytes(root / files[index][0]) for index in spread(len(files))]
     return digest_of([str(sizes).encode(), *names, *contents])
+
+
+def _stamps(root: Path, files: Sequence[tuple[str, int]]) -> list[list[tuple[int, int]]]:
+    """Return size and time of change of each file, in parts that are read at a time."""
+
+    def stamps_of(part: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
+        with explained("read", root):
+            found = [os.stat(os.path.join(root, path)) for path, _ in part]
+        return [(each.st_size, each.st_mtime_ns) for each in found]
+
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        parts = [files[number::PARALLEL_READS] for number in range(PARALLEL_READS)]
+        return list(pool.map(stamps_of, parts))
+
+
+def _without_bad(found: ImageList) -> tuple[ImageList, list[str]]:
+    """Return the list without images that cannot be decoded, and one line for each of them. What
+    was found is kept with the data, as an index of records is."""
+    images = [image for images in found.splits.values() for image in images]
+    identity = str([images, _stamps(found.root, images)]).encode(errors="surrogateescape")
+    stored = read_known(str(found.root), identity)
+    if stored:
+        reasons = json.loads(stored["faults"].tobytes())
+    else:
+        with ThreadPoolExecutor(PARALLEL_READS) as pool:
+            reasons = list(pool.map(partial(fault_of, found.root), images))
+        faults = np.frombuffer(json.dumps(reasons).encode(), np.uint8)
+        save_known(str(found.root), identity, {"faults": faults})
+    bad = {image: reason for image, reason in zip(images, reasons, strict=True) if reason}
+    kept = {split: [i for i in images if i not in bad] for split, images in found.splits.items()}
+    lines = [f"{found.root / image.path}: {reason}" for image, reason in bad.items()]
+    return found._replace(splits=kept, faults=()), [*found.faults, *lines]
+
+
+def fault_of(root: Path, image: LabelledImage) -> str:
+    """Return why an image cannot be trained on; nothing if it can."""
+    try:
+        inspect_image(read_bytes(root / image.path))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _split(root: Path, images: Sequence[LabelledImage]) -> Split:

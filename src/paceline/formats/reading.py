@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.experiment import Records
+from paceline.experiment.experiment import Data, Records
 from paceline.formats.tfrecord.record import BadRecord, check_example, read_record
 from paceline.storage.files import explained
 
@@ -66,14 +66,22 @@ def record_names(
     return tf.strings.join([paths, tf.strings.as_string(offsets), needs], IN_NAME)
 
 
-def explain(error: BaseException) -> UserError | None:
-    """Return one line for TensorFlow's error about an example; None for other errors."""
+def explain(
+    error: BaseException, data: Data | None = None, records: Records | None = None
+) -> UserError | None:
+    """Return one line for TensorFlow's error about an example; None for other errors. For an image
+    that cannot be decoded, the `data` are searched."""
     if unread := _UNREAD.search(str(error)):
         # as it was before TensorFlow escaped it for its message
         names = os.fsdecode(unread[1].encode().decode("unicode_escape").encode("latin-1"))
         return _find_fault(names.split(BETWEEN_NAMES))
     if _UNDECODABLE.search(str(error)):
-        return UserError("an image cannot be decoded; `paceline data check DIR` finds its file")
+        from paceline.formats.check import first_fault
+
+        fault = first_fault(data, records or Records()) if data and data.dir else ""
+        advice = "for a folder of images, --data.skip-bad leaves out such files"
+        advice = advice if fault else "`paceline data check DIR` finds its file"
+        return UserError(f"{fault or 'an image cannot be decoded'}; {advice}")
     return None
 
 

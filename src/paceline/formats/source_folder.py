@@ -4,8 +4,11 @@ names that people give to the splits of a data set."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.storage.files import explained, is_folder, retry
@@ -41,6 +44,20 @@ def name_splits(names: Iterable[str], where: str | Path) -> dict[str, str]:
     if "validation" in found and "test" not in found:
         found["test"] = found.pop("validation")
     return found
+
+
+def split_of(name: str) -> str:
+    """Return the split that a word of a name says, such as train of my-train-00; else nothing."""
+    words = re.split(r"[^a-z]+", name.lower())
+    return next((split for split, known in SPLIT_NAMES.items() if {*known} & {*words}), "")
+
+
+def report_left_out(faults: Sequence[str], remaining: int, console: Console | None = None) -> None:
+    """Print how many bad examples are left out, and the first of them."""
+    if faults:
+        counts = f"{len(faults):,} bad examples, {remaining:,} remain"
+        console = console or Console(stderr=True)
+        console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True, markup=False)
 
 
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.data import Views
-from paceline.formats import image_folder
+from paceline.formats import image_list
 from paceline.job import Job
 from paceline.messages import Predictions, Send
 from paceline.requests import PredictRequest
@@ -32,7 +32,7 @@ from paceline.run_folder.finding import existing_run
 if TYPE_CHECKING:
     import tensorflow as tf
 
-ENDINGS = (*image_folder.ENDINGS, ".tif", ".tiff", ".ppm", ".pgm")
+ENDINGS = (*image_list.ENDINGS, ".tif", ".tiff", ".ppm", ".pgm")
 """Files in a folder that count as images. A file that is named itself may have any ending."""
 
 

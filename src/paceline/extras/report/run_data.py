@@ -152,6 +152,8 @@ def read_run(run: RunFolder) -> RunData:
         command = shlex.join(resume_command(run.where, with_data(run, experiment)))
         notes.append(f"It is not finished; this command continues it: paceline {command}")
     data = run.data_facts()
+    if bad := result.get("left_out"):
+        notes.append(f"{data.get('left_out')} bad examples were left out, such as {bad[0]}")
     size = data.get("train")
     return RunData(
         name=run.path.resolve().name,

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,14 +61,14 @@ def load_index(
     names = [os.path.basename(shard.path) for shard in shards]
     stamps = [(name, *shard[1:]) for name, shard in zip(names, shards, strict=True)]
     identity = json.dumps([keys, stamps]).encode()
-    parts = _read_known(folder, identity, shards)
+    parts = _from_arrays(shards, read_known(folder, identity))
     if not parts:
         total = sum(shard.size for shard in shards)
         with late_bar("reading" if keys else "indexing", total, console) as advance:
             for shard in shards:
                 parts.append(_index_shard(shard, keys))
                 advance(shard.size)
-        _save(folder, identity, parts)
+        save_known(folder, identity, _to_arrays(parts))
     for part in parts:
         if part.faults and not skip_bad:
             raise BadRecord(part.shard.path, *part.faults[0])
@@ -121,34 +121,44 @@ def _index_files(folder: str) -> list[Path]:
     return [Path(folder, FILE_NAME), cache_folder() / name]
 
 
-def _read_known(folder: str, identity: bytes, shards: Sequence[Shard]) -> list[ShardIndex]:
-    """Return the first index that fits. A damaged one is not reported: it is built again."""
+def read_known(folder: str, identity: bytes) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of the first file that fits. A damaged one is not reported: it is built
+    again."""
     for path in _index_files(folder):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError):
             arrays = read_npz(path)
             if arrays["identity"].tobytes() == identity:
-                ends = np.cumsum(arrays["counts"])[:-1]
-                offsets, labels = (np.split(arrays[name], ends) for name in ("offsets", "labels"))
-                faults = [[tuple(f) for f in p] for p in json.loads(arrays["faults"].tobytes())]
-                parts = zip(shards, offsets, labels, faults, strict=True)
-                return [ShardIndex(*part) for part in parts]
-    return []
+                return arrays
+    return {}
 
 
-def _save(folder: str, identity: bytes, parts: Sequence[ShardIndex]) -> None:
-    """Write the index where that is allowed; if it is nowhere, the index stays in memory."""
-    faults = json.dumps([part.faults for part in parts]).encode()
-    arrays = {
-        "identity": np.frombuffer(identity, np.uint8),
-        "counts": np.array([len(part.offsets) for part in parts]),
-        "offsets": np.concatenate([part.offsets for part in parts]),
-        "labels": np.concatenate([part.labels for part in parts]),
-        "faults": np.frombuffer(faults, np.uint8),
-    }
+def save_known(folder: str, identity: bytes, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Write the arrays where that is allowed; if it is nowhere, they stay in memory."""
     for path in _index_files(folder):
         with contextlib.suppress(OSError):
             if path.parent != Path(folder):
                 path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+                own = {"identity": np.frombuffer(identity, np.uint8), **arrays}
+                np.savez(file, **own)  # type: ignore[arg-type]
             return
+
+
+def _from_arrays(shards: Sequence[Shard], arrays: dict[str, npt.NDArray[Any]]) -> list[ShardIndex]:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        ends = np.cumsum(arrays["counts"])[:-1]
+        offsets, labels = (np.split(arrays[name], ends) for name in ("offsets", "labels"))
+        faults = [[tuple(f) for f in p] for p in json.loads(arrays["faults"].tobytes())]
+        parts = zip(shards, offsets, labels, faults, strict=True)
+        return [ShardIndex(*part) for part in parts]
+    return []
+
+
+def _to_arrays(parts: Sequence[ShardIndex]) -> dict[str, npt.NDArray[Any]]:
+    faults = json.dumps([part.faults for part in parts]).encode()
+    return {
+        "counts": np.array([len(part.offsets) for part in parts]),
+        "offsets": np.concatenate([part.offsets for part in parts]),
+        "labels": np.concatenate([part.labels for part in parts]),
+        "faults": np.frombuffer(faults, np.uint8),
+    }

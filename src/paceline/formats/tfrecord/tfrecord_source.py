@@ -19,7 +19,7 @@ from rich.console import Console
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
-from paceline.formats.source_folder import source_folder
+from paceline.formats.source_folder import report_left_out, source_folder
 from paceline.formats.tfrecord.index import ShardIndex, load_index, records_digest
 from paceline.formats.tfrecord.record import BadRecord, label_fault, parse_example, read_record
 from paceline.formats.tfrecord.shards import (
@@ -51,6 +51,7 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     advice = "it must have TFRecords: train-00000-of-00008 ..."
     folder = os.path.abspath(source_folder(data.dir, advice))
     splits, classes, noted = find_splits(folder), read_labels(folder), noted_keys(folder)
+    left_out = list[str]()
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
@@ -58,7 +59,7 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     if not classes:
         classes = _number_classes(parts, keys, max(records.first_label, noted.first_label) >= 0)
     if data.skip_bad:
-        parts = _skip_bad(parts, keys, len(classes), console or Console(stderr=True))
+        parts, left_out = _skip_bad(parts, keys, len(classes), console)
     _check_first(parts, keys)
     remaining, built = iter(parts), {}
     for name, found in splits.items():
@@ -67,8 +68,8 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
             raise UserError(f"{data.dir}: the {name} split has no whole record")
         built[name] = _split(own, keys, len(classes))
     shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
-    digest, validation = records_digest(parts), built.get("validation")
-    return Source(built["train"], built["test"], classes, shape, digest, validation)
+    facts = (classes, shape, records_digest(parts), built.get("validation"), tuple(left_out))
+    return Source(built["train"], built["test"], *facts)
 
 
 def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) -> tuple[str, ...]:
@@ -87,10 +88,9 @@ def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) ->
 
 
 def _skip_bad(
-    parts: Sequence[ShardIndex], keys: Records, num_classes: int, console: Console
-) -> list[ShardIndex]:
-    """Return the parts without labels outside the classes. Print how many records are left out,
-    and the first of them."""
+    parts: Sequence[ShardIndex], keys: Records, num_classes: int, console: Console | None
+) -> tuple[list[ShardIndex], list[str]]:
+    """Return the parts without labels outside the classes, and one line for each bad record."""
     kept: list[ShardIndex] = []
     faults: list[BadRecord] = []
     for part in parts:
@@ -103,10 +103,9 @@ def _skip_bad(
         every = sorted([*part.faults, *outside])
         faults += [BadRecord(part.shard.path, *fault) for fault in every]
         kept.append(part._replace(offsets=part.offsets[inside], labels=part.labels[inside]))
-    if faults:
-        counts = f"{len(faults):,} bad records, {sum(len(part.offsets) for part in kept):,} remain"
-        console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True)
-    return kept
+    lines = [str(fault) for fault in faults]
+    report_left_out(lines, sum(len(part.offsets) for part in kept), console)
+    return kept, lines
 
 
 def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
