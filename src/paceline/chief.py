@@ -142,6 +142,7 @@ class FollowerRun:
             "test_loss": test.loss if test else None,
             "images_per_second": self.speed.images_per_second(),
             "state_sha256": state.sha256(),
+            "bits": self.core.template.bits,
             **({"left_out": left_out} if (left_out := self.core.source.left_out[:100]) else {}),
         } | early
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from paceline.engines import devices
 from paceline.job import Job
-from paceline.maths.exactness import bits_of
 from paceline.messages import Start
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def summary_line(job: Job, core: Core) -> str:
         f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.side_by_side(job)} side by "
-        f"side · kernels {core.template.kernels} · bits: {bits_of(core)} · "
+        f"side · kernels {core.template.kernels} · bits: {core.template.bits} · "
         f"{core.plan.steps_per_epoch:,} steps per epoch, "
         f"{core.plan.total_steps:,} in all"
     )

@@ -8,7 +8,6 @@ from paceline.build import own_code
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
 from paceline.kernels.library import cpu_flags, exact_name
-from paceline.maths.exactness import outside
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
         "code": code_digests(job),
         "kernels": exact_name(core.template.kernels),
         "libraries": library_versions(),
-        "cpu": cpu_features() if outside(core) else "any",
+        "cpu": cpu_features() if core.template.foreign else "any",
     }
 
 

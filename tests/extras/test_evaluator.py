@@ -104,7 +104,7 @@ def test_an_unfinished_run_is_waited_for_until_a_sigterm(
     ("flags", "message"),
     [
         (("--seed", "7"), "the evaluator's experiment differs from run: seed"),
-        (("--start-timeout", "5"), "no sign of a checkpoint"),
+        (("--start-timeout", "15"), "no sign of a checkpoint"),
     ],
     ids=["another-experiment", "no-sign"],
 )

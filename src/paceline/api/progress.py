@@ -116,7 +116,7 @@ class Progress:
         if for_people:
             self._print_table(message)
             return
-        shown = [each for each in message.values.items() if each[0] != "already"]
+        shown = [each for each in message.values.items() if each[0] not in ("already", "bits")]
         self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown))
 
     def _print_table(self, message: Result) -> None:

@@ -59,6 +59,8 @@ class Result:
     """Folder of the run."""
     evaluated_step: int | None = None
     """Step of the test accuracy, if training was stopped after it."""
+    bits: str = ""
+    """Where the same experiment gives the same bits: any CPU, or the same kind."""
     ended_early: bool = False
     """Whether early stopping ended it before its last step."""
 

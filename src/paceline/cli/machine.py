@@ -25,16 +25,22 @@ class Doctor:
 
     run_dir: str = "runs"
     """Folder where runs will be written; its speed and free space are measured."""
+    bits: str = ""
+    """A recipe: instead of the machine, report which operations decide its bits, and whether they
+    are the same on any CPU."""
+    data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:
         from rich.console import Console
         from rich.text import Text
 
+        from paceline.extras.bits import examine_bits
         from paceline.extras.doctor import examine_machine
 
         console, broken = Console(), False
         styles = {"good": "green", "slow": "yellow", "broken": "red"}
-        for finding in examine_machine(self.run_dir):
+        findings = examine_machine(self.run_dir)
+        for finding in examine_bits(self.bits, self.data.dir) if self.bits else findings:
             broken = broken or finding.state == "broken"
             state = Text(f"{finding.state:<7}", styles[finding.state])
             console.print(state, Text(f"{finding.what}: {finding.text}"), soft_wrap=True)

@@ -25,7 +25,7 @@ def measure_recipe(
     """
     from paceline.launch import launch
 
-    data = _choose_data(name, experiment.data, data_dir)
+    data = choose_data(name, experiment.data, data_dir)
     quick = replace(experiment, data=data, epochs=1e4, steps=0, evaluate_every=0.0, save_every=0.0)
     place = Place(on="local", workers=workers, max_restarts=0)
     if kind == "ps":
@@ -49,7 +49,7 @@ def measure_recipe(
     return f"{name:<18} {kind:<5} {workers} worker{'s' * (workers > 1):<1}  {told}"
 
 
-def _choose_data(name: str, data: Data, data_dir: str) -> Data:
+def choose_data(name: str, data: Data, data_dir: str) -> Data:
     """Return the data to train on: in `data_dir`, or generated instead of CIFAR-10."""
     if data_dir or data.source == "shapes":
         return replace(data, dir=data_dir if data.source != "shapes" else "")

@@ -86,6 +86,10 @@ def logarithm(x: tf.Tensor) -> tf.Tensor:
     return ops.load().paceline_unary(x, kind="logarithm") if is_fixed() else tf.math.log(x)
 
 
+def exponential(x: tf.Tensor) -> tf.Tensor:
+    return ops.load().paceline_unary(x, kind="exponential") if is_fixed() else tf.exp(x)
+
+
 def total(x: tf.Tensor, axis: int | None = None) -> tf.Tensor:
     """Return the sum over an axis, or over all numbers. It has a gradient, as `mean`."""
     return _reduce(x, axis, False) if is_fixed() else tf.reduce_sum(x, axis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import tensorflow as tf
@@ -104,12 +105,41 @@ def whitening_filters(images: np.ndarray, side: int, factors: np.ndarray) -> np.
         raise UserError("model.whitening: too many images for exact sums; use fewer")
     covariance = (products - np.outer(total, total) / count) / count
     scale = np.tile(factors, side * side)
-    values, vectors = np.linalg.eigh(covariance * np.outer(scale, scale))
+    values, vectors = eigenvectors(covariance * np.outer(scale, scale))
     largest = np.abs(vectors).argmax(0)
     vectors = vectors * np.sign(vectors[largest, np.arange(size)])
     filters = vectors / np.sqrt(np.maximum(values, 0) + EPSILON)
     both = np.concatenate([filters, -filters], 1)
     return both.reshape(side, side, channels, -1).astype(np.float32)
+
+
+def eigenvectors(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eigenvalues of a symmetric matrix, rising, and the eigenvectors as columns.
+
+    Jacobi's rotations need only + - x / and square roots of doubles, in one order: the bits of
+    LAPACK depend on the CPU.
+    """
+    left, vectors = matrix.copy(), np.eye(len(matrix))
+    for _ in range(60):  # about 8 are needed
+        if not sum(_rotate(left, vectors, *pair) for pair in combinations(range(len(matrix)), 2)):
+            break
+    order = np.argsort(np.diag(left), kind="stable")
+    return np.diag(left)[order], vectors[:, order]
+
+
+def _rotate(left: np.ndarray, vectors: np.ndarray, p: int, q: int) -> bool:
+    """Make element [p, q] zero by a rotation; return False if none is needed."""
+    if abs(left[p, q]) <= 1e-18 * math.sqrt(abs(left[p, p] * left[q, q])):
+        left[p, q] = left[q, p] = 0.0
+        return False
+    slope = (left[q, q] - left[p, p]) / (2.0 * left[p, q])
+    tangent = math.copysign(1.0, slope) / (abs(slope) + math.sqrt(slope * slope + 1.0))
+    cosine = 1.0 / math.sqrt(tangent * tangent + 1.0)
+    for x in (left, left.T, vectors):
+        one, other = x[:, p].copy(), x[:, q].copy()
+        x[:, p] = cosine * one - tangent * cosine * other
+        x[:, q] = tangent * cosine * one + cosine * other
+    return True
 
 
 def _factors(scaling: Scaling, channels: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from paceline.data.batches import Batch
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.kernels.arithmetic import cross_entropy as fixed_cross_entropy
-from paceline.kernels.arithmetic import logarithm, mean, number, plain, total
+from paceline.kernels.arithmetic import exponential, logarithm, mean, number, plain, total
 from paceline.maths.template import Template
 
 
@@ -69,8 +69,8 @@ def build_examine(
 ) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Examined]:
     """Return the function (params, stats, batch number) -> what the model does on the batch."""
 
-    def examine(params: tf.Tensor, stats: tf.Tensor, number: tf.Tensor) -> Examined:
-        batch = batch_of(number)
+    def examine(params: tf.Tensor, stats: tf.Tensor, index: tf.Tensor) -> Examined:
+        batch = batch_of(index)
 
         def call(images: tf.Tensor) -> tf.Tensor:
             return template.call(params, stats, images, training=False)[0]
@@ -84,10 +84,13 @@ def build_examine(
         loss = cross_entropy(experiment, outputs, batch.targets)
         among_five = tf.math.in_top_k(batch.labels, outputs, min(5, outputs.shape[-1]))
         columns = (loss, correct(outputs, batch.labels), among_five, tf.ones_like(loss))
-        sums = [total(tf.cast(each, tf.float32) * batch.weights) for each in columns]
-        probabilities = tf.nn.softmax(outputs) if experiment.model.outputs == "logits" else outputs
+        sums = [total(plain(number(tf.cast(each, tf.float32)) * batch.weights)) for each in columns]
+        highest = tf.reduce_max(outputs, -1)
+        if experiment.model.outputs == "logits":
+            others = exponential(plain(number(outputs) - highest[:, None]))
+            highest = plain(1.0 / number(total(others, -1)))
         single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
-        row = tf.concat([tf.stack(sums), *single, tf.reduce_max(probabilities, -1)], 0)
+        row = tf.concat([tf.stack(sums), *single, highest], 0)
         return Examined(row, outputs, batch.labels)
 
     return examine

@@ -216,7 +216,7 @@ class Core:
         self, vectors: Vectors, mean: tf.Tensor, table: tf.Tensor
     ) -> tuple[Vectors, tf.Tensor]:
         """Return the vectors after a round, from the mean over replicas, and a tail per step."""
-        tail = mean[-len(Tail) :] * tail_scale(self.experiment.replicas)
+        tail = plain(number(mean[-len(Tail) :]) * tail_scale(self.experiment.replicas))
         return self.apply(vectors, mean, Rates.of_row(table[0])), tail[None]
 
     def round_vectors(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from paceline.errors import UserError
 from paceline.maths.state import Part
+from paceline.models.accelerate import computed_by_tensorflow
 from paceline.models.keras_graph import all_layers, own_trainable, relative_names, seed_generators
 
 
@@ -33,6 +35,19 @@ class Template:
     def kernels(self) -> str:
         """Return whose kernels compute the model."""
         return "own" if self.fast else "tensorflow"
+
+    @cached_property
+    def foreign(self) -> tuple[str, ...]:
+        """What TensorFlow computes, so that the bits depend on the kind of CPU."""
+        return tuple(sorted(computed_by_tensorflow(self.fast) if self.fast else {"the model"}))
+
+    @property
+    def bits(self) -> str:
+        """Return where the bits are the same, for people."""
+        if not self.foreign:
+            return "any CPU"
+        more = f" and {len(self.foreign) - 3} more" if len(self.foreign) > 3 else ""
+        return f"this kind of CPU, because TensorFlow computes {', '.join(self.foreign[:3])}{more}"
 
     def call(
         self,

@@ -8,6 +8,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from paceline.experiment.schedule import Rates
+from paceline.kernels.arithmetic import number, plain
 from paceline.maths.metrics import Tail, tail_scale
 from paceline.maths.replica import Core, Round, Step, opaque
 from paceline.maths.state import STATISTICS
@@ -30,7 +31,8 @@ class WeightCore(Core):
         for name in STATISTICS:
             if name in new:
                 new[name] = self.template.keep_fixed(vectors[name], new[name])
-        return new, tf.reshape(tails, [length, len(Tail)]) * tail_scale(self.experiment.replicas)
+        tail = number(tf.reshape(tails, [length, len(Tail)])) * tail_scale(self.experiment.replicas)
+        return new, plain(tail)
 
     @cached_property
     def _train_alone(self) -> Callable[..., tf.Tensor]:

@@ -42,6 +42,31 @@ def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> 
     return accelerate(model) if choose_kernels(experiment, uses_gpus) == "own" else None
 
 
+FIXED = {
+    *("paceline.Fast", "paceline.FastConv2D", "paceline.FastNorm", "paceline.Fork"),
+    *("keras.InputLayer", "keras.Flatten", "keras.Reshape", "keras.Permute", "keras.Concatenate"),
+    *("keras.Pad", "keras.ZeroPadding2D", "keras.Cropping2D", "keras.GetItem"),
+}
+"""Package and type of operations with the same bits on any CPU: of the kernels, or none that
+round."""
+
+
+def computed_by_tensorflow(model: keras.Model) -> set[str]:
+    """Return what TensorFlow computes in an accelerated model: its bits depend on the CPU."""
+    if not is_graph(model):
+        return {type(model).__name__}
+    found = {"regularizers or other losses of layers"} if model.losses else set[str]()
+    for operation in (call.operation for call in calls_of(model)):
+        kind = type(operation)
+        if is_graph(operation):
+            found |= computed_by_tensorflow(operation)
+        elif f"{kind.__module__.split('.')[0]}.{kind.__name__}" not in FIXED:
+            found.add(kind.__name__)
+        elif activation := layers.foreign_activation(operation):
+            found.add(activation)
+    return found
+
+
 @dataclass(frozen=True)
 class _Norm:
     """A norm, the convolution before it if they are computed together, and the inputs of both:
@@ -94,7 +119,7 @@ class _Rewrite:
         if isinstance(operation, keras.layers.Add) and len(args[0]) == 2:
             return self._add(operation, *args[0])
         if self._calls[id(operation)] == 1:
-            if layers.is_fast_conv(operation) or layers.is_biased_conv(operation):
+            if layers.is_fast_conv(operation):
                 return self._conv(operation, args[0])
             if layers.is_fast_norm(operation):
                 conv, images = self._convs.get(id(args[0]), (None, None))
@@ -111,8 +136,7 @@ class _Rewrite:
         return operation(*args, **kwargs)
 
     def _conv(self, conv: Any, images: Any) -> Any:
-        fast = layers.FastConv2D(conv) if layers.is_fast_conv(conv) else conv
-        output = fast(images)
+        output = layers.FastConv2D(conv)(images)
         if len(self._users[id(conv)]) == 1:
             self._convs[id(output)] = conv, images
         return output
@@ -138,7 +162,7 @@ class _Rewrite:
                 images = layers.FastConv2D(known.conv)(images)
             return layers.FastNorm(known.norm, operation.name, alpha=alpha)(images)
         conv, images = self._convs.get(id(x), (None, None))
-        if layers.is_biased_conv(conv):
+        if layers.is_linear_conv(conv, use_bias=True):
             return layers.FastConv2D(conv, alpha, operation.name)(images)
         return (layers.Fast(operation) if layers.is_fast(operation) else operation)(x)
 

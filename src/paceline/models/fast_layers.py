@@ -22,30 +22,22 @@ def _is_plain(layer: Any, *kinds: type) -> bool:
     return type(layer) in kinds and layer.compute_dtype == "float32"
 
 
-def _is_plain_conv(layer: Any) -> bool:
+def is_fast_conv(layer: Any) -> bool:
+    """Return whether the kernels can compute a convolution."""
     return (
         _is_plain(layer, keras.layers.Conv2D)
         and layer.data_format == "channels_last"
         and layer.groups == 1
         and tuple(layer.dilation_rate) == (1, 1)
+        and layer.strides[0] == layer.strides[1]
     )
 
 
-def is_fast_conv(layer: Any) -> bool:
-    """Return whether the kernels can compute a convolution."""
-    return _is_plain_conv(layer) and layer.strides[0] == layer.strides[1]
-
-
-def is_biased_conv(layer: Any) -> bool:
-    """Return whether the layer's bias can be added together with an activation that follows."""
-    linear = _is_plain_conv(layer) and layer.activation is keras.activations.linear
-    return linear and bool(layer.use_bias)
-
-
-def is_linear_conv(layer: Any) -> bool:
-    """Return whether the kernels can compute a convolution together with a norm that follows."""
+def is_linear_conv(layer: Any, use_bias: bool = False) -> bool:
+    """Return whether the kernels can compute a convolution together with what follows: a norm, or
+    if it has a bias, an activation."""
     linear = is_fast_conv(layer) and layer.activation is keras.activations.linear
-    return linear and not layer.use_bias
+    return linear and layer.use_bias == use_bias
 
 
 def is_fast_norm(layer: Any) -> bool:
@@ -87,11 +79,7 @@ class FastConv2D(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         conv, padding = self.conv, self.conv.padding.upper()
-        kernel = tf.convert_to_tensor(conv.kernel)
-        if is_fast_conv(conv):
-            y = ops.conv(inputs, kernel, conv.strides[0], padding)
-        else:
-            y = tf.nn.conv2d(inputs, kernel, conv.strides, padding)
+        y = ops.conv(inputs, tf.convert_to_tensor(conv.kernel), conv.strides[0], padding)
         bias = tf.convert_to_tensor(conv.bias) if conv.use_bias else None
         if self.alpha is not None:
             return ops.swish(y, tf.ones_like(bias), bias, self.alpha)
@@ -214,6 +202,16 @@ class FastNorm(keras.layers.Layer):
         images = input_shape[0] if isinstance(input_shape[0], list | tuple) else input_shape
         outputs = self.conv.compute_output_shape(images) if self.conv else images
         return (outputs, images) if self.fork else outputs
+
+
+def foreign_activation(layer: Any) -> str:
+    """Return the name of the activation within a fast layer that TensorFlow computes, or ""."""
+    stock = getattr(layer, "stock", getattr(layer, "conv", None))
+    function = getattr(stock, "activation", None)
+    ours = (None, keras.activations.linear, keras.activations.relu)
+    if function in ours or isinstance(stock, keras.layers.Activation):  # the whole layer is ours
+        return ""
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def activated(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
