@@ -32,13 +32,23 @@ if TYPE_CHECKING:
     from paceline.extras.search.run_search import SearchResult
     from paceline.extras.weights import Weights
     from paceline.job import Place, Run
+    from paceline.models.accelerate import accelerate
     from paceline.results.predict import load_predictor
     from paceline.results.trained_model import load
 
 __all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group"]
 __all__ += ["KerasCallbacks", "Loss", "Model", "Optimizer", "Place", "Records", "Result", "Run"]
 __all__ += ["Scaling", "Schedule", "SearchResult", "Source", "Split", "Sync", "UserError"]
-__all__ += ["Weights", "evaluate", "export", "get_recipe", "load", "load_predictor", "predict"]
+__all__ += [
+    "Weights",
+    "accelerate",
+    "evaluate",
+    "export",
+    "get_recipe",
+    "load",
+    "load_predictor",
+    "predict",
+]
 __all__ += ["recipes", "report", "runs", "search", "train"]
 
 _NAMES = {
@@ -57,6 +67,7 @@ _NAMES = {
     "extras.search.run_search": ("SearchResult",),
     "extras.weights": ("Weights",),
     "job": ("Place", "Run"),
+    "models.accelerate": ("accelerate",),
     "results.predict": ("load_predictor",),
     "results.trained_model": ("load",),
 }

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_checks import compare, needs_kernels, random, with_gradients
-from paceline.kernels import ops
+from paceline.kernels import ops, ops_more
 
 pytestmark = needs_kernels
 
@@ -119,7 +119,7 @@ def test_batch_norm_with_given_statistics_and_its_gradients(slope, residuals):
 
     def own(x, gamma, beta, mean, variance, *residual):
         norm = [gamma, beta, mean, variance]
-        return ops.batch_norm_inference(x, norm, list(residual), 1e-5, slope)
+        return ops_more.batch_norm_inference(x, norm, list(residual), 1e-5, slope)
 
     arguments = [x, gamma, beta, mean, variance, *([random(5, 3, 4, 5, 16)] * residuals)]
     compare(own, stock, arguments, random(6, 3, 4, 5, 16))
@@ -181,11 +181,11 @@ def test_a_convolution_with_its_norm_for_inference_and_their_gradients(stride, c
 
     def together(x, kernel, gamma, beta, mean, variance, *residual):
         norm = [gamma, beta, mean, variance]
-        return ops.conv_norm_inference(x, kernel, stride, norm, list(residual), 1e-5, 0.1)
+        return ops_more.conv_norm_inference(x, kernel, stride, norm, list(residual), 1e-5, 0.1)
 
     def apart(x, kernel, gamma, beta, mean, variance, *residual):
         y, norm = ops.conv(x, kernel, stride), [gamma, beta, mean, variance]
-        return ops.batch_norm_inference(y, norm, list(residual), 1e-5, 0.1)
+        return ops_more.batch_norm_inference(y, norm, list(residual), 1e-5, 0.1)
 
     dy = random(7, *output)
     for one, other in zip(
@@ -244,15 +244,15 @@ def op(name, *more, **attributes):
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((2, 4, 4, 12), (12,))),
         (lambda x, g: ops.batch_norm(x, g, g, [x[:1]], 1e-5, 0.0), (IMAGES, (8,))),
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((8,), (8,))),
-        (lambda x, g: ops.batch_norm_inference(x, [g] * 4, [], 1e-5, 0.0), (IMAGES, (16,))),
+        (lambda x, g: ops_more.batch_norm_inference(x, [g] * 4, [], 1e-5, 0.0), (IMAGES, (16,))),
         (lambda x, m: ops.batch_norm(x, m, m, [], 1e-5, 0.0, [m, m]), (IMAGES, (8,))),
         (lambda x, m: ops.batch_norm(x, m, m, [], 1e-5, 0.0, [m, m, tf.zeros(16)]), (IMAGES, (8,))),
         (
-            lambda x, f: ops.conv_norm_inference(x, f, 1, [tf.ones(16)] * 4, [], 1e-5, 0.0),
+            lambda x, f: ops_more.conv_norm_inference(x, f, 1, [tf.ones(16)] * 4, [], 1e-5, 0.0),
             (IMAGES, FILTER),
         ),
         (
-            lambda x, f: ops.conv_norm_inference(x, f, 2, [tf.ones(8)] * 4, [x], 1e-5, 0.0),
+            lambda x, f: ops_more.conv_norm_inference(x, f, 2, [tf.ones(8)] * 4, [x], 1e-5, 0.0),
             (IMAGES, FILTER),
         ),
         (op("conv3x3", num_moments=2, forks=0, epsilon=1e-5), (IMAGES, FILTER)),
@@ -272,10 +272,10 @@ def op(name, *more, **attributes):
             op("batch_norm_gradient", *[np.zeros(8, np.float32)] * 4, [], slope=0.0),
             ((2, 4, 3, 8), IMAGES),
         ),
-        (ops.max_pool, ((1, 2, 2, 4),)),
-        (ops.max_pool, ((1, 1, 2, 8),)),
-        (lambda x, f: ops.swish(x, f, tf.zeros(16), 1.0), ((2, 8), (8,))),
-        (lambda x, f: ops.norm_swish(x, f, f, 1e-5, 1.0), ((2, 12), (12,))),
+        (ops_more.max_pool, ((1, 2, 2, 4),)),
+        (ops_more.max_pool, ((1, 1, 2, 8),)),
+        (lambda x, f: ops_more.swish(x, f, tf.zeros(16), 1.0), ((2, 8), (8,))),
+        (lambda x, f: ops_more.norm_swish(x, f, f, 1e-5, 1.0), ((2, 12), (12,))),
     ],
 )
 def test_shapes_that_do_not_fit_are_errors_in_graphs_and_at_run_time(function, shapes, traced):
@@ -311,13 +311,13 @@ def test_swish_after_a_bias_or_a_norm_is_as_exact_as_tensorflows(alpha, shape):
     x, dy = 2 + 3 * random(0, *shape), random(3, *shape)
     arguments = x, random(1, shape[-1]), random(2, shape[-1])
     compare(
-        lambda x, factor, offset: ops.swish(x, factor, offset, alpha),
+        lambda x, factor, offset: ops_more.swish(x, factor, offset, alpha),
         lambda x, factor, offset: act(x * factor + offset, alpha),
         arguments,
         dy,
     )
     compare(
-        lambda x, gamma, beta: ops.norm_swish(x, gamma, beta, 1e-5, alpha)[0],
+        lambda x, gamma, beta: ops_more.norm_swish(x, gamma, beta, 1e-5, alpha)[0],
         lambda x, gamma, beta: act(stock_norm(1.0)(x, gamma, beta), alpha),
         arguments,
         dy,
@@ -328,7 +328,7 @@ def test_extreme_inputs_have_finite_outputs_and_gradients():
     x = np.float32([-1e30, -1e4, -90, -50, 0, 50, 90, 1e4])[None].repeat(2, 0)
     ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
     y, dx, *_ = with_gradients(
-        lambda *inputs: ops.swish(*inputs, 1.702), (x, ones, zeros), np.ones_like(x)
+        lambda *inputs: ops_more.swish(*inputs, 1.702), (x, ones, zeros), np.ones_like(x)
     )
     np.testing.assert_allclose(y[0], [0, 0, 0, 0, 0, 50, 90, 1e4], atol=1e-6)
     np.testing.assert_allclose(dx[0], [0, 0, 0, 0, 0.5, 1, 1, 1], atol=1e-6)
@@ -339,7 +339,7 @@ def test_max_pooling_equals_tensorflows_bit_for_bit(side):
     """Also where several numbers of a window are the maximum, as after ReLU."""
     x = np.maximum(random(0, 3, side, side + 1, 16), 0)
     dy = random(1, 3, side // 2, (side + 1) // 2, 16)
-    own = with_gradients(ops.max_pool, (x,), dy)
+    own = with_gradients(ops_more.max_pool, (x,), dy)
     stock = with_gradients(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), (x,), dy)
     for mine, theirs in zip(own, stock, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from kernel_checks import kinds, model_errors, model_values, needs_kernels, random
+from paceline import accelerate
 from paceline.experiment.experiment import Model
-from paceline.kernels import accelerate
 from paceline.models.layers import SigmoidGelu
 from paceline.models.resnet import build_resnet
 from paceline.models.speedrun import build_speedrun

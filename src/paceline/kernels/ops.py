@@ -1,5 +1,5 @@
-"""The kernels as TensorFlow functions with gradients: convolutions, batch normalization,
-max-pooling, z sigmoid(alpha z), and pairs of them that are faster together.
+"""The kernels as TensorFlow functions with gradients: convolutions and batch normalization, and
+pairs of them that are faster together. `ops_more` has those that not every training needs.
 
 `load` brings the operations into this process. Call it before a graph that contains them is built,
 read or run.
@@ -49,7 +49,7 @@ def cut(x: tf.Tensor, channels: int) -> tf.Tensor:
     return x if x.shape[-1] == channels else x[..., :channels]
 
 
-def _filled_operands(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def filled_operands(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Images, of up to 3 channels, stay as they are."""
     if kernel.shape[2] > 3:
         x, kernel = filled(x), filled(kernel, 2)
@@ -58,7 +58,7 @@ def _filled_operands(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
 
 def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME") -> tf.Tensor:
     """Return a convolution of any kernel size and stride."""
-    operands = _filled_operands(x, kernel)
+    operands = filled_operands(x, kernel)
     y = _convolve(*operands, stride, padding, num_moments=0, forks=0, epsilon=0.0).y
     return cut(y, kernel.shape[3])
 
@@ -72,7 +72,7 @@ def conv_moments(
     convolution and its moments are filled up to a multiple of 8 channels, as `batch_norm` wants it.
     """
     extras = {"num_moments": 3, "forks": int(fork), "epsilon": epsilon}
-    found = _convolve(*_filled_operands(x, kernel), stride, padding, **extras)
+    found = _convolve(*filled_operands(x, kernel), stride, padding, **extras)
     return found.y, found.moments, found.through[0] if fork else x
 
 
@@ -103,57 +103,6 @@ def batch_norm(
         x, gamma, beta, residual, moments or [], epsilon=epsilon, slope=slope
     )
     return cut(found.y, channels), cut(found.mean, channels), cut(found.variance, channels)
-
-
-def batch_norm_inference(
-    x: tf.Tensor, norm: list[tf.Tensor], residual: list[tf.Tensor], epsilon: float, slope: float
-) -> tf.Tensor:
-    """Return act(norm(x) [+ residual]); `norm` is gamma, beta, mean and variance."""
-    channels = x.shape[-1]
-    x, *norm, residual = filled(x), *map(filled, norm), [filled(each) for each in residual]
-    y = load().paceline_batch_norm_inference(x, *norm, residual, epsilon=epsilon, slope=slope)
-    return cut(y, channels)
-
-
-def conv_norm_inference(
-    x: tf.Tensor,
-    kernel: tf.Tensor,
-    stride: int,
-    norm: list[tf.Tensor],
-    residual: list[tf.Tensor],
-    epsilon: float,
-    slope: float,
-    padding: str = "SAME",
-) -> tf.Tensor:
-    """Return act(norm(conv(x)) [+ residual]); `norm` is gamma, beta, mean and variance."""
-    channels, (x, kernel) = kernel.shape[3], _filled_operands(x, kernel)
-    norm, residual = [filled(each) for each in norm], [filled(each) for each in residual]
-    y = load().paceline_conv_norm_inference(
-        x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
-    )
-    return cut(y, channels)
-
-
-def max_pool(x: tf.Tensor, size: int, stride: int, padding: str = "VALID") -> tf.Tensor:
-    """Return the maximum of square windows."""
-    found = load().paceline_max_pool(filled(x), size=size, stride=stride, padding=padding)
-    return cut(found, x.shape[-1])
-
-
-def swish(x: tf.Tensor, factor: tf.Tensor, offset: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Return z sigmoid(alpha z) of z = factor x + offset, with one of each for each channel."""
-    operands = (filled(each) for each in (x, factor, offset))
-    return cut(load().paceline_swish(*operands, alpha=alpha), x.shape[-1])
-
-
-def norm_swish(
-    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, alpha: float
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return z sigmoid(alpha z) of z = norm(x), and the mean and unbiased variance of the batch."""
-    operands = (filled(each) for each in (x, gamma, beta))
-    found = load().paceline_norm_swish(*operands, epsilon=epsilon, alpha=alpha)
-    y, mean, variance = (cut(each, gamma.shape[0]) for each in found[:3])
-    return y, mean, variance
 
 
 # The gradient of a norm contains what x does through its moments: they need none of their own.
@@ -189,52 +138,3 @@ def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list
         dy, x, gamma, beta, mean, scale, [y] * residuals, slope=op.get_attr("slope")
     )
     return [found.dx, found.dgamma, found.dbeta, *found.dresidual, *([None] * num_moments)]
-
-
-@tf.RegisterGradient("PacelineBatchNormInference")
-def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Frozen layers and saliency maps need this, and no speed."""
-    from paceline.kernels.arithmetic import Number, square_root, total
-
-    x, gamma, _, mean, variance, *residual = op.inputs
-    slope, channels = op.get_attr("slope"), x.shape[-1]
-    scale = 1.0 / square_root(Number(variance) + op.get_attr("epsilon"))
-    dz = Number(tf.where(op.outputs[0] > 0, dy, (Number(dy) * slope).tensor))
-
-    def by_channel(values: Number) -> Number:
-        return Number(total(tf.reshape(values.tensor, [-1, channels]), 0))
-
-    dgamma, dbeta = by_channel(dz * (Number(x) - mean) * scale), by_channel(dz)
-    dmean, dvariance = 0.0 - dbeta * gamma * scale, -0.5 * dgamma * gamma * scale * scale
-    found = (dz * gamma * scale, dgamma, dbeta, dmean, dvariance, *([dz] * len(residual)))
-    return [each.tensor for each in found]
-
-
-@tf.RegisterGradient("PacelineConvNormInference")
-def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Compute the convolution again: only saliency maps need this."""
-    x, kernel, gamma, beta, mean, variance, *residual = op.inputs
-    with tf.GradientTape() as tape:
-        tape.watch(list(op.inputs))
-        y = conv(x, kernel, op.get_attr("stride"), op.get_attr("padding").decode())
-        epsilon, slope = op.get_attr("epsilon"), op.get_attr("slope")
-        y = batch_norm_inference(y, [gamma, beta, mean, variance], residual, epsilon, slope)
-    return tape.gradient(y, list(op.inputs), dy)
-
-
-@tf.RegisterGradient("PacelineMaxPool")
-def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
-    given = {name: op.get_attr(name) for name in ("size", "stride", "padding")}
-    return load().paceline_max_pool_gradient(op.inputs[0], dy, **given)
-
-
-@tf.RegisterGradient("PacelineSwish")
-def _swish_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
-    return list(load().paceline_swish_gradient(dy, *op.inputs, alpha=op.get_attr("alpha")))
-
-
-@tf.RegisterGradient("PacelineNormSwish")
-def _norm_swish_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
-    _, mean, _, scale = op.outputs
-    alpha = op.get_attr("alpha")
-    return list(load().paceline_norm_swish_gradient(dy, *op.inputs, mean, scale, alpha=alpha))

@@ -15,6 +15,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.kernels import ops
 from paceline.kernels.library import choose_kernels
 from paceline.models import fast_layers as layers
+from paceline.models.fast_functions import Fast, is_fast
 from paceline.models.keras_graph import calls_of, is_graph, producer_of
 
 
@@ -26,7 +27,7 @@ def accelerate(model: keras.Model) -> keras.Model:
     of GELU, dense layers, pooling and sums. Any other model is returned unchanged.
 
     Example:
-        fast = paceline.kernels.accelerate(keras.applications.ResNet50(weights=None))
+        fast = paceline.accelerate(keras.applications.ResNet50(weights=None))
     """
     ops.load()  # an error comes now, not when the model is first used
     if isinstance(model, keras.Sequential):
@@ -44,6 +45,7 @@ def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> 
 
 FIXED = {
     *("paceline.Fast", "paceline.FastConv2D", "paceline.FastNorm", "paceline.Fork"),
+    *("paceline.SwishConv2D", "paceline.SwishNorm"),
     *("keras.InputLayer", "keras.Flatten", "keras.Reshape", "keras.Permute", "keras.Concatenate"),
     *("keras.Pad", "keras.ZeroPadding2D", "keras.Cropping2D", "keras.GetItem"),
 }
@@ -131,8 +133,8 @@ class _Rewrite:
         slope = layers.relu_slope(operation)
         if slope is not None and id(args[0]) in self._norms:
             return self._norm(self._norms[id(args[0])], slope, operation.name)
-        if layers.is_fast(operation):
-            return layers.Fast(operation)(*args)
+        if is_fast(operation):
+            return Fast(operation)(*args)
         return operation(*args, **kwargs)
 
     def _conv(self, conv: Any, images: Any) -> Any:
@@ -150,21 +152,23 @@ class _Rewrite:
                 shortcut = other if images is other else self._through.get(id(other), other)
                 return self._remember(replace(known, inputs=[images, shortcut]), operation)
         inputs = [self._through.get(id(each), each) for each in (left, right)]
-        return (layers.Fast(operation) if layers.is_fast(operation) else operation)(inputs)
+        return (Fast(operation) if is_fast(operation) else operation)(inputs)
 
     def _swish(self, operation: Any, x: Any, alpha: float) -> Any:
         """An activation after a norm without a sum, or after a bias, is computed with it."""
+        from paceline.models import fast_swish
+
         known = self._norms.get(id(x))
         if known and len(known.inputs) == 1:
             images = known.inputs[0]
             if known.conv:
                 self._through.pop(id(images), None)  # it is an output of what is not used now
                 images = layers.FastConv2D(known.conv)(images)
-            return layers.FastNorm(known.norm, operation.name, alpha=alpha)(images)
+            return fast_swish.SwishNorm(known.norm, operation.name, alpha)(images)
         conv, images = self._convs.get(id(x), (None, None))
         if layers.is_linear_conv(conv, use_bias=True):
-            return layers.FastConv2D(conv, alpha, operation.name)(images)
-        return (layers.Fast(operation) if layers.is_fast(operation) else operation)(x)
+            return fast_swish.SwishConv2D(conv, operation.name, alpha)(images)
+        return (Fast(operation) if is_fast(operation) else operation)(x)
 
     def _remember(self, known: _Norm, operation: Any) -> Any:
         output = self._norm(known, 1.0, operation.name)
@@ -175,7 +179,7 @@ class _Rewrite:
     def _norm(self, known: _Norm, slope: float, name: str) -> Any:
         inputs = known.inputs if len(known.inputs) > 1 else known.inputs[0]
         fork = bool(known.conv) and len(known.inputs) == 1 and self._shares_input(known.conv)
-        output = layers.FastNorm(known.norm, name, slope, None, known.conv, fork)(inputs)
+        output = layers.FastNorm(known.norm, name, slope, known.conv, fork)(inputs)
         if not fork:
             return output
         self._through[id(inputs)] = output[1]

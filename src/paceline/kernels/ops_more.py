@@ -1,0 +1,107 @@
+"""Kernels that not every training needs: norms with fixed statistics (evaluation), max-pooling,
+and z sigmoid(alpha z)."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from paceline.kernels.arithmetic import Number, square_root, total
+from paceline.kernels.ops import conv, cut, filled, filled_operands, load
+
+
+def batch_norm_inference(
+    x: tf.Tensor, norm: list[tf.Tensor], residual: list[tf.Tensor], epsilon: float, slope: float
+) -> tf.Tensor:
+    """Return act(norm(x) [+ residual]); `norm` is gamma, beta, mean and variance."""
+    channels = x.shape[-1]
+    x, *norm, residual = filled(x), *map(filled, norm), [filled(each) for each in residual]
+    y = load().paceline_batch_norm_inference(x, *norm, residual, epsilon=epsilon, slope=slope)
+    return cut(y, channels)
+
+
+def conv_norm_inference(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    stride: int,
+    norm: list[tf.Tensor],
+    residual: list[tf.Tensor],
+    epsilon: float,
+    slope: float,
+    padding: str = "SAME",
+) -> tf.Tensor:
+    """Return act(norm(conv(x)) [+ residual]); `norm` is gamma, beta, mean and variance."""
+    channels, (x, kernel) = kernel.shape[3], filled_operands(x, kernel)
+    norm, residual = [filled(each) for each in norm], [filled(each) for each in residual]
+    y = load().paceline_conv_norm_inference(
+        x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
+    )
+    return cut(y, channels)
+
+
+def max_pool(x: tf.Tensor, size: int, stride: int, padding: str = "VALID") -> tf.Tensor:
+    """Return the maximum of square windows."""
+    found = load().paceline_max_pool(filled(x), size=size, stride=stride, padding=padding)
+    return cut(found, x.shape[-1])
+
+
+def swish(x: tf.Tensor, factor: tf.Tensor, offset: tf.Tensor, alpha: float) -> tf.Tensor:
+    """Return z sigmoid(alpha z) of z = factor x + offset, with one of each for each channel."""
+    operands = (filled(each) for each in (x, factor, offset))
+    return cut(load().paceline_swish(*operands, alpha=alpha), x.shape[-1])
+
+
+def norm_swish(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return z sigmoid(alpha z) of z = norm(x), and the mean and unbiased variance of the batch."""
+    operands = (filled(each) for each in (x, gamma, beta))
+    found = load().paceline_norm_swish(*operands, epsilon=epsilon, alpha=alpha)
+    y, mean, variance = (cut(each, gamma.shape[0]) for each in found[:3])
+    return y, mean, variance
+
+
+@tf.RegisterGradient("PacelineBatchNormInference")
+def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Frozen layers and saliency maps need this, and no speed."""
+    x, gamma, _, mean, variance, *residual = op.inputs
+    slope, channels = op.get_attr("slope"), x.shape[-1]
+    scale = 1.0 / square_root(Number(variance) + op.get_attr("epsilon"))
+    dz = Number(tf.where(op.outputs[0] > 0, dy, (Number(dy) * slope).tensor))
+
+    def by_channel(values: Number) -> Number:
+        return Number(total(tf.reshape(values.tensor, [-1, channels]), 0))
+
+    dgamma, dbeta = by_channel(dz * (Number(x) - mean) * scale), by_channel(dz)
+    dmean, dvariance = 0.0 - dbeta * gamma * scale, -0.5 * dgamma * gamma * scale * scale
+    found = (dz * gamma * scale, dgamma, dbeta, dmean, dvariance, *([dz] * len(residual)))
+    return [each.tensor for each in found]
+
+
+@tf.RegisterGradient("PacelineConvNormInference")
+def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Compute the convolution again: only saliency maps need this."""
+    x, kernel, gamma, beta, mean, variance, *residual = op.inputs
+    with tf.GradientTape() as tape:
+        tape.watch(list(op.inputs))
+        y = conv(x, kernel, op.get_attr("stride"), op.get_attr("padding").decode())
+        epsilon, slope = op.get_attr("epsilon"), op.get_attr("slope")
+        y = batch_norm_inference(y, [gamma, beta, mean, variance], residual, epsilon, slope)
+    return tape.gradient(y, list(op.inputs), dy)
+
+
+@tf.RegisterGradient("PacelineMaxPool")
+def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+    given = {name: op.get_attr(name) for name in ("size", "stride", "padding")}
+    return load().paceline_max_pool_gradient(op.inputs[0], dy, **given)
+
+
+@tf.RegisterGradient("PacelineSwish")
+def _swish_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor]:
+    return list(load().paceline_swish_gradient(dy, *op.inputs, alpha=op.get_attr("alpha")))
+
+
+@tf.RegisterGradient("PacelineNormSwish")
+def _norm_swish_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+    _, mean, _, scale = op.outputs
+    alpha = op.get_attr("alpha")
+    return list(load().paceline_norm_swish_gradient(dy, *op.inputs, mean, scale, alpha=alpha))
