@@ -30,6 +30,8 @@ OPS_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-DEIGEN_MAX_ALIGN_BYTES=64")
 CPU_NEEDS = {"x86_64": ("avx2", "fma"), "aarch64": ()}
 """The instruction sets that the kernels need beyond what every CPU of a machine type has: flags of
 the compiler, and names in /proc/cpuinfo."""
+ARITHMETIC = 1
+"""Version of docs/arithmetic.md. A change of any bit raises it."""
 DISABLE = "PACELINE_NO_KERNELS"
 """Environment variable: if it is set, the library counts as missing. For tests, and for machines
 that report instructions which they lack."""
@@ -47,7 +49,8 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
 def exact_name(kernels: str) -> str:
     """Return the name of kernels that compute the same bits: their sources, not how they were
     compiled."""
-    return f"own ({sources_digest()[:16]})" if kernels == "own" else kernels
+    own = f"own, arithmetic {ARITHMETIC} ({sources_digest()[:16]})"
+    return own if kernels == "own" else kernels
 
 
 @functools.cache

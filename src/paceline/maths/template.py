@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.errors import UserError
+from paceline.kernels.library import ARITHMETIC
 from paceline.maths.state import Part
 from paceline.models.accelerate import computed_by_tensorflow
 from paceline.models.keras_graph import all_layers, own_trainable, relative_names, seed_generators
@@ -45,7 +46,7 @@ class Template:
     def bits(self) -> str:
         """Return where the bits are the same, for people."""
         if not self.foreign:
-            return "any CPU"
+            return f"any CPU (arithmetic {ARITHMETIC})"
         more = f" and {len(self.foreign) - 3} more" if len(self.foreign) > 3 else ""
         return f"this kind of CPU, because TensorFlow computes {', '.join(self.foreign[:3])}{more}"
 
