@@ -18,12 +18,12 @@ from paceline.cli.zoo import train_first
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.extras.zoo import ADVICE, Row
+from paceline.kernels.library import ARITHMETIC
 from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
 from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
 from paceline.run_folder.checkpoints import file_of
 from paceline.run_folder.finding import existing_run
 from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
-from paceline.versions import machine
 
 
 def add_entry(row: Row, run: Path, folder: Path) -> Path:
@@ -92,7 +92,7 @@ def main() -> None:
         first_steps=steps,
         first_sha256=first["state_sha256"],
         kernels=kernels,
-        cpu=machine()["cpu"],
+        arithmetic=ARITHMETIC,
     )
     print(f"wrote {add_entry(row, run.path, given.out)}")
 

@@ -36,8 +36,8 @@ class Row:
     first_sha256: str
     """Digest of the state after `first_steps` steps."""
     kernels: str
-    cpu: str = "an unknown CPU"
-    """Name of the CPU that computed both."""
+    arithmetic: int = 0
+    """Version of the arithmetic that computed both; 0 is older than docs/arithmetic.md."""
 
     @property
     def experiment(self) -> Experiment:
