@@ -6,7 +6,6 @@ import io
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from paceline.api.progress import Progress
@@ -17,8 +16,12 @@ START = Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas
 
 RESULT = Result(
     {
-        **{"step": 1000, "finished": True, "test_accuracy": 0.875, "images_per_second": 2345.6},
-        **{"state_sha256": "ab" * 32, "run_dir": "runs/my run"},
+        "step": 1000,
+        "finished": True,
+        "test_accuracy": 0.875,
+        "images_per_second": 2345.6,
+        "state_sha256": "ab" * 32,
+        "run_dir": "runs/my run",
     }
 )
 
