@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     """Return what decides the bits that a worker computes."""
     return {
-        "experiment": job.experiment.digest(),
+        "experiment": job.experiment.to_json(),
         "data": data_facts(job, core),
         "code": code_digests(job),
         "kernels": exact_name(core.template.kernels),

@@ -99,6 +99,7 @@ def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writ
         chief = paceline("train", "smoke", cwd=tmp_path, environment=tf_config(cluster, "master"))
         followed: Ended = follower.wait()
     assert (chief.code, followed.code) == (0, 0), (chief, followed)
+    assert chief.err + followed.err == "", "TensorFlow says nothing"
     digest = result_of(uninterrupted)["state_sha256"]
     assert result_of(tmp_path / "run")["state_sha256"] == digest
     assert followed.last_line["state_sha256"] == digest, "every worker ends with the same state"

@@ -112,7 +112,8 @@ class TensorBoard:
         runs = ",".join(f"{name}:{folder}" for folder, name in names.items())
         command = [sys.executable, "-m", "tensorboard.main", "--logdir_spec", runs]
         command += ["--host", self.host, *(["--port", str(self.port)] if self.port else [])]
-        os.execv(sys.executable, command)
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        os.execve(sys.executable, command, os.environ | quiet)
 
 
 def _check_given(runs: Sequence[str]) -> None:

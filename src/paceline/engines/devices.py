@@ -12,12 +12,14 @@ A process that uses a trained model calls `configure_inference(experiment)` inst
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -46,16 +48,35 @@ def import_tensorflow(job: Job, hide: Sequence[str] = NOT_NEEDED) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if "tensorflow" in sys.modules:
         return
+    if hide:  # a worker, which traces functions for each shape on purpose
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
     hidden = dict.fromkeys(name for name in hide if name not in sys.modules)
     sys.modules.update(hidden)  # type: ignore[arg-type]  # importing them fails
     gc.disable()
     try:
-        import_module("keras")  # which imports TensorFlow
+        with _without_chatter():
+            import_module("keras")  # which imports TensorFlow
         gc.freeze()
     finally:
         gc.enable()
         for name in hidden:
             del sys.modules[name]
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Leave out what TensorFlow logs about oneDNN while it is loaded, whatever its log level is."""
+    with tempfile.TemporaryFile() as log:
+        stderr = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            log.seek(0)
+            lines = [line for line in log if b"oneDNN" not in line and b"absl::" not in line]
+            os.write(2, b"".join(lines))
 
 
 def configure(job: Job, check_threads: bool = True) -> list[str]:
