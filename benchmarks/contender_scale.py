@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from benchmarks.forked import run_forked
 from paceline.engines.pairs import Collectives, ExactSum
-from paceline.engines.shared_memory import Neighbors, find_neighbors, shared_sum
+from paceline.engines.shared_memory import Neighbors, find_neighbors
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, tree_sum
 
@@ -62,7 +62,7 @@ def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     neighbors = neighbors or find_neighbors(index)
     members = len(case.addresses)
     sums = [vector] * len(divided_tree(case.replicas, members)[index])
-    return shared_sum(case.replicas, members, index, neighbors, sums)
+    return neighbors.total(case.replicas, index, sums)
 
 
 neighbors: Neighbors | None = None

@@ -56,6 +56,6 @@ def _lost_another_worker(error: Exception) -> bool:
     from paceline.engines.shared_memory import WorkerGone
 
     # TensorFlow has no type of its own for exceptions of Python in a graph
-    gone = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
+    in_graph = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
     lost = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
-    return gone or isinstance(error, (*lost, errors.DeadlineExceededError))
+    return in_graph or isinstance(error, (WorkerGone, *lost, errors.DeadlineExceededError))

@@ -175,7 +175,7 @@ def test_one_process_equals_mirrored_devices_bit_for_bit(mirrored, method, repli
 @pytest.mark.parametrize(("replicas", "num_devices"), [(3, 3), pytest.param(4, 4, marks=long)])
 def test_exchanges_in_the_order_that_gpus_need_give_the_same_bits(mirrored, replicas, num_devices):
     engine = build_engine(core_of(replicas), mirrored(num_devices))
-    engine._on_gpus = True
+    engine._exchange.ordered = True
     assert train(engine) == alone(replicas)
 
 

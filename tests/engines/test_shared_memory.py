@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.engines.shared_memory import Neighbors, WorkerGone, find_neighbors
+from paceline.engines.shared_memory import PIECE, Neighbors, WorkerGone, find_neighbors
 from paceline.messages import NEIGHBORS
 from paceline.worker_failure import _lost_another_worker
 
@@ -22,7 +22,7 @@ def two() -> tuple[Neighbors, Neighbors, socket.socket]:
     """Two workers that share memory, and the end of the second."""
     one, other = socket.socketpair()
     memory = os.memfd_create("test")
-    return Neighbors(memory, {1: one}), Neighbors(memory, {0: other}), other
+    return Neighbors(0, memory, {1: one}), Neighbors(1, memory, {0: other}), other
 
 
 def test_nobody_goes_on_before_all_have_come() -> None:
@@ -36,14 +36,26 @@ def test_nobody_goes_on_before_all_have_come() -> None:
     thread.join()
 
 
-def test_both_see_the_same_floats_and_different_counts_never_overlap() -> None:
+def test_both_see_the_same_floats_and_different_tables_never_overlap() -> None:
     one, other, _ = two()
-    counts = (10, 5000, 3)
-    for number, count in enumerate(counts):
-        one.floats(count)[:] = number
-    for number, count in enumerate(counts):
-        assert set(other.floats(count)) == {number}
-    assert one.floats(5000) is one.floats(5000), "a graph that is built again takes no more"
+    shapes = ((2, 5), (5, 1000), (3, 1))
+    for number, shape in enumerate(shapes):
+        one.table(*shape)[:] = number
+    for number, shape in enumerate(shapes):
+        assert set(other.table(*shape).ravel()) == {number}
+    assert one.table(5, 1000) is one.table(5, 1000), "a graph that is built again takes no more"
+
+
+@pytest.mark.parametrize("count", [1, 7, 3 * PIECE // 2])
+def test_everyone_gets_the_vectors_of_all_in_their_order(count: int) -> None:
+    one, other, _ = two()
+    vectors = [np.arange(count, dtype=np.int64), np.full(count, 5, np.int64)]
+    found = {}
+    thread = threading.Thread(target=lambda: found.update(other=other.gather(vectors[1])))
+    thread.start()
+    assert np.array_equal(one.gather(vectors[0]), vectors)
+    thread.join()
+    assert np.array_equal(found["other"], vectors)
 
 
 def test_the_end_of_a_worker_is_an_error_at_once() -> None:
@@ -71,6 +83,7 @@ def test_a_worker_that_is_gone_is_not_the_fault_of_the_one_that_reports_it() -> 
     with pytest.raises(tf.errors.OpError) as found:
         tf.function(lambda: tf.numpy_function(meet, [tf.zeros([1])], tf.float32))()
     assert _lost_another_worker(found.value)
+    assert _lost_another_worker(WorkerGone("worker 1 is gone"))
     assert not _lost_another_worker(tf.errors.UnknownError(None, None, "something else"))
 
 

@@ -34,7 +34,7 @@ from benchmarks.forked import run_forked
 from helpers import free_addresses
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines.pairs import Collectives, ExactSum
-from paceline.engines.shared_memory import Neighbors, shared_sum
+from paceline.engines.shared_memory import Neighbors
 from paceline.experiment.experiment import Sync
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, subtree_sums
@@ -61,13 +61,15 @@ def add_vectors(
     """Return the digest of the exact sum over the replicas, of vectors that change each round."""
 
     def on_device(number: tf.Tensor) -> tf.Tensor:
-        own = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+        context = tf.distribute.get_replica_context()
+        own = int(tf.get_static_value(context.replica_id_in_sync_group))
+        own = neighbors.index if neighbors else own
         spans = divided_tree(replicas, workers)[own]
         numbers = range(spans[0][0], spans[-1][1])
         leaves = [tf.constant(leaf(k, size)) * number for k in numbers]
         sums = subtree_sums(leaves, spans, add)
         if neighbors:
-            return shared_sum(replicas, workers, own, neighbors, sums)
+            return neighbors.total(replicas, own, sums)
         swap = Collectives(own, per_worker=1).swap
         return ExactSum(replicas, workers, own, swap, add).total(sums)
 
@@ -107,7 +109,8 @@ def train(
 
 def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -> Any:
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    if case["workers"] == 1:
+    if case["workers"] == 1 or "neighbors" in case:
+        case.pop("addresses", None)
         return function(tf.distribute.OneDeviceStrategy("/cpu:0"), **case)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": case.pop("addresses")}),
@@ -124,7 +127,7 @@ def connect(workers: int) -> list[Neighbors]:
     memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
     for low, high in combinations(range(workers), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
-    return [Neighbors(memory, each) for each in sockets]
+    return [Neighbors(index, memory, each) for index, each in enumerate(sockets)]
 
 
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:

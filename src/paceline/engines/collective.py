@@ -1,9 +1,8 @@
-"""The collective engine: replicas meet in `tf.distribute`.
+"""The collective engine: one device, mirrored devices, or several processes.
 
-It runs on one device, on mirrored devices, or in several processes. Each device holds the whole
-state and computes its share of the replicas. The sums of its subtrees meet those of the others in
-exchanges between pairs (`pairs`), or for workers of one machine in shared memory (`shared_memory`),
-and every device applies the same update to its own copy.
+Each device holds the whole state and computes its share of the replicas. The sums of its subtrees
+meet those of the others in shared memory (`shared_memory`), or if workers are on several machines
+or have GPUs, over the network (`network`). Every device applies the same update to its own copy.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +20,7 @@ import tensorflow as tf
 from paceline.engines import devices
 from paceline.engines.base import WantsStop, check_facts
 from paceline.engines.memory import Memory
-from paceline.engines.shared_memory import Neighbors, find_neighbors, shared_sum
+from paceline.engines.shared_memory import Neighbors, find_neighbors
 from paceline.errors import UserError
 from paceline.experiment.schedule import rates_table
 from paceline.job import Job
@@ -31,13 +30,12 @@ from paceline.maths.replica import Core, Round, add
 from paceline.maths.state import State, evaluated_vectors
 from paceline.maths.sums import Span, divided_tree, mean_factor, subtree_sums
 
+if TYPE_CHECKING:
+    from paceline.engines.network import Network
+
 
 def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], CollectiveEngine]:
-    """Connect to the other workers in one strategy of `tf.distribute`."""
-    if job.place.kind.platform_restarts and job.cluster.num_workers > 1:
-        from paceline.engines.probe import wait_for_tasks
-
-        wait_for_tasks(job.cluster)
+    """Connect to the other workers."""
     strategy = devices.build_strategy(job)
 
     def open_engine(core: Core) -> CollectiveEngine:
@@ -64,12 +62,13 @@ class CollectiveEngine:
         self._strategy = strategy
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
-        own = strategy.extended.worker_devices
-        self._per_worker, self._members = len(own), strategy.num_replicas_in_sync
-        self._alone = self._per_worker == self._members
-        self._on_gpus = any("GPU" in device for device in own)
-        # several devices and GPUs exchange vectors by TensorFlow's collectives
-        self._neighbors = None if self._per_worker > 1 or self._on_gpus else neighbors
+        self._exchange: Neighbors | Network | None = neighbors
+        if strategy.num_replicas_in_sync > 1:
+            from paceline.engines.network import Network
+
+            self._exchange = Network(strategy)
+        self._members = self._exchange.members if self._exchange else 1
+        self._alone = self._members == len(strategy.extended.worker_devices)
         self._addresses = addresses
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
@@ -92,10 +91,11 @@ class CollectiveEngine:
             # The others read these facts from this process. If it left before that, they would see
             # only a lost worker, and a platform would restart them for ever. A worker that has left
             # knows the verdict already.
-            with suppress(tf.errors.OpError):
+            with suppress(tf.errors.OpError, ConnectionError):
                 self.close()
             raise
-        self._check_exchange()
+        if self._exchange and not isinstance(self._exchange, Neighbors):
+            self._exchange.check(self._core.experiment.replicas)
 
     def load(self, state: State) -> State:
         state = state if self._alone else self._take_from_chief(state)
@@ -143,25 +143,15 @@ class CollectiveEngine:
             rows = []
             for first in range(0, count, self._members * self._side_by_side):
                 self._wants_stop()  # an evaluation is not cut short; this shows that it is active
-                rows.append(_in_order(self._evaluate(split, tf.constant(first, tf.int64)).numpy()))
+                own = self._evaluate(split, tf.constant(first, tf.int64)).numpy()
+                rows.append(self.gather(own.ravel()).reshape(-1, own.shape[1]))
             return np.concatenate(rows)
 
         return evaluate_splits(self._core, final, rows_of)
 
     def gather(self, vector: np.ndarray) -> np.ndarray:
         """Return one vector of each worker, of equal size and type, as rows in worker order."""
-        if self._alone:
-            return vector[None]
-        rows = self._local(self._gather(tf.constant(vector))).numpy()
-        return _in_order(rows)[:: self._per_worker]
-
-    @tf.function(autograph=False, reduce_retracing=True)
-    def _gather(self, vector: tf.Tensor) -> tf.Tensor:
-        def on_device(own: tf.Tensor) -> tf.Tensor:
-            row = tf.concat([tf.cast([_own_index()], own.dtype), own], 0)
-            return tf.distribute.get_replica_context().all_gather(row[None], axis=0)
-
-        return self._strategy.run(on_device, args=(vector,))
+        return self._exchange.gather(vector) if self._exchange else vector[None]
 
     def agree(self, own: bool) -> bool:
         return bool(self.gather(np.array([own], np.float32))[0, 0])
@@ -215,69 +205,31 @@ class CollectiveEngine:
         new, tails = self._core.finish_round(vectors, mean, table)
         return tails, self._memory.update(new, last)
 
+    def _own_index(self) -> int:
+        """Return the number of this device among those of all workers, in a replica context."""
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        own = int(tf.get_static_value(index))
+        return own + self._exchange.index if self._exchange else own
+
     def _spans(self) -> tuple[Span, ...]:
         """Return the subtrees of this device's share of the replicas, in a replica context."""
-        return divided_tree(self._core.experiment.replicas, self._members)[_own_index()]
+        return divided_tree(self._core.experiment.replicas, self._members)[self._own_index()]
 
     def _sum(self, results: list[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the vectors of this device's share."""
-        replicas, own = self._core.experiment.replicas, _own_index()
-        sums = subtree_sums(results, self._spans(), add)
-        if self._members == 1:
+        replicas, sums = self._core.experiment.replicas, subtree_sums(results, self._spans(), add)
+        if self._exchange is None:
             return sums[0]
-        if self._neighbors:
-            return shared_sum(replicas, self._members, own, self._neighbors, sums)
-        from paceline.engines.pairs import Collectives, ExactSum
-
-        swap = Collectives(own, self._per_worker, ordered=self._on_gpus).swap
-        return ExactSum(replicas, self._members, own, swap, add).total(sums)
-
-    def _check_exchange(self) -> None:
-        """Raise an error if TensorFlow gathers in a different order, which is not documented."""
-        if self._members == 1:
-            return
-        replicas = self._core.experiment.replicas
-        leaves = (np.arange(101) * 7 + np.arange(replicas)[:, None] * 13) % 31.0
-
-        def on_device() -> tf.Tensor:
-            spans = self._spans()
-            own = leaves[spans[0][0] : spans[-1][1]]
-            return self._sum(tf.unstack(tf.constant(own, tf.float32)))
-
-        total = tf.function(lambda: self._strategy.run(on_device), autograph=False)()
-        for found in self._strategy.experimental_local_results(total):
-            if not np.array_equal(found, leaves.sum(0)):
-                raise RuntimeError(
-                    "the exchange between workers gives a wrong sum: this version of TensorFlow "
-                    "orders devices in another way; use the version of constraints.txt"
-                )
+        return self._exchange.total(replicas, self._own_index(), sums)
 
     def _evaluate_turn(self, split: str, first: tf.Tensor) -> tf.Tensor:
-        """Return the rows of one turn from batch `first` on: `side_by_side` on each device."""
-        count = self._side_by_side
+        """Return this worker's rows of one turn from batch `first` on: `side_by_side` a device."""
         evaluated = [self._vectors[name] for name in evaluated_vectors(self._vectors)]
 
         def on_device(first: tf.Tensor) -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            own_first = first + tf.cast(context.replica_id_in_sync_group, tf.int64) * count
+            own_first = first + self._own_index() * self._side_by_side
             params, stats = map(tf.identity, evaluated)
-            rows = self._core.evaluate_batches(split, params, stats, own_first, count)
-            numbers = tf.cast(own_first + tf.range(count, dtype=tf.int64), rows.dtype)
-            rows = tf.concat([numbers[:, None], rows], 1)
-            return rows if self._members == 1 else context.all_gather(rows, axis=0)
+            return self._core.evaluate_batches(split, params, stats, own_first, self._side_by_side)
 
-        return self._local(self._strategy.run(on_device, args=(first,)))
-
-
-def _in_order(rows: np.ndarray) -> np.ndarray:
-    """Sort rows by their first column and drop it.
-
-    TensorFlow gathers in an order of its own, in which worker 10 is before worker 2.
-    """
-    return rows[np.argsort(rows[:, 0], kind="stable")][:, 1:]
-
-
-def _own_index() -> int:
-    """Return the number of this device among those of all workers, in a replica context."""
-    index = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return int(tf.get_static_value(index))
+        rows = self._strategy.run(on_device, args=(first,))
+        return tf.concat(self._strategy.experimental_local_results(rows), 0)

@@ -14,18 +14,17 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from paceline.errors import UserError, address_taken
+from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
+from paceline.messages import NEIGHBORS
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -137,57 +136,22 @@ def _set_threads_and_memory(threads: int, lanes: int) -> None:
 
 
 def build_strategy(job: Job) -> tf.distribute.Strategy:
-    """Configure TensorFlow; return the strategy of the job's devices and workers."""
+    """Configure TensorFlow; return the strategy of the job's devices and workers.
+
+    Workers on CPUs that share memory each have their own strategy.
+    """
     found, workers = configure(job), job.cluster.num_workers
     import tensorflow as tf
 
     count = min(len(found), job.experiment.replicas // workers)
-    if workers > 1:
+    if workers > 1 and (count or NEIGHBORS not in os.environ):
+        from paceline.engines.network import build_multi_worker_strategy
+
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
-        return _build_multi_worker_strategy(job)
+        return build_multi_worker_strategy(job)
     if count > 1:
         return tf.distribute.MirroredStrategy(found[:count])
     return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
-
-
-def _build_multi_worker_strategy(job: Job) -> tf.distribute.Strategy:
-    import tensorflow as tf
-
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": list(job.cluster.addresses)}),
-        task_type="worker",
-        task_id=job.cluster.index,
-        rpc_layer="grpc",
-    )
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    _raise_heartbeat_timeout(job)
-    try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    except tf.errors.UnknownError as error:
-        if "Could not start gRPC server" not in str(error):
-            raise
-        raise address_taken(job.cluster.address) from error
-    if threading.current_thread() is threading.main_thread():
-        # TensorFlow's coordination service has set its own handler
-        signal.signal(signal.SIGTERM, on_sigterm)
-    return strategy
-
-
-def _raise_heartbeat_timeout(job: Job) -> None:
-    """Let TensorFlow's coordination service wait longer than our own watchdog.
-
-    By default it gives a worker up after 10 s without a heartbeat, and a slow link full of vectors
-    can delay one for longer. Paceline's watchdog decides who is lost, and names that worker.
-    """
-    from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
-    from tensorflow.python.eager import context
-
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        heartbeat_timeout_in_ms=int(2000 * job.place.stall_timeout),
-        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=job.cluster.num_workers)],
-    )
 
 
 def has_gpus() -> bool:

@@ -1,8 +1,8 @@
-"""The sum over the replicas of workers on one machine, through shared memory.
+"""What workers on one machine exchange through shared memory: vectors, and sums over the replicas.
 
-The parent gives each worker the memory and a socket to every other one (`places.local`). Each
-worker writes the sums of its subtrees there, adds up one shard of all of them in the tree's order,
-and reads the shards of the others.
+The parent gives each worker the memory and a socket to every other one (`places.local`). For a sum,
+each worker writes the sums of its subtrees there, adds up one shard of all of them in the tree's
+order, and reads the shards of the others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from paceline.messages import NEIGHBORS
 
 ALIGNED = 16
 """Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""
+PIECE = 1 << 18
+"""Floats that one worker gives the others at a time in `gather`."""
 
 
 class WorkerGone(ConnectionError):
@@ -28,29 +30,73 @@ class WorkerGone(ConnectionError):
 
 
 class Neighbors:
-    """The memory that this worker shares with the others, and its sockets to them."""
+    """The memory that worker `index` shares with the others, and its sockets to them."""
 
-    def __init__(self, memory: int, sockets: Mapping[int, socket.socket]) -> None:
+    def __init__(self, index: int, memory: int, sockets: Mapping[int, socket.socket]) -> None:
+        self.index = index
+        self.members = len(sockets) + 1
         self._memory = memory
         self._sockets = sockets
         self._meetings = 0
-        self._regions: dict[int, np.ndarray] = {}
+        self._tables: dict[tuple[int, int], np.ndarray] = {}
         self._size = 0
 
-    def floats(self, count: int) -> np.ndarray:
-        """Return this many floats of the shared memory: the same whenever the count is the same.
+    def table(self, rows: int, length: int) -> np.ndarray:
+        """Return a table of floats in the shared memory: the same whenever its shape is the same.
 
-        Workers ask for the same counts in the same order. Different counts never overlap: a worker
-        may be ahead in an exchange of one size while another still reads a sum of another size.
+        Workers ask for the same shapes in the same order. Different tables never overlap: a worker
+        may be ahead in an exchange of one shape while another still reads a sum of another shape.
         """
-        if count not in self._regions:
-            size = -(-4 * count // mmap.PAGESIZE) * mmap.PAGESIZE
+        if (rows, length) not in self._tables:
+            size = -(-4 * rows * length // mmap.PAGESIZE) * mmap.PAGESIZE
             # unlike ftruncate, it never shrinks, and fails if there is no room
             os.posix_fallocate(self._memory, 0, self._size + size)
-            region = mmap.mmap(self._memory, size, offset=self._size)
-            self._regions[count] = np.frombuffer(region, np.float32, count)
+            memory = mmap.mmap(self._memory, size, offset=self._size)
+            floats = np.frombuffer(memory, np.float32, rows * length)
+            self._tables[rows, length] = floats.reshape(rows, length)
             self._size += size
-        return self._regions[count]
+        return self._tables[rows, length]
+
+    def gather(self, vector: np.ndarray) -> np.ndarray:
+        """Return the vectors of all workers, of equal size and type, as rows in worker order."""
+        table, own = self.table(self.members, PIECE).view(np.uint8), vector.view(np.uint8)
+        pieces = []
+        for start in range(0, len(own), table.shape[1]):
+            piece = own[start : start + table.shape[1]]
+            table[self.index, : len(piece)] = piece
+            self.meet()
+            pieces.append(table[:, : len(piece)].copy())
+            self.meet()  # everyone has read it
+        return np.concatenate(pieces, 1).view(vector.dtype)
+
+    def total(self, replicas: int, own: int, sums: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the sum over all replicas from the subtrees of this worker, whose index is `own`.
+
+        Call it where a graph is built.
+        """
+        divided = divided_tree(replicas, self.members)
+        spans = [span for spans in divided for span in spans]
+        first_row, size = sum(map(len, divided[:own])), int(sums[0].shape[0])
+        width = -(-size // (self.members * ALIGNED)) * ALIGNED
+        # a row for the vector of each subtree, and the sum's
+        table = self.table(len(spans) + 1, self.members * width)
+        shard = slice(own * width, (own + 1) * width)
+
+        def show(*sums: np.ndarray) -> list[np.ndarray]:
+            for row, each in enumerate(sums, first_row):
+                table[row, :size] = each
+            self.meet()
+            # views: nobody but this worker uses this shard until all have met again
+            return list(table[:-1, shard])
+
+        def join(summed: np.ndarray) -> np.ndarray:
+            table[-1, shard] = summed
+            self.meet()
+            # a copy: TensorFlow may write its next result into the vector that it gets
+            return table[-1, :size].copy()
+
+        known = dict(zip(spans, _call(show, sums, [width] * len(spans)), strict=True))
+        return _call(join, [add_subtrees((0, replicas), known, add)], [size])[0]
 
     def meet(self) -> None:
         """Return when every other worker has come here too."""
@@ -81,40 +127,7 @@ def find_neighbors(index: int) -> Neighbors | None:
         os.set_inheritable(descriptor, False)  # a child must not keep the connection open
     numbers = [number for number in range(len(others) + 1) if number != index]
     sockets = (socket.socket(fileno=descriptor) for descriptor in others)
-    return Neighbors(memory, dict(zip(numbers, sockets, strict=True)))
-
-
-def shared_sum(
-    replicas: int, workers: int, index: int, neighbors: Neighbors, sums: Sequence[tf.Tensor]
-) -> tf.Tensor:
-    """Return the sum over all replicas from the sums of the subtrees of worker `index`."""
-    divided = divided_tree(replicas, workers)
-    spans, first_row = [span for spans in divided for span in spans], sum(map(len, divided[:index]))
-    size, rows = int(sums[0].shape[0]), len(spans) + 1
-    width = -(-size // (workers * ALIGNED)) * ALIGNED
-    length = workers * width
-    # a place for the vector of each subtree, and the sum's
-    places = list(neighbors.floats(rows * length).reshape(rows, length))
-    own = places[first_row : first_row + len(sums)]
-    shard = slice(index * width, (index + 1) * width)
-
-    def show(*sums: np.ndarray) -> list[np.ndarray]:
-        for place, each in zip(own, sums, strict=True):
-            np.copyto(place[:size], each)
-        neighbors.meet()
-        # views: nobody but this worker uses this shard until all have met again
-        return [place[shard] for place in places[:-1]]
-
-    def join(summed: np.ndarray) -> np.ndarray:
-        np.copyto(places[-1][shard], summed)
-        neighbors.meet()
-        # a copy: TensorFlow may write its next result into the vector that it gets
-        return places[-1][:size].copy()
-
-    shards = _call(show, sums, [width] * len(spans))
-    known = dict(zip(spans, shards, strict=True))
-    (total,) = _call(join, [add_subtrees((0, replicas), known, add)], [size])
-    return total
+    return Neighbors(index, memory, dict(zip(numbers, sockets, strict=True)))
 
 
 def _call(

@@ -207,6 +207,7 @@ def divide_the_cpu(count: int) -> None:
     build_strategy = devices.build_strategy
 
     def build(job):
+        os.environ.pop("PACELINE_NEIGHBORS", None)  # as with GPUs
         devices.import_tensorflow(job)
         import tensorflow as tf
         from tensorflow.python.distribute.collective_all_reduce_strategy import (
