@@ -6,7 +6,6 @@ Every process that computes replicas builds its own core from the job.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,12 +17,11 @@ from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.experiment.plan import build_plan
 from paceline.job import Job
 from paceline.maths import replica
-from paceline.maths.state import State
 from paceline.maths.template import build_template
-from paceline.messages import Send, Warn
 from paceline.models.accelerate import accelerated
 from paceline.models.build import build_model
 from paceline.run_folder.folder import RunFolder
@@ -70,9 +68,7 @@ def own_code(job: Job) -> dict[str, str]:
     return {name: locate(job, name, spec) for name, spec in specs_of(job.experiment)}
 
 
-def _resolve(
-    experiment: Experiment, train: Split, num_classes: int, stored: dict[str, Any]
-) -> Experiment:
+def _resolve(experiment: Experiment, train: Split, num_classes: int, stored: Json) -> Experiment:
     """Return the experiment with numbers in place of auto, balanced and application.
 
     `stored` are the facts of a run's data, which have the numbers if they were computed before.
@@ -106,22 +102,3 @@ def _check_model(experiment: Experiment, model: keras.Model) -> None:
                 f"augment.sizes has {size}, but the model does not accept images of {size} pixels "
                 f"({str(error).strip().splitlines()[0]}); use a model that ends with global pooling"
             ) from error
-
-
-def initial_state(core: replica.Core, send: Send) -> State:
-    """Return the state of step 0, with weights from the data or from an earlier training."""
-    state, experiment = core.initial_state(), core.experiment
-    if count := experiment.model.whitening:
-        from paceline.maths.initial_values import whiten
-
-        state = whiten(state, core.template, core.train, experiment.scaling, count)
-    if source := experiment.model.init_from:
-        from paceline.maths.initial_values import start_from
-        from paceline.models.fine_tuning import scaling_warning
-        from paceline.run_folder.weights import read_weights
-
-        if note := scaling_warning(experiment):
-            send(Warn(note))
-        state, new = start_from(source, read_weights(source), core.template, state)
-        send(Warn(f"started from {source}; new are {', '.join(new) or 'none'}"))
-    return state

@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.experiment.schedule import unfinished_warmup
 from paceline.job import Job
 from paceline.kernels.library import why_not_own
@@ -131,7 +132,7 @@ class FollowerRun:
         """Report the result, which is the chief's."""
         self.send(Result(self.result(state, outcome) | {"run_dir": self.folder.where}))
 
-    def result(self, state: State, outcome: Outcome) -> dict[str, Any]:
+    def result(self, state: State, outcome: Outcome) -> Json:
         """Return the fields of result.json."""
         early = {"ended_early": True} if outcome.ended_early else {}
         test = outcome.evaluation.splits.get("test") if outcome.evaluation else None
@@ -215,9 +216,12 @@ class ChiefRun(FollowerRun):
                 f"every checkpoint of {self.folder.where} is damaged; remove them to start over, "
                 "or use another --run-dir"
             )
-        from paceline.build import initial_state
+        state, model = self.core.initial_state(), self.core.experiment.model
+        if model.whitening or model.init_from:
+            from paceline.run_folder.weights import with_given_weights
 
-        return initial_state(self.core, self.send)
+            state = with_given_weights(state, self.core, self.send)
+        return state
 
     def actions(self, state: State) -> list[Action]:
         """Report that training begins; return what the chief does after each block, in order."""
@@ -271,7 +275,7 @@ class ChiefRun(FollowerRun):
         self._write_result(result)
         self.send(Result(result | {"run_dir": self.folder.where}))
 
-    def _write_result(self, result: dict[str, Any]) -> None:
+    def _write_result(self, result: Json) -> None:
         self.folder.write_result(result)
         for action in self._actions:
             if finish := getattr(action, "finish", None):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.build import own_code
+from paceline.experiment.fields import Json
 from paceline.experiment.user_code import code_digest
 from paceline.job import Job
 from paceline.kernels.library import cpu_flags, exact_name
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
 
-def fingerprint(job: Job, core: Core) -> dict[str, Any]:
+def fingerprint(job: Job, core: Core) -> Json:
     """Return what decides the bits that a worker computes."""
     return {
         "experiment": job.experiment.to_json(),
@@ -26,10 +27,10 @@ def fingerprint(job: Job, core: Core) -> dict[str, Any]:
     }
 
 
-def data_facts(job: Job, core: Core) -> dict[str, Any]:
+def data_facts(job: Job, core: Core) -> Json:
     """Return what a resumed run compares with its data, and what prediction needs without it."""
     source = core.source
-    facts: dict[str, Any] = {
+    facts: Json = {
         "train": core.train.size,
         **{name: split.size for name, split in core.splits.items()},
         "classes": list(source.classes),

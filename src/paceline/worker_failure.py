@@ -7,7 +7,7 @@ import time
 import traceback
 from importlib import import_module
 
-from paceline.errors import AddressTaken, PassingFault, UserError
+from paceline.errors import AddressTaken, PassingFault, UserError, first_line
 from paceline.job import Job
 from paceline.messages import Crash, Error, Send
 from paceline.storage.files import to_log
@@ -30,8 +30,7 @@ def report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
         address_taken = isinstance(user_error, AddressTaken)
         send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
         return 2
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line}"
+    text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line(error)}"
     send(Crash(text, lost))
     if lost and memory.training:
         time.sleep(LINGER_S)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from paceline.errors import UserError
-from paceline.experiment.fields import diff
+from paceline.experiment.fields import Json, diff
 from paceline.job import Job
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
@@ -40,7 +40,7 @@ class Engine(Protocol):
     `evaluate` until the plan ends, then `close`. The chief alone may call `state` at any time.
     """
 
-    def check(self, facts: dict[str, Any]) -> None:
+    def check(self, facts: Json) -> None:
         """Raise UserError if a worker would compute different bits than the others.
 
         `facts` are this worker's `fingerprint`.
@@ -86,7 +86,7 @@ def connect(job: Job, wants_stop: WantsStop) -> OpenEngine:
     return found
 
 
-def check_facts(what: str, expected: dict[str, Any], facts: dict[str, Any]) -> None:
+def check_facts(what: str, expected: Json, facts: Json) -> None:
     """Raise UserError, which begins with `what`, if the facts are not the expected ones."""
     if different := diff(expected, facts):
         raise UserError(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,7 @@ from paceline.engines.base import WantsStop, check_facts
 from paceline.engines.memory import Memory
 from paceline.engines.shared_memory import Neighbors, find_neighbors
 from paceline.errors import UserError
+from paceline.experiment.fields import Json
 from paceline.experiment.schedule import rates_table
 from paceline.job import Job
 from paceline.kernels.arithmetic import number, plain
@@ -78,7 +79,7 @@ class CollectiveEngine:
         self._block = tf.function(self._train_block, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._evaluate_turn, autograph=False)
 
-    def check(self, facts: dict[str, Any]) -> None:
+    def check(self, facts: Json) -> None:
         text = json.dumps(facts, sort_keys=True).encode()
         lengths = self.gather(np.array([len(text)], np.int64))[:, 0]
         padded = np.frombuffer(text.ljust(int(lengths.max()), b" "), np.uint8).astype(np.int32)

@@ -6,7 +6,7 @@ it first touches a device:
 1. `import_tensorflow(job)`: before any module that imports TensorFlow;
 2. `configure(job)`, or `build_strategy(job)`, which calls it: before any tensor is made.
 
-A process that uses a trained model calls `configure_inference(experiment)` instead of both.
+A process that uses a trained model has its own order (`results.trained_model`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import NEIGHBORS
 
@@ -96,7 +95,7 @@ def configure(job: Job, check_threads: bool = True) -> list[str]:
             "or give --devices cpu"
         )
     _compute_in_long_turns()
-    _set_threads_and_memory(threads, side_by_side(job))
+    set_threads_and_memory(threads, side_by_side(job))
     return found
 
 
@@ -111,22 +110,8 @@ def _compute_in_long_turns() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def configure_inference(experiment: Experiment) -> int:
-    """Configure this process to use a trained model; return how many batches to compute at a time.
-
-    The settings are those of training. If TensorFlow was used here before, its settings stay.
-    """
-    if "tensorflow" not in sys.modules:
-        import_tensorflow(Job(experiment), hide=())  # it may be the process of a user
-    import tensorflow as tf
-
-    lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
-    with suppress(RuntimeError):
-        _set_threads_and_memory(experiment.threads_per_replica, lanes)
-    return 1 if tf.config.list_physical_devices("GPU") else lanes
-
-
-def _set_threads_and_memory(threads: int, lanes: int) -> None:
+def set_threads_and_memory(threads: int, lanes: int) -> None:
+    """Set what TensorFlow allows only before its first tensor."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -154,18 +139,12 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
 
 
-def has_gpus() -> bool:
-    """Return whether TensorFlow sees a GPU."""
+def gpus(job: Job | None = None) -> list[str]:
+    """Return the names of the GPUs that TensorFlow sees and the job, if there is one, may use."""
     import tensorflow as tf
 
-    return bool(tf.config.list_physical_devices("GPU"))
-
-
-def gpus(job: Job) -> list[str]:
-    """Return the names of the GPUs that the job may use."""
-    import tensorflow as tf
-
-    found = [] if job.place.devices == "cpu" else tf.config.list_physical_devices("GPU")
+    hidden = job and job.place.devices == "cpu"
+    found = [] if hidden else tf.config.list_physical_devices("GPU")
     return [f"/gpu:{number}" for number in range(len(found))]
 
 

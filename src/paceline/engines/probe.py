@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import threading
 import time
@@ -40,6 +41,15 @@ def find_silent(addresses: Sequence[str]) -> list[str]:
         return [address for address, there in zip(addresses, found, strict=True) if not there]
 
 
+def wait_for(addresses: Sequence[str], timeout_s: float = math.inf) -> None:
+    """Return when each has answered once. Raise ConnectionError if that takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while addresses := find_silent(addresses):
+        if time.monotonic() > deadline:
+            raise ConnectionError(f"no answer from {', '.join(addresses)} within {timeout_s:.0f} s")
+        time.sleep(POLL_S)
+
+
 def wait_for_tasks(cluster: Cluster) -> None:
     """Return when every other worker has answered. This one answers meanwhile.
 
@@ -47,10 +57,8 @@ def wait_for_tasks(cluster: Cluster) -> None:
     of the process runs meanwhile: nothing could show that this process is alive. Workers that have
     gone on answer too, through TensorFlow's server at the same address.
     """
-    waiting = [address for address in cluster.addresses if address != cluster.address]
     with _answering(cluster.address):
-        while waiting := find_silent(waiting):
-            time.sleep(POLL_S)
+        wait_for([address for address in cluster.addresses if address != cluster.address])
 
 
 @contextmanager

@@ -16,11 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from paceline.kernels.library import why_unavailable
+from paceline.versions import library_versions
 
 LITTLE_MEMORY_GB, LITTLE_DISK_GB, SLOW_MB_PER_S = 2.0, 1.0, 30
 TIMEOUT_S, TEST_FILE_MB = 60, 32
@@ -39,20 +39,12 @@ broken = partial(Finding, "broken")
 
 def examine_machine(run_dir: str) -> Iterator[Finding]:
     """Yield the findings of all checks, each as soon as it is known."""
-    versions = [f"{name} {_version(name)}" for name in ("paceline", "keras", "numpy")]
-    yield good("versions", ", ".join([f"Python {sys.version.split()[0]}", *versions]))
+    yield good("versions", ", ".join(f"{name} {v}" for name, v in library_versions().items()))
     yield from check_tensorflow()
     yield check_kernels()
     yield check_cores()
     yield check_memory()
     yield check_run_folder(Path(run_dir))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 PROBE = """

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
-from paceline.experiment.fields import diff
+from paceline.experiment.fields import Json, diff
 from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.finding import watched_run
+from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0
 LOOK_EVERY_S = 10.0
-
-Record = dict[str, Any]
 
 
 class _Stopped(Exception):
@@ -60,10 +59,8 @@ class _Evaluator:
         """Wait for a run with the same experiment and data, and evaluate its checkpoints."""
         folder, job = self._folder, self._job
         bring_data(job.experiment.data.dir, self._send)
-        self._tried(folder.refresh)
-        while not folder.exists():
+        while not self._refreshed().exists():
             self._wait(f"a run in {folder.where}")
-            self._tried(folder.refresh)
         self._compare("experiment", folder.experiment().changes_to(job.experiment))
         devices.import_tensorflow(job)
         from paceline.build import build_core
@@ -85,48 +82,50 @@ class _Evaluator:
         self._send(Result({name: last[name] for name in names} | more))
 
     def _evaluate_all(
-        self, core: Core, engine: Engine, board: TensorBoard, done: dict[int, Record]
-    ) -> Record:
+        self, core: Core, engine: Engine, board: TensorBoard, done: dict[int, Json]
+    ) -> Json:
         """Evaluate checkpoints until the run is finished; return the last evaluation."""
         folder, digest = self._folder, self._job.experiment.digest()
         checkpoints = Checkpoints(folder.checkpoints, core.layout, experiment_digest=digest)
         published = True
         while not (last := self._last(done)) or not published:
-            self._tried(folder.refresh)
+            self._refreshed()
             for step in sorted(set(checkpoints.steps()) - done.keys() - self._unreadable.keys()):
                 if state := self._load(checkpoints, step):
                     done[step] = self._evaluate(state, core, engine, board)
                     published = False
-            published = published or self._tried(folder.publish_evaluations)
+            if not published:
+                with self._patience():
+                    folder.publish_evaluations()
+                    published = True
             self._wait(
                 f"a checkpoint in {folder.where}",
                 lambda: (checkpoints.steps(), len(folder.metrics.read())),
             )
         return last
 
-    def _last(self, done: dict[int, Record]) -> Record | None:
+    def _last(self, done: dict[int, Json]) -> Json | None:
         """Return the evaluation of the last step, once the run is finished. It may end early."""
-        results = list[Record]()
-        self._tried(lambda: results.append(self._folder.read_result() or {}))
-        if not results or not results[0].get("finished"):
-            return None
-        last_step = results[0]["step"]
-        if last_step in self._unreadable:
-            raise self._unreadable[last_step]
-        return done.get(last_step)
+        with self._patience():
+            result = self._folder.read_result() or {}
+            if result.get("finished"):
+                if error := self._unreadable.get(result["step"]):
+                    raise error
+                return done.get(result["step"])
+        return None
 
     def _load(self, checkpoints: Checkpoints, step: int) -> State | None:
         """Return a checkpoint; None if it was removed, is damaged, or cannot be read yet."""
-        states = list[State]()
         try:
-            self._tried(lambda: states.append(checkpoints.load(step)))
+            with self._patience():
+                return checkpoints.load(step)
         except UserError as error:
             if step in checkpoints.steps():
                 self._unreadable[step] = error
                 self._send(Warn(f"not evaluated: {error}"))
-        return states[0] if states else None
+        return None
 
-    def _evaluate(self, state: State, core: Core, engine: Engine, board: TensorBoard) -> Record:
+    def _evaluate(self, state: State, core: Core, engine: Engine, board: TensorBoard) -> Json:
         engine.load(state)
         began = time.monotonic()
         epoch = state.step / core.plan.steps_per_epoch
@@ -144,14 +143,18 @@ class _Evaluator:
         self._send(Evaluation(state.step, evaluation.scalars()))
         return record
 
-    def _tried(self, action: Callable[[], object]) -> bool:
-        """Return whether an action succeeded. If storage is unavailable, it is tried later."""
+    def _refreshed(self) -> RunFolder:
+        with self._patience():
+            self._folder.refresh()
+        return self._folder
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Ignore that storage is unavailable: what was left out is done later."""
         try:
-            action()
+            yield
         except PassingFault as error:
             self._send(Warn(f"{error}; the evaluator tries again"))
-            return False
-        return True
 
     def _compare(self, what: str, different: list[str]) -> None:
         if different:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.storage.files import explained
@@ -40,7 +41,7 @@ def load_histograms(job: Job) -> Callable[[ChiefRun], list[Action]]:
     return build
 
 
-def _histogram(values: np.ndarray) -> dict[str, Any]:
+def _histogram(values: np.ndarray) -> Json:
     exact = values.astype(np.float64)
     counts, edges = np.histogram(exact, bins=30)
     ends = {"min": exact.min(), "max": exact.max(), "num": exact.size}
@@ -48,7 +49,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any]:
     return ends | sums | {"bucket_limit": edges[1:], "bucket": counts}
 
 
-def _first_images(chief: ChiefRun) -> dict[str, Any]:
+def _first_images(chief: ChiefRun) -> Json:
     """Return images of the first step side by side, as the model gets them, stretched to 0-255."""
     import tensorflow as tf
     from PIL import Image

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
@@ -23,7 +22,12 @@ from paceline.maths.state import State, evaluated_vectors
 from paceline.messages import Progress, Send, Warn
 from paceline.requests import EvaluateRequest
 from paceline.results.scores import Evaluation
-from paceline.results.trained_model import output_names, to_probabilities, usable_experiment
+from paceline.results.trained_model import (
+    configure_inference,
+    output_names,
+    to_probabilities,
+    usable_experiment,
+)
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.locations import bring_data, is_remote
 from paceline.versions import library_versions
@@ -59,7 +63,7 @@ def evaluate_run(
     if run.kernels() == "own" and (reason := why_unavailable()):
         text = "was trained with own kernels, and last digits may differ without them"
         send(Warn(f"{run.path} {text}: {reason}"))
-    parallel = devices.configure_inference(experiment)
+    parallel = configure_inference(experiment)
     from paceline.build import build_core
     from paceline.run_folder.checkpoints import Checkpoints
 

@@ -26,7 +26,12 @@ from paceline.messages import Predictions, Send
 from paceline.requests import PredictRequest
 from paceline.results.image_bytes import PNG, as_jpeg_or_png, png_size, to_png
 from paceline.results.in_worker import check_trust
-from paceline.results.trained_model import TrainedModel, load_trained_model, to_probabilities
+from paceline.results.trained_model import (
+    TrainedModel,
+    configure_inference,
+    load_trained_model,
+    to_probabilities,
+)
 from paceline.run_folder.finding import existing_run
 
 if TYPE_CHECKING:
@@ -79,8 +84,6 @@ def _images_in(folder: str) -> list[str]:
 
 def answer(job: Job, request: PredictRequest, send: Send) -> dict[str, Any]:
     """Predict files in a worker: several batches at a time, sent in the order of the files."""
-    from paceline.engines import devices
-
     files = request.files
     # `in_a_worker` has asked whether the code is trusted
     predictor = load_predictor(job.run.run_dir, request.checkpoint, True, request.views)
@@ -89,7 +92,7 @@ def answer(job: Job, request: PredictRequest, send: Send) -> dict[str, Any]:
     def predict(start: int) -> list[Prediction]:
         return _predict_files(predictor, files[start : start + size], request.top)
 
-    with ThreadPoolExecutor(devices.configure_inference(job.experiment)) as pool:
+    with ThreadPoolExecutor(configure_inference(job.experiment)) as pool:
         for predictions in pool.map(predict, range(0, len(files), size)):
             faults += sum(bool(prediction.error) for prediction in predictions)
             send(Predictions([vars(prediction) for prediction in predictions]))

@@ -6,7 +6,10 @@ imported by the functions only, after its settings are made.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +20,7 @@ from paceline.engines import devices
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
+from paceline.job import Job
 from paceline.maths.state import State, evaluated_vectors
 from paceline.results.in_worker import check_trust
 from paceline.run_folder.code_copies import with_copies
@@ -62,6 +66,19 @@ class TrainedModel:
         return self.template.model
 
 
+def configure_inference(experiment: Experiment) -> int:
+    """Configure this process to use a trained model; return how many batches to compute at a time.
+
+    The settings are those of training. If TensorFlow was used here before, its settings stay.
+    """
+    if "tensorflow" not in sys.modules:
+        devices.import_tensorflow(Job(experiment), hide=())  # it may be the process of a user
+    lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
+    with suppress(RuntimeError):
+        devices.set_threads_and_memory(experiment.threads_per_replica, lanes)
+    return 1 if devices.gpus() else lanes
+
+
 def usable_experiment(run: RunFolder) -> Experiment:
     """Return a run's experiment for this machine: with the copies of the user's code, and with
     the kernels of the training if they are available."""
@@ -86,7 +103,7 @@ def load_trained_model(
             f"the run's images have {stored[2]} channels; "
             "image files can be predicted by models with 1 or 3 channels"
         )
-    devices.configure_inference(experiment)
+    configure_inference(experiment)
     from paceline.data.images import model_shape
     from paceline.data.statistics import with_stored_means
     from paceline.maths.replica import build_layout
@@ -99,7 +116,7 @@ def load_trained_model(
     stored = tuple(stored) if stored else None
     shape, num_classes = model_shape(experiment, stored), experiment.model.num_classes or len(names)
     model = build_model(experiment, shape, num_classes)
-    template = build_template(model, accelerated(experiment, model, devices.has_gpus()))
+    template = build_template(model, accelerated(experiment, model, bool(devices.gpus())))
     layout = build_layout(run.experiment(), template)  # of the training's precision
     state = Checkpoints(run.checkpoints, layout).choose(checkpoint)
     classes = output_names(names, num_classes)

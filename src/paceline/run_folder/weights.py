@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import KERAS
-from paceline.maths.state import AVERAGED_STATS
+from paceline.maths.state import AVERAGED_STATS, State
+from paceline.messages import Send, Warn
 from paceline.run_folder.checkpoint_file import Array, Damaged, read_variables
 from paceline.run_folder.checkpoints import file_of, list_steps
 from paceline.run_folder.finding import existing_run
 from paceline.storage.files import explained
+
+if TYPE_CHECKING:
+    from paceline.maths.replica import Core
+
+
+def with_given_weights(state: State, core: Core, send: Send) -> State:
+    """Return the state of step 0 with weights from the data or from an earlier training."""
+    from paceline.maths.initial_values import start_from, whiten
+    from paceline.models.fine_tuning import scaling_warning
+
+    experiment = core.experiment
+    if count := experiment.model.whitening:
+        state = whiten(state, core.template, core.train, experiment.scaling, count)
+    if source := experiment.model.init_from:
+        if note := scaling_warning(experiment):
+            send(Warn(note))
+        state, new = start_from(source, read_weights(source), core.template, state)
+        send(Warn(f"started from {source}; new are {', '.join(new) or 'none'}"))
+    return state
 
 
 def read_weights(spec: str) -> dict[str, np.ndarray]:

@@ -11,13 +11,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import ray
 
 from paceline.engines import devices
-from paceline.errors import PassingFault, UserError
+from paceline.errors import PassingFault, UserError, first_line
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.maths.sums import Span, add_subtrees, divided_tree, mean_factor
 
@@ -52,7 +53,7 @@ class Actor:
         with contextlib.suppress(OSError):
             os.chdir(folder)
 
-    def build(self) -> dict[str, Any]:
+    def build(self) -> Json:
         """Build data, model and functions; return the fingerprint of what decides the bits."""
         devices.import_tensorflow(self._job)
         from paceline.build import build_core
@@ -133,9 +134,8 @@ def _explained() -> Iterator[None]:
     except Exception as error:
         from paceline.formats.reading import explain
 
-        reason = (str(error).strip().splitlines() or [""])[0]
         advice = error if isinstance(error, UserError) else explain(error)
-        known = advice or RuntimeError(f"{type(error).__name__}: {reason}")
+        known = advice or RuntimeError(f"{type(error).__name__}: {first_line(error)}")
         kinds = (PassingFault, UserError, RuntimeError)
         kind = next(kind for kind in kinds if isinstance(known, kind))
         raise kind(f"on {socket.gethostname()}: {known}") from None

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any
 
 import ray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from paceline.engines.base import check_facts
 from paceline.engines_more.object_store.actor import Actor, Status
 from paceline.engines_more.object_store.ray_cluster import PLACED_S, needs, resources_of
 from paceline.errors import UserError
+from paceline.experiment.fields import Json
 from paceline.job import Job
 
 ANSWER_S = 30.0  # within which a living actor reports its step, even while it computes
@@ -27,11 +29,11 @@ class Crew:
         self._wanted = job.place.workers
         self._resources = resources_of(job)
         # build() future -> (actor, status() future)
-        self._waiting = dict[Any, tuple[Any, Any]]()
-        self._expected = dict[str, Any]()  # fingerprint
+        self._waiting = dict[ObjectRef, tuple[ActorHandle, ObjectRef]]()
+        self._expected = Json()  # fingerprint
         self._died: RayError | None = None  # of the last actor that never became ready
-        self.ready = list[Any]()
-        self.hosts = dict[Any, str]()
+        self.ready = list[ActorHandle]()
+        self.hosts = dict[ActorHandle, str]()
         self.recruit()
 
     def recruit(self) -> None:
@@ -42,7 +44,7 @@ class Crew:
             actor = kind.remote(self._job, os.getcwd())
             self._waiting[actor.build.remote()] = actor, actor.status.remote()
 
-    def meet(self, fingerprint: dict[str, Any]) -> None:
+    def meet(self, fingerprint: Json) -> None:
         """Wait for the first actors: all of them, or those that Ray could place.
 
         `fingerprint` is the driver's. The actors must have its data and libraries, and the kind of
@@ -86,20 +88,20 @@ class Crew:
                 self._died = error
         return refused
 
-    def survivors(self) -> dict[Any, Status]:
+    def survivors(self) -> dict[ActorHandle, Status]:
         """Return the actors that answer, with the status of each. The others are killed."""
         asked = {actor.status.remote(): actor for actor in self.ready}
         done, silent = wait(list(asked), ANSWER_S)
         for reference in silent:
             ray.kill(asked[reference])
-        found = dict[Any, Status]()
+        found = dict[ActorHandle, Status]()
         for reference in done:
             with contextlib.suppress(RayError):
                 found[asked[reference]] = ray.get(reference)
         self.ready = list(found)
         return found
 
-    def team(self) -> list[Any]:
+    def team(self) -> list[ActorHandle]:
         """Return the ready actors that share the replicas, at most as many as are wanted."""
         return self.ready[: max(0, self._wanted)]
 
@@ -108,7 +110,7 @@ class Crew:
             ray.kill(actor)
 
 
-def wait(references: list[Any], timeout_s: float) -> tuple[list[Any], list[Any]]:
+def wait(references: list[ObjectRef], timeout_s: float) -> tuple[list[ObjectRef], list[ObjectRef]]:
     """Return which answers are there after that time at the latest, and which are not."""
     if not references:
         return [], []

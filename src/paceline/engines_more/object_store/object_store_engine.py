@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import ray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 
 from paceline.engines.base import WantsStop
 from paceline.engines_more.object_store.actor import mean, num_shards
 from paceline.engines_more.object_store.crew import Crew, wait
 from paceline.engines_more.object_store.ray_cluster import connect_to_ray
-from paceline.errors import UserError
+from paceline.errors import UserError, first_line
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.maths.metrics import (
     BlockResult,
@@ -60,7 +63,7 @@ class Pending(NamedTuple):
 
     first: int
     last: int
-    tails: list[Any]
+    tails: list[ObjectRef]
 
 
 class ObjectStoreEngine:
@@ -76,7 +79,7 @@ class ObjectStoreEngine:
         self._core = core
         self._crew = crew
         self._wants_stop = wants_stop
-        self._team = list[Any]()
+        self._team = list[ActorHandle]()
         self._attempt = 0
         self._step = 0
         self._failures = 0  # since the last round that was completed
@@ -84,7 +87,7 @@ class ObjectStoreEngine:
         self._tails = dict[int, np.ndarray]()  # of the block, by the first step of the round
         self._events = list[str]()
 
-    def check(self, facts: dict[str, Any]) -> None:
+    def check(self, facts: Json) -> None:
         self._crew.meet(facts)
 
     def load(self, state: State) -> State:
@@ -149,7 +152,7 @@ class ObjectStoreEngine:
 
     def _train(self, first: int, stop: int) -> int:
         """Train rounds from `first` on; return the step reached, whose state every actor has."""
-        start, before, pieces = first, None, list[Any]()
+        start, before, pieces = first, None, list[ObjectRef]()
         while True:
             while (
                 first < stop
@@ -165,7 +168,9 @@ class ObjectStoreEngine:
         self._get([actor.finish.remote(self._attempt, before, *pieces) for actor in self._team])
         return first
 
-    def _start_round(self, before: Span | None, now: Span, pieces: list[Any]) -> list[Any]:
+    def _start_round(
+        self, before: Span | None, now: Span, pieces: list[ObjectRef]
+    ) -> list[ObjectRef]:
         """Call every actor for the round `now`; return references to the pieces of its mean."""
         shards = num_shards(len(self._team))
         calls = [actor.advance.options(num_returns=shards + 1) for actor in self._team]
@@ -187,7 +192,7 @@ class ObjectStoreEngine:
         self._pending.popleft()
         self._failures = 0
 
-    def _form(self, state: Any) -> None:
+    def _form(self, state: ObjectRef) -> None:
         """Form the team; give every actor its part and the same state. Earlier calls are void."""
         self._attempt += 1
         self._team = self._crew.team()
@@ -214,15 +219,15 @@ class ObjectStoreEngine:
             return self._recover(another)
         finally:
             self._pending.clear()
-        reason = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
         hosts = sorted(self._crew.hosts[actor] for actor in before - set(found))
+        where = ", ".join(hosts) or "no host"
         self._events.append(
-            f"lost a worker ({reason}; lost on: {', '.join(hosts) or 'no host'}); "
+            f"lost a worker ({first_line(cause or error)}; lost on: {where}); "
             f"continuing with {len(self._team)} workers from step {step}"
         )
         return step
 
-    def _continue_from(self, newest: Any) -> int:
+    def _continue_from(self, newest: ActorHandle) -> int:
         """Give everyone the state of this actor, take the tails up to it, and return its step."""
         reached, state = newest.state.remote()
         # the step of that very state: the actor may have advanced since it was asked
@@ -241,7 +246,7 @@ class ObjectStoreEngine:
             except RayError as error:
                 self._recover(error)
 
-    def _get(self, references: list[Any]) -> list[Any]:
+    def _get(self, references: list[ObjectRef]) -> list[Any]:
         """Return the answers of the team. Actors that do not report are killed meanwhile.
 
         While actors compute, the parent is told that there is progress. If nobody computes and no

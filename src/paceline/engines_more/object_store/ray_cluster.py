@@ -6,11 +6,11 @@ import math
 import os
 import signal
 import socket
-from typing import Any
 
 import ray
 
-from paceline.errors import UserError
+from paceline.errors import UserError, first_line
+from paceline.experiment.fields import Json
 from paceline.job import Job
 
 CONNECT_S = 8.0
@@ -26,7 +26,7 @@ def connect_to_ray(job: Job) -> None:
     address = job.place.ray.address or os.environ.get("RAY_ADDRESS", "")
     check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    options: dict[str, Any] = {"address": address}
+    options: Json = {"address": address}
     if not address or address == "local":
         needed = math.ceil(job.place.workers * job.place.ray.cpus_per_worker)
         cores = max(len(os.sched_getaffinity(0)), needed)
@@ -35,10 +35,9 @@ def connect_to_ray(job: Job) -> None:
     try:
         ray.init(**options, log_to_driver=False, logging_level="ERROR", namespace="paceline")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"cannot use the Ray cluster at {address or 'this machine'}: {reason}; check that its "
-            "head listens there and accepts this token (RAY_AUTH_MODE, RAY_AUTH_TOKEN)"
+            f"cannot use the Ray cluster at {address or 'this machine'}: {first_line(error)}; "
+            "check that its head is there and accepts this token (RAY_AUTH_MODE, RAY_AUTH_TOKEN)"
         ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)

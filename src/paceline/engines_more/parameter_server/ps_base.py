@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +20,7 @@ import tensorflow as tf
 from paceline.engines.base import WantsStop
 from paceline.engines.probe import find_silent
 from paceline.engines_more.parameter_server.serve import check_tasks
+from paceline.experiment.fields import Json
 from paceline.experiment.schedule import Rates
 from paceline.job import Cluster
 from paceline.maths.metrics import SIGNALS, EvalResult, Tail, evaluate_splits
@@ -153,7 +153,7 @@ class ParameterServerEngine:
             for split in core.splits
         }
 
-    def check(self, facts: dict[str, Any]) -> None:
+    def check(self, facts: Json) -> None:
         check_tasks(self._cluster, facts)
 
     def load(self, state: State) -> State:

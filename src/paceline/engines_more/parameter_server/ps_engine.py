@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from paceline.engines import devices
 from paceline.engines.base import WantsStop
+from paceline.engines.probe import wait_for
 from paceline.engines_more.parameter_server.asynchronous import AsynchronousEngine
 from paceline.engines_more.parameter_server.ps_base import ParameterServerEngine
-from paceline.engines_more.parameter_server.serve import wait_for
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
 from paceline.job import Job
@@ -37,9 +37,14 @@ def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ParameterServer
     def open_engine(core: Core) -> ParameterServerEngine:
         check_servers(core, len(job.cluster.ps))
         check_ops(core)
-        side_by_side = 1 if _workers_have_gpus(job) else devices.side_by_side(job)
-        asynchronous = core.experiment.sync.method == "async"
-        kind = AsynchronousEngine if asynchronous else SynchronousEngine
+        has_gpus, method = devices.uses_gpus(job), core.experiment.sync.method
+        if job.place.devices == "gpu" and not has_gpus:
+            raise UserError(
+                "devices is gpu, but no worker has one; install the extra `gpu` there, "
+                "or give --devices cpu"
+            )
+        side_by_side = 1 if has_gpus else devices.side_by_side(job)
+        kind = AsynchronousEngine if method == "async" else SynchronousEngine
         return kind(core, job.cluster, strategy, side_by_side, wants_stop)
 
     return open_engine
@@ -67,13 +72,3 @@ def check_ops(core: Core) -> None:
             f"the data are read by Python code ({python[0]}), which cannot be sent to the workers "
             "of parameter servers; build the source of TensorFlow ops, or train without --ps"
         )
-
-
-def _workers_have_gpus(job: Job) -> bool:
-    gpus = [each for each in tf.config.list_logical_devices("GPU") if "/job:worker/" in each.name]
-    if job.place.devices == "gpu" and not gpus:
-        raise UserError(
-            "devices is gpu, but no worker has one; install the extra `gpu` there, "
-            "or give --devices cpu"
-        )
-    return bool(gpus)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from paceline.engines.base import check_facts
 from paceline.engines.devices import side_by_side
-from paceline.engines.probe import answers, find_silent
+from paceline.engines.probe import answers, wait_for
+from paceline.experiment.fields import Json
 from paceline.fingerprint import cpu_features
 from paceline.job import Cluster, Job
 from paceline.kernels import ops
@@ -59,15 +58,6 @@ def serve(job: Job) -> None:
     raise ConnectionError(f"the chief at {chief} is gone")
 
 
-def wait_for(addresses: Sequence[str], timeout_s: float) -> None:
-    """Return when all have answered. Raise ConnectionError if that takes too long."""
-    deadline = time.monotonic() + timeout_s
-    while missing := find_silent(addresses):
-        if time.monotonic() > deadline:
-            raise ConnectionError(f"no answer from {', '.join(missing)} within {timeout_s:.0f} s")
-        time.sleep(0.1)
-
-
 def publish_facts() -> None:
     """Let the chief read what decides the bits of this process, as a file of /proc.
 
@@ -81,7 +71,7 @@ def publish_facts() -> None:
     os.close(handle)
 
 
-def check_tasks(cluster: Cluster, facts: dict[str, Any]) -> None:
+def check_tasks(cluster: Cluster, facts: Json) -> None:
     """Raise UserError if a task differs from the chief, whose `fingerprint` are the facts.
 
     Parameter servers only add and multiply: any CPU will do for them.

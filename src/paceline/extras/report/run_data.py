@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.fields import flatten
+from paceline.experiment.fields import Json, flatten
 from paceline.experiment.plan import build_plan
 from paceline.maths.metrics import Examples
 from paceline.run_folder.folder import RunFolder
@@ -42,12 +42,12 @@ class RunData:
     """One run. Curves are points (x, y) in order."""
 
     name: str
-    settings: dict[str, Any]
+    settings: Json
     """The fields of the experiment by their dotted names."""
-    data: dict[str, Any]
-    records: list[dict[str, Any]]
-    start_records: list[dict[str, Any]]
-    result: dict[str, Any]
+    data: Json
+    records: list[Json]
+    start_records: list[Json]
+    result: Json
     """Empty if no attempt has ended yet."""
     total_steps: int
     evaluation: SavedEvaluation | None
@@ -100,7 +100,7 @@ class RunData:
         curve = self.curve(name)
         return curve[-1][1] if curve else None
 
-    def evaluations(self) -> list[dict[str, Any]]:
+    def evaluations(self) -> list[Json]:
         """Return the records with an evaluation."""
         return [record for record in self.records if f"{self.split}_loss" in record]
 
@@ -168,7 +168,7 @@ def read_run(run: RunFolder) -> RunData:
     )
 
 
-def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+def _numbers(record: Json) -> Json:
     """Return a record of metrics.jsonl without values that are neither numbers nor events."""
 
     def can_be_drawn(value: Any) -> bool:
@@ -181,7 +181,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _start_text(start: dict[str, Any]) -> str:
+def _start_text(start: Json) -> str:
     workers = start.get("workers")
     several = type(workers) is int and workers > 1
     return f"started with {workers} workers" if several else "started with 1 worker"

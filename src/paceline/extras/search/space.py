@@ -16,7 +16,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import flatten, to_json
+from paceline.experiment.fields import Json, flatten, to_json
 from paceline.experiment.names import unknown_setting
 
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
@@ -24,7 +24,7 @@ DIGITS = 4
 """Significant digits of a drawn number, so that a person can type it."""
 MOST_TRIALS = 10_000
 
-Settings = dict[str, Any]
+Settings = Json
 """Names of fields with dots and underscores, and their values."""
 
 

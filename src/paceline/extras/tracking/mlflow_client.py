@@ -17,6 +17,8 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
+from paceline.experiment.fields import Json
+
 MOST_PARAMS, MOST_METRICS = 100, 1000
 """That one request of MLflow may have."""
 LONGEST_VALUE = 6000
@@ -29,7 +31,7 @@ TOKEN = "paceline.token"
 class Client:
     """A run of MLflow. `trackers.Client` describes the methods."""
 
-    def __init__(self, name: str, params: dict[str, Any]) -> None:
+    def __init__(self, name: str, params: Json) -> None:
         self._name, self._params = name, params
         self._token = uuid.uuid4().hex
         self._client: Any = None
@@ -67,7 +69,7 @@ class Client:
         for first in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(self._id, metrics=metrics[first : first + MOST_METRICS])
 
-    def finish(self, result: dict[str, Any], files: Sequence[Path]) -> None:
+    def finish(self, result: Json, files: Sequence[Path]) -> None:
         for name, value in result.items():
             self._client.set_tag(self._id, f"paceline.{name}", str(value))
         for file in files:

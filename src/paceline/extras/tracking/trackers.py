@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from paceline.errors import UserError
-from paceline.experiment.fields import flatten
+from paceline.errors import UserError, first_line
+from paceline.experiment.fields import Json, flatten
 from paceline.job import Job
 from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.messages import Send, Warn
@@ -49,11 +49,11 @@ class Client(Protocol):
     def log(self, records: Sequence[tuple[int, Numbers]]) -> None:
         """Send the numbers of some steps."""
 
-    def finish(self, result: dict[str, Any], files: Sequence[Path]) -> None:
+    def finish(self, result: Json, files: Sequence[Path]) -> None:
         """Send the result and the files, and end the run; `finished` may be false."""
 
 
-Build = Callable[[str, dict[str, Any]], Client]
+Build = Callable[[str, Json], Client]
 """Builds a client from the name and the settings of a run."""
 
 
@@ -133,7 +133,7 @@ class Tracker:
         self._notes = Notes.read(run, name)
         self._queue: queue.SimpleQueue[tuple[int, Numbers] | None] = queue.SimpleQueue()
         self._unsent: list[tuple[int, Numbers]] = []
-        self._result: dict[str, Any] = {}
+        self._result: Json = {}
         self._opened = False
         self._last_error = ""
         """Why the tracker cannot be reached; empty while it can."""
@@ -145,7 +145,7 @@ class Tracker:
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
         self._queue.put((block.step, _numbers(scalars(block, evaluation))))
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Json) -> None:
         """Send the result of this training, and wait a while for the tracker."""
         self._result = result
         self._queue.put(None)
@@ -175,8 +175,7 @@ class Tracker:
         try:
             self._send_all(ended)
         except Exception as raised:
-            lines = str(raised).strip().splitlines() or [""]
-            error = f"{type(raised).__name__}: {lines[0][:200]}"
+            error = f"{type(raised).__name__}: {first_line(raised)[:200]}"
         if error and not self._last_error:
             text = f"{self._name} cannot be reached ({error}); training continues"
             self._send(Warn(f"{text}, and what it missed is sent when it is back"))
@@ -203,7 +202,7 @@ class Tracker:
             notes.write(self._run, self._name)
 
 
-def _numbers(values: dict[str, Any]) -> Numbers:
+def _numbers(values: Json) -> Numbers:
     """Return what trackers can draw."""
     return {
         name: float(value)

@@ -13,11 +13,13 @@ from typing import Any
 
 import wandb
 
+from paceline.experiment.fields import Json
+
 
 class Client:
     """A run of Weights & Biases. `trackers.Client` describes the methods."""
 
-    def __init__(self, name: str, params: dict[str, Any]) -> None:
+    def __init__(self, name: str, params: Json) -> None:
         self._name = name
         self._params = params
         self._run: Any = None
@@ -38,7 +40,7 @@ class Client:
         for step, numbers in records:
             self._run.log({"step": step, **numbers})
 
-    def finish(self, result: dict[str, Any], files: Sequence[Path]) -> None:
+    def finish(self, result: Json, files: Sequence[Path]) -> None:
         for name, value in result.items():
             self._run.summary[name] = value
         artifact = wandb.Artifact(f"run-{self._run.id}", type="run")
