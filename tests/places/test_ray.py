@@ -25,8 +25,8 @@ from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines_more.object_store import actor as actor_module
 from paceline.engines_more.object_store import crew as crew_module
-from paceline.engines_more.object_store.crew import Crew
 from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
+from paceline.engines_more.object_store.ray_cluster import Crew
 from paceline.errors import UserError
 from paceline.experiment.experiment import Sync
 from paceline.experiment.recipes.table import get_recipe

@@ -26,8 +26,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from paceline.engines.base import WantsStop
 from paceline.engines_more.object_store.actor import mean, num_shards
-from paceline.engines_more.object_store.crew import Crew, wait
-from paceline.engines_more.object_store.ray_cluster import connect_to_ray
+from paceline.engines_more.object_store.ray_cluster import Crew, connect_to_ray, wait
 from paceline.errors import UserError, first_line
 from paceline.experiment.fields import Json
 from paceline.job import Job
