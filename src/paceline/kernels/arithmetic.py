@@ -21,6 +21,9 @@ import tensorflow as tf
 from paceline.kernels import ops
 from paceline.kernels.library import why_unavailable
 
+Operand = Any
+"""A `Number`, a tensor, an array or a number."""
+
 
 @functools.cache
 def is_fixed() -> bool:
@@ -35,47 +38,47 @@ class Number:
     tensor: tf.Tensor
     __array_ufunc__ = None  # a NumPy number leaves its operators to this class
 
-    def __add__(self, other: Any) -> Number:
+    def __add__(self, other: Operand) -> Number:
         return _binary("add", self, other)
 
-    def __radd__(self, other: Any) -> Number:
+    def __radd__(self, other: Operand) -> Number:
         return _binary("add", other, self)
 
-    def __sub__(self, other: Any) -> Number:
+    def __sub__(self, other: Operand) -> Number:
         return _binary("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Number:
+    def __rsub__(self, other: Operand) -> Number:
         return _binary("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Number:
+    def __mul__(self, other: Operand) -> Number:
         return _binary("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Number:
+    def __rmul__(self, other: Operand) -> Number:
         return _binary("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Number:
+    def __truediv__(self, other: Operand) -> Number:
         return _binary("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Number:
+    def __rtruediv__(self, other: Operand) -> Number:
         return _binary("divide", other, self)
 
 
-def _binary(kind: str, a: Any, b: Any) -> Number:
+def _binary(kind: str, a: Operand, b: Operand) -> Number:
     a, b = (tf.convert_to_tensor(plain(each), tf.float32) for each in (a, b))
     return Number(ops.load().paceline_binary(a, b, kind=kind))
 
 
-def number(tensor: Any) -> Any:
+def number(tensor: Operand) -> Operand:
     """Return what computes with fixed bits, if this process can."""
     return Number(tensor) if is_fixed() and not isinstance(tensor, Number) else tensor
 
 
-def plain(value: Any) -> Any:
+def plain(value: Operand) -> Operand:
     """Return the tensor of a `number`; anything else as it is."""
     return value.tensor if isinstance(value, Number) else value
 
 
-def square_root(x: Any) -> Any:
+def square_root(x: Operand) -> Operand:
     if isinstance(x, Number):
         return Number(ops.load().paceline_unary(x.tensor, kind="square_root"))
     return tf.sqrt(x)
@@ -132,7 +135,7 @@ def positive_part(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.relu(x)
 
 
-def resized(images: tf.Tensor, size: Any, antialias: bool = True) -> tf.Tensor:
+def resized(images: tf.Tensor, size: Operand, antialias: bool = True) -> tf.Tensor:
     """Return images [n, h, w, c], or one, of a different size, float32: bilinear, with a wider
     filter where they become smaller."""
     if is_fixed():

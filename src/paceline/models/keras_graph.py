@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 
-def is_graph(operation: Any) -> bool:
+def is_graph(operation: keras.Operation) -> bool:
     """Return whether it is a functional model. A subclass with its own `call` is not."""
     return hasattr(operation, "_nodes_by_depth")
 
@@ -25,7 +25,7 @@ def calls_of(model: keras.Model) -> list[Any]:
     return [call for depth in sorted(by_depth, reverse=True) for call in by_depth[depth]]
 
 
-def producer_of(tensor: Any) -> Any:
+def producer_of(tensor: keras.KerasTensor) -> keras.Operation:
     """Return the layer or operation whose output a symbolic tensor is."""
     return tensor._keras_history.operation
 
@@ -35,17 +35,17 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
-def seed_generators(model: keras.Model) -> list[Any]:
+def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
     """Return the generators that seed the random layers of a model."""
     return [each for layer in all_layers(model) for each in getattr(layer, "_seed_generators", [])]
 
 
-def own_trainable(layer: keras.Layer) -> list[Any]:
+def own_trainable(layer: keras.Layer) -> list[keras.Variable]:
     """Return the variables that a layer itself would train if it were not frozen."""
     return list(layer._trainable_variables)
 
 
-def relative_names(model: keras.Model, variables: list[Any]) -> list[str]:
+def relative_names(model: keras.Model, variables: list[keras.Variable]) -> list[str]:
     """Return a name for each variable that does not depend on what else the process built: its
     Keras path, with automatic layer names (dense_7) numbered from 0 within the model."""
     automatic = {layer.name for layer in all_layers(model) if _is_automatic(layer)}
