@@ -24,11 +24,6 @@ REFUSED = {
     "SwapEMAWeights": "use average=dict(decay=0.999), whose average is then evaluated",
 }
 """Callbacks of Keras that need the model -> what to do instead."""
-BATCH_HOOKS = tuple(
-    f"on_{kind}batch_{when}"
-    for kind in ("", "train_", "test_", "predict_")
-    for when in ("begin", "end")
-)
 
 
 class _Model:
@@ -143,7 +138,7 @@ def _check(callback: Any) -> None:
             )
     if not isinstance(callback, base):
         raise UserError(f"callbacks has a {kind.__name__}; each must be a keras.callbacks.Callback")
-    for hook in BATCH_HOOKS:
+    for hook in (name for name in vars(base) if "batch_" in name):
         if getattr(kind, hook) is not getattr(base, hook) or hook in vars(callback):
             raise UserError(
                 f"the callback {kind.__name__} has {hook}, which is never called: many steps are "

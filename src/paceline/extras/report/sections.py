@@ -50,14 +50,6 @@ def number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.4g}"
 
 
-def pixels(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def duration(minutes: float) -> str:
     seconds = round(60 * minutes)
     if seconds < 60:
@@ -78,7 +70,7 @@ def setting(value: Any) -> str:
     return MISSING if value in ("", None) else str(value)
 
 
-FILTERS = (percent, number, thousands, pixels, shorten, duration, setting)
+FILTERS = (percent, number, thousands, duration, setting)
 """Functions that the templates use."""
 
 Rows = dict[str, list[Any]]
