@@ -107,6 +107,15 @@ def test_a_path_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
     one_line(error)
 
 
+def test_who_locks_a_folder_removes_what_a_killed_process_did_not_finish(run: RunFolder) -> None:
+    unfinished = (run.path / ".result.json.a.tmp", run.checkpoints / ".step-00000002.b.tmp")
+    for path in unfinished:
+        path.write_bytes(b"half")
+    run.lock()
+    run.unlock()
+    assert not any(path.exists() for path in unfinished)
+
+
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     with subprocess.Popen(

@@ -115,6 +115,37 @@ def test_signs_of_life_continue_while_an_upload_takes_long(
     assert set(leased_files(folder)) == {"config.json"}
 
 
+def test_two_threads_that_publish_remove_nothing_that_the_lease_names(
+    folder: str, tmp_path: Path
+) -> None:
+    """The chief reports the loss of a worker, while its survivor's thread saves the state."""
+    may_end, begun = threading.Event(), threading.Event()
+
+    class SlowStore(Store):
+        def put(self, name: str, content: Path | bytes) -> None:
+            super().put(name, content)
+            if name.endswith("result.json") and not begun.is_set():
+                begun.set()
+                assert may_end.wait(60)
+
+    run = chief_of(folder, tmp_path / "local", SlowStore(folder))
+    write(tmp_path / "local", "result.json")
+    reporting = threading.Thread(target=run.publish)
+    reporting.start()
+    assert begun.wait(30)
+    write(tmp_path / "local", NEW)
+    saving = threading.Thread(target=run.publish)
+    saving.start()
+    saving.join(1.0)
+    may_end.set()
+    reporting.join()
+    saving.join()
+    named = read_lease(Store(folder))[0].files
+    assert named.keys() == {"result.json", NEW}
+    assert set(named.values()) <= Store(folder).files().keys()
+    run.unlock()
+
+
 def test_what_a_killed_chief_uploaded_in_vain_is_removed_by_the_next(
     folder: str, tmp_path: Path, at_once: None
 ) -> None:

@@ -119,9 +119,6 @@ class Checkpoints:
     def _write(self, path: Path, content: bytes) -> None:
         self._guard()  # a large state took its time to be packed, and so do several tries
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Unfinished files of a killed process: only one process at a time may save here.
-        for leftover in self._folder.glob(".step-*.tmp"):
-            leftover.unlink(missing_ok=True)
         with replacing(path) as file:
             file.write(content)
             self._guard()

@@ -79,6 +79,8 @@ class RunFolder:
         """Keep others out until `unlock`; fetch a remote folder, but for its checkpoints."""
         self.make()
         earlier = self._lock.acquire(wait_s)
+        for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+            leftover.unlink(missing_ok=True)  # a killed process did not finish it
         if self._remote:
             self._remote.lock(earlier.token, send)
             self._remote.keep_alive()

@@ -53,6 +53,7 @@ class RemoteRun:
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of the local file
         self._num_uploads = 0
         self._uploading = False
+        self._publishing = threading.Lock()
         self._ended = threading.Event()
         self._beating: threading.Thread | None = None
         self._send: Send = lambda message: None
@@ -119,6 +120,10 @@ class RemoteRun:
 
     def publish(self) -> None:
         """Upload what has changed. After this, a run that resumes elsewhere finds it."""
+        with self._publishing:  # a survivor's thread publishes too, and removes what has no name
+            self._publish()
+
+    def _publish(self) -> None:
         self.holder.check()
         here, before = _local_files(self._local), self.holder.lease.files
         changed = {name: stat for name, stat in here.items() if self._uploaded.get(name) != stat}
