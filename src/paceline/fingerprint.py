@@ -23,6 +23,7 @@ def fingerprint(job: Job, core: Core) -> Json:
         "code": code_digests(job),
         "kernels": exact_name(core.template.kernels),
         "libraries": library_versions(),
+        "bits": core.template.bits,
         "cpu": cpu_features() if core.template.foreign else "any",
     }
 

@@ -89,7 +89,7 @@ def connect(job: Job, wants_stop: WantsStop) -> OpenEngine:
 def check_facts(what: str, expected: Json, facts: Json) -> None:
     """Raise UserError, which begins with `what`, if the facts are not the expected ones."""
     if different := diff(expected, facts):
-        raise UserError(
-            f"{what}: {', '.join(different[:4])}; all workers need the same experiment, data, "
-            "libraries, kernels and kind of CPU"
-        )
+        needed = "experiment, data, libraries and kernels"
+        if expected.get("cpu", "any") != "any":
+            needed = f"{needed}, and the same CPU (bits: {expected.get('bits')})"
+        raise UserError(f"{what}: {', '.join(different[:4])}; all workers need the same {needed}")

@@ -188,8 +188,15 @@ def on_start() -> None:
 
 
 def pretend(own: tuple[str, str], worker: str, what: str, value: str) -> None:
-    """A library of another version, or no kernels, in one worker: its index or name."""
+    """A library of another version, no kernels, or a CPU without instructions that begin with
+    `value`, in one worker: its index or name."""
     if worker not in own:
+        return
+    if what == "cpu":
+        from paceline.kernels import library
+
+        flags = frozenset(each for each in library.cpu_flags() if not each.startswith(value))
+        library.cpu_flags = lambda: flags
         return
     if what == "environment":
         os.environ[value] = "1"

@@ -76,11 +76,11 @@ def check_tasks(cluster: Cluster, facts: Json) -> None:
 
     Parameter servers only add and multiply: any CPU will do for them.
     """
-    compared = ["libraries"] + ["cpu"] * (facts["cpu"] != "any")
+    compared = ["libraries"] + ["bits", "cpu"] * (facts["cpu"] != "any")
     compared += ["kernels"] * facts["kernels"].startswith("own")
     for role, names in (("worker", compared), ("ps", ["libraries"])):
         for index, address in enumerate(cluster.tasks[role]):
             with tf.device(f"/job:{role}/task:{index}/cpu:0"):
-                theirs = json.loads(tf.io.read_file(FACTS_FILE).numpy())
+                theirs = facts | json.loads(tf.io.read_file(FACTS_FILE).numpy())
             what = f"{role} {index} ({address}) differs from the chief"
             check_facts(what, *({name: each[name] for name in names} for each in (facts, theirs)))
