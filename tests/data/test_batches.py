@@ -21,7 +21,7 @@ GOLDEN_FEATURES = {
     "alternating flip": (Augmentation(flip=True, alternate_flip=True), "3b26c9188f6c7a6b"),
     "crop and flip": (Augmentation(padding=4, flip=True), "2d0cd71e2b827619"),
     "cutout": (Augmentation(cutout=9), "c7f4f6354000d465"),
-    "mixup": (Augmentation(mixup=0.4), "4b19473a05fa4ed4"),
+    "mixup": (Augmentation(mixup=0.4), "81a2cfcb1b935c50"),
     "rand-augment": (Augmentation(rand_augment=2), "d76cdaad35a838a0"),
     "random erasing": (Augmentation(random_erasing=0.7), "3b034903ab25dfef"),
 }

@@ -89,11 +89,11 @@ def test_a_resume_with_other_kernels_is_refused_in_one_line_that_names_the_flag(
 def test_a_run_of_own_kernels_is_evaluated_with_them_or_else_with_a_note(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.kernels import rewrite
+    from paceline.models import accelerate as module
 
-    models, accelerate = [], rewrite.accelerate
+    models, accelerate = [], module.accelerate
     monkeypatch.setattr(
-        rewrite, "accelerate", lambda model: models.append(model) or accelerate(model)
+        module, "accelerate", lambda model: models.append(model) or accelerate(model)
     )
     flags = ("eval", str(uninterrupted), "--json")
     own = paceline_here(*flags, cwd=tmp_path)

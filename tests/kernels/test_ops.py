@@ -41,7 +41,7 @@ def compare_conv(n, h, w, c, k, stride, size, padding, seed):
 
 STRIDES, SIZES = st.integers(1, 3), st.sampled_from([1, 2, 3, 5, 7])
 PADDINGS, SEEDS = st.sampled_from(["SAME", "VALID"]), st.integers(0, 99)
-FEW = (st.sampled_from([1, 3, 8, 16]), st.sampled_from([8, 16, 24, 64]))
+FEW = (st.sampled_from([1, 3, 5, 8, 16]), st.sampled_from([3, 8, 12, 16, 24, 64]))
 
 
 @settings(max_examples=30, deadline=None)
@@ -99,9 +99,9 @@ def test_batch_norm_with_sum_and_activation_is_as_exact_as_tensorflows(
 
 
 def test_batch_norm_gives_the_mean_and_the_unbiased_variance():
-    x = 3 * random(0, 4, 6, 5, 16) + 100
-    _, mean, variance = ops.batch_norm(x, tf.ones(16), tf.zeros(16), [], 1e-5, 0.0)
-    rows = np.float64(x.reshape(-1, 16))
+    x = tf.constant(3 * random(0, 4, 6, 5, 12) + 100)
+    _, mean, variance = ops.batch_norm(x, tf.ones(12), tf.zeros(12), [], 1e-5, 0.0)
+    rows = np.float64(x).reshape(-1, 12)
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(variance, rows.var(0, ddof=1), rtol=1e-5)
 
@@ -161,7 +161,7 @@ def test_a_convolution_with_its_norm_is_as_exact_as_tensorflows(n, side, c, k, s
 
 def test_the_moments_of_a_convolution_are_those_of_its_output():
     for c, stride in ((3, 1), (16, 1), (16, 2)):
-        x, kernel = 3 * random(0, 5, 37, 30, c) + 10, random(1, 3, 3, c, 24)
+        x, kernel = map(tf.constant, (3 * random(0, 5, 37, 30, c) + 10, random(1, 3, 3, c, 24)))
         y, (mean, scale, variance), _ = ops.conv_moments(x, kernel, stride, 1e-3, False)
         assert y.numpy().tobytes() == ops.conv(x, kernel, stride).numpy().tobytes()
         rows = np.float64(y).reshape(-1, 24)
@@ -234,14 +234,12 @@ def op(name, *more, **attributes):
         (ops.conv3x3, ((4, 4, 8), FILTER)),
         (ops.conv3x3, (IMAGES, (3, 3, 8, 12))),
         (lambda x, f: ops.conv(x, f, 2), (IMAGES, (3, 3, 3, 8))),
-        (lambda x, f: ops.conv(x, f, 2), (IMAGES, (3, 3, 8, 3))),
         (lambda x, f: ops.conv(x, f, 1, "VALID"), (IMAGES, (5, 3, 8, 8))),
         (
             lambda x, f: ops.load().paceline_conv_input_gradient(x, f, x, [x[:1]], stride=1),
             (IMAGES, (1, 1, 8, 8)),
         ),
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), (IMAGES, (16,))),
-        (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((2, 4, 4, 12), (12,))),
         (lambda x, g: ops.batch_norm(x, g, g, [x[:1]], 1e-5, 0.0), (IMAGES, (8,))),
         (lambda x, g: ops.batch_norm(x, g, g, [], 1e-5, 0.0), ((8,), (8,))),
         (lambda x, g: ops_more.batch_norm_inference(x, [g] * 4, [], 1e-5, 0.0), (IMAGES, (16,))),
@@ -272,10 +270,9 @@ def op(name, *more, **attributes):
             op("batch_norm_gradient", *[np.zeros(8, np.float32)] * 4, [], slope=0.0),
             ((2, 4, 3, 8), IMAGES),
         ),
-        (ops_more.max_pool, ((1, 2, 2, 4),)),
-        (ops_more.max_pool, ((1, 1, 2, 8),)),
+        (lambda x: ops_more.max_pool(x, 2, 2), ((2, 2, 8),)),
+        (lambda x: ops_more.max_pool(x, 2, 2), ((1, 1, 2, 8),)),
         (lambda x, f: ops_more.swish(x, f, tf.zeros(16), 1.0), ((2, 8), (8,))),
-        (lambda x, f: ops_more.norm_swish(x, f, f, 1e-5, 1.0), ((2, 12), (12,))),
     ],
 )
 def test_shapes_that_do_not_fit_are_errors_in_graphs_and_at_run_time(function, shapes, traced):
@@ -334,12 +331,14 @@ def test_extreme_inputs_have_finite_outputs_and_gradients():
     np.testing.assert_allclose(dx[0], [0, 0, 0, 0, 0.5, 1, 1, 1], atol=1e-6)
 
 
-@pytest.mark.parametrize("side", [2, 6, 7, 11])
-def test_max_pooling_equals_tensorflows_bit_for_bit(side):
-    """Also where several numbers of a window are the maximum, as after ReLU."""
-    x = np.maximum(random(0, 3, side, side + 1, 16), 0)
-    dy = random(1, 3, side // 2, (side + 1) // 2, 16)
-    own = with_gradients(ops_more.max_pool, (x,), dy)
-    stock = with_gradients(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), (x,), dy)
+@pytest.mark.parametrize("window", [(2, 2, "VALID"), (3, 2, "SAME"), (3, 2, "VALID")])
+@pytest.mark.parametrize("side", [3, 6, 7, 11])
+def test_max_pooling_equals_tensorflows_bit_for_bit(side, window):
+    """Also where several numbers of a window are the maximum, as after ReLU. Gradients are whole
+    numbers, because windows that overlap add them in different orders."""
+    x = np.maximum(random(0, 3, side, side + 1, 12), 0)
+    dy = np.round(9 * random(1, *tf.nn.max_pool2d(x, *window).shape))
+    own = with_gradients(lambda x: ops_more.max_pool(x, *window), (x,), dy)
+    stock = with_gradients(lambda x: tf.nn.max_pool2d(x, *window), (x,), dy)
     for mine, theirs in zip(own, stock, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -12,7 +12,6 @@ from paceline.engines_more.parameter_server.ps_base import layer_bounds
 from paceline.errors import UserError
 from paceline.experiment.experiment import (
     Augmentation,
-    Average,
     Experiment,
     Optimizer,
     Schedule,
@@ -188,18 +187,13 @@ def test_the_rate_of_a_group_ends_its_curve_when_it_is_frozen():
     np.testing.assert_allclose(others, 2 - 0.2 * np.arange(10), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("average", "decay"),
-    [(Average(0.8), 0.8), (Average(0.8, every=2), 0.5), (Average(0.8, power=1.0), 0.5)],
-)
-def test_moving_averages_follow_the_new_weights_and_statistics(average, decay):
-    """A decay that changes is the rates' 0.5."""
+def test_moving_averages_follow_the_new_weights_and_statistics():
     old = {"ema": tf.fill([3], 1.0), "ema_stats": tf.fill([3], 2.0)}
     new = {"params": tf.fill([3], 10.0), "stats": tf.fill([3], 11.0)}
-    rates = Rates.of_row(tf.constant([0.1, 1.0, 1.0, 0.5, 0.1]))
-    averages = groups.moving_averages(Experiment(average=average), old, new, rates)
-    np.testing.assert_allclose(averages["ema"], decay * 1 + (1 - decay) * 10, rtol=1e-6)
-    np.testing.assert_allclose(averages["ema_stats"], decay * 2 + (1 - decay) * 11, rtol=1e-6)
+    rates = Rates.of_row(tf.constant([0.1, 1.0, 1.0, 0.75, 0.1]))
+    averages = groups.moving_averages(old, new, rates)
+    np.testing.assert_array_equal(averages["ema"], 0.75 * 1 + 0.25 * 10)
+    np.testing.assert_array_equal(averages["ema_stats"], 0.75 * 2 + 0.25 * 11)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.models.layers import FusedBatchNormalization, Identity, SigmoidGelu
+from paceline.models.layers import FusedBatchNormalization, InitialWeights, SigmoidGelu
 
 
 def both_norms(momentum=0.9):
@@ -62,13 +62,14 @@ def test_gradients_of_fused_batchnorm_equal_those_of_kerass():
 def test_identity_copies_its_input_into_the_first_channels(channels):
     inputs, outputs = channels
     x = np.random.default_rng(0).standard_normal((2, 5, 5, inputs)).astype(np.float32)
-    kernel = Identity(seed=3)((3, 3, inputs, outputs), "float32")
+    shape, initializer = (3, 3, inputs, outputs), InitialWeights("identity", "a", seed=3)
+    kernel = initializer(shape, "float32")
     y = tf.nn.conv2d(x, kernel, 1, "SAME").numpy()
     common = min(channels)
     np.testing.assert_array_equal(y[..., :common], x[..., :common])
     rest = np.asarray(kernel)[..., common:]
     assert rest.size == 0 or 0.9 < rest.std() * (3 * 9 * inputs) ** 0.5 < 1.1
-    np.testing.assert_array_equal(kernel, Identity(seed=3)((3, 3, inputs, outputs), "float32"))
+    np.testing.assert_array_equal(kernel, initializer(shape, "float32"))
 
 
 def test_gelu_in_its_sigmoid_form_is_near_the_exact_one():

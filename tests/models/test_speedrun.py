@@ -49,10 +49,11 @@ def test_small_images_are_reduced_before_they_are_cropped():
     core = build_tiny_core(experiment, source=source)
     batch = core.phases[0].batch(number(0), number(0))
     images, labels = source.train.read(tf.range(source.train.size, dtype=tf.int64))
-    reduced = tf.round(tf.image.resize(images, (6, 6), antialias=True)).numpy()
+    reduced = tf.image.resize(images, (6, 6), antialias=True).numpy()
     found = to_pixels(batch.images)
     for image, label in zip(found, batch.labels.numpy(), strict=True):
-        same = (reduced == image).all((1, 2, 3)) & (labels.numpy() == label)
+        near = np.abs(reduced - image).max((1, 2, 3)) < 0.501  # pixels are rounded
+        same = near & (labels.numpy() == label)
         assert same.sum() == 1
 
 
