@@ -10,13 +10,7 @@ import tensorflow as tf
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines_more.parameter_server.ps_base import layer_bounds
 from paceline.errors import UserError
-from paceline.experiment.experiment import (
-    Augmentation,
-    Experiment,
-    Optimizer,
-    Schedule,
-    Sync,
-)
+from paceline.experiment.experiment import Augmentation, Optimizer, Schedule, Sync
 from paceline.experiment.groups import groups_of
 from paceline.experiment.plan import Phase, Plan, build_phases, build_plan
 from paceline.experiment.recipes.table import get_recipe

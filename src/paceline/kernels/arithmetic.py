@@ -13,6 +13,9 @@ Where the kernels are not available, or there is a GPU, `number` returns the ten
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +26,27 @@ from paceline.kernels.library import why_unavailable
 
 Operand = Any
 """A `Number`, a tensor, an array or a number."""
+_portable = ContextVar("portable", default=False)
 
 
 @functools.cache
+def _is_possible() -> bool:
+    return not why_unavailable() and not tf.config.list_physical_devices("GPU")
+
+
 def is_fixed() -> bool:
     """Return whether this process computes with the operations of the kernels."""
-    return not why_unavailable() and not tf.config.list_physical_devices("GPU")
+    return _is_possible() and not _portable.get()
+
+
+@contextmanager
+def portable() -> Iterator[None]:
+    """Within it, graphs are built of TensorFlow's operations, for programs without the kernels."""
+    token = _portable.set(True)
+    try:
+        yield
+    finally:
+        _portable.reset(token)
 
 
 @dataclass(frozen=True)

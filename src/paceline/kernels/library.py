@@ -47,10 +47,10 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
 
 
 def exact_name(kernels: str) -> str:
-    """Return the name of kernels that compute the same bits: their sources, not how they were
-    compiled."""
-    own = f"own, arithmetic {ARITHMETIC} ({sources_digest()[:16]})"
-    return own if kernels == "own" else kernels
+    """Return the name of kernels that compute the same bits. It has the sources of Paceline's, not
+    how they were compiled: also with TensorFlow's kernels, they compute sums and updates."""
+    fixed = f", arithmetic {ARITHMETIC} ({sources_digest()[:16]})"
+    return kernels if why_unavailable() else f"{kernels}{fixed}"
 
 
 @functools.cache

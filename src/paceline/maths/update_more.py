@@ -150,9 +150,7 @@ def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
     return m
 
 
-def moving_averages(
-    experiment: Experiment, vectors: Vectors, new: Vectors, rates: Rates[tf.Tensor]
-) -> Vectors:
+def moving_averages(vectors: Vectors, new: Vectors, rates: Rates[tf.Tensor]) -> Vectors:
     """Return the moving averages after a step that led to `new`; averaged weights need averaged
     BatchNorm statistics."""
     decay = number(rates.ema_decay)
@@ -173,7 +171,7 @@ def complete(
 ) -> Vectors:
     """Return `new`, the vectors after an update of `vectors`, with averages and loss scale."""
     if experiment.average.decay:
-        new |= moving_averages(experiment, vectors, new, rates)
+        new |= moving_averages(vectors, new, rates)
         new[AVERAGED_STATS] = template.keep_fixed(vectors[AVERAGED_STATS], new[AVERAGED_STATS])
     return keep_if_finite(vectors, new, gradient) if LOSS_SCALE in vectors else new
 

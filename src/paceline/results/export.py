@@ -96,6 +96,8 @@ def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
             f"exporting to {to} needs the packages {needed}: pip install 'paceline[{to}]'"
         )
     trained = load_trained_model(run, request.checkpoint, float32=True)
+    from paceline.kernels.arithmetic import portable
+
     if precision != "float32":
         send(Warn(f"the export computes in float32, the training did in {precision}"))
     trained = replace(trained, views=request.views)
@@ -105,7 +107,7 @@ def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
         send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
     description = json.dumps(facts, indent=2).encode()
     with explained("write", out):
-        with replacing_path(out) as new:
+        with portable(), replacing_path(out) as new:
             form.write(trained, new, request.serving, facts)
             if form.is_folder:
                 _description_of(new, form).write_bytes(description)

@@ -71,7 +71,7 @@ class Server:
         self.sizes = {name: own.stop - own.start for name, own in self.slices.items()}
         own = self.slices["params"]
         self._fixed = core.template.fixed_mask()[self.slices["stats"]]
-        self._averages = opaque(partial(moving_averages, core.experiment))
+        self._averages = opaque(moving_averages)
         self._decay = None
         with tf.device(self.device):
             self.vectors = {
@@ -147,7 +147,6 @@ class ParameterServerEngine:
         self._step = 0
         self._servers = [Server(core, index, len(cluster.ps)) for index in range(len(cluster.ps))]
         self._clip = opaque(clip_scale)
-        self._multiply = opaque(tf.multiply)
         self._evaluate = {
             split: tf.function(partial(self._evaluate_turn, split), autograph=False)
             for split in core.splits

@@ -63,12 +63,16 @@ def publish_facts() -> None:
 
     The chief sends operations, and one of them reads files. Nothing is left behind.
     """
-    kernels = exact_name("tensorflow" if why_unavailable() else "own")
-    facts = {"libraries": library_versions(), "cpu": cpu_features(), "kernels": kernels}
+    facts = {"libraries": library_versions(), "cpu": cpu_features(), **_arithmetic()}
     handle = os.memfd_create("paceline-facts")
     os.write(handle, json.dumps(facts).encode())
     os.dup2(handle, FACTS_HANDLE, inheritable=False)
     os.close(handle)
+
+
+def _arithmetic() -> dict[str, str]:
+    """Return which of Paceline's kernels are here. The chief decides which ones it sends."""
+    return {"kernels": exact_name("tensorflow" if why_unavailable() else "own")}
 
 
 def check_tasks(cluster: Cluster, facts: Json) -> None:
@@ -76,9 +80,9 @@ def check_tasks(cluster: Cluster, facts: Json) -> None:
 
     Parameter servers only add and multiply: any CPU will do for them.
     """
-    compared = ["libraries"] + ["bits", "cpu"] * (facts["cpu"] != "any")
-    compared += ["kernels"] * facts["kernels"].startswith("own")
-    for role, names in (("worker", compared), ("ps", ["libraries"])):
+    facts, everyone = facts | _arithmetic(), ["libraries", "kernels"]
+    of_workers = everyone + ["bits", "cpu"] * (facts["cpu"] != "any")
+    for role, names in (("worker", of_workers), ("ps", everyone)):
         for index, address in enumerate(cluster.tasks[role]):
             with tf.device(f"/job:{role}/task:{index}/cpu:0"):
                 theirs = facts | json.loads(tf.io.read_file(FACTS_FILE).numpy())

@@ -104,7 +104,7 @@ class SynchronousEngine(ParameterServerEngine):
         for server, (gradient, stats, _) in zip(self._servers, parts, strict=True):
             if limit:
                 with tf.device(server.device):
-                    gradient = self._multiply(gradient, scale)
+                    gradient = plain(number(gradient) * scale)
             server.update(gradient, stats, Rates.of_row(rates), ready)
         tail = parts[0][2] * tail_scale(self._replicas)
         return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)
