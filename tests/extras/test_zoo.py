@@ -14,6 +14,7 @@ from benchmarks import add_to_zoo
 from safetensors.numpy import load_file
 
 from helpers import once_per_session, paceline, result_of
+from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.extras.zoo import FOLDER, find_row
 from paceline.run_folder.finding import existing_run
@@ -70,6 +71,15 @@ def test_an_entry_is_listed_evaluated_like_its_run_and_starts_another_training(
     flags = ("--run-dir", "run", "--model.init-from", "zoo:smoke-resnet8", "--stop-at", "2")
     ended = paceline("train", "smoke", *flags, cwd=tmp_path)
     assert "started from zoo:smoke-resnet8; new are none" in ended.out, ended
+
+
+def test_all_entries_of_a_clone_are_listed_with_their_whole_names(tmp_path: Path):
+    shown = paceline_here("zoo", cwd=tmp_path).out.splitlines()
+    root = Path(__file__).parents[2]
+    files = [*root.glob("zoo/*/zoo.json"), *root.glob("src/paceline/zoo/*/zoo.json")]
+    names = {file.parent.name for file in files}
+    assert len(names) >= 12
+    assert {line.split()[0] for line in shown[1:]} == names | {"smoke-resnet8"}
 
 
 def test_an_unknown_entry_is_an_error_with_the_nearest_name():

@@ -71,6 +71,12 @@ def test_a_test_image_as_a_file_gets_exactly_the_probabilities_of_eval(
     ]
     shares = [[dict(each.top)[name] for name in evaluation.classes] for each in found]
     np.testing.assert_array_equal(np.array(shares, np.float32), evaluation.probabilities)
+    floats = TEST_IMAGES[:2].astype(np.float32) / 255
+    given = [TEST_IMAGES[2], Image.fromarray(TEST_IMAGES[3]), str(images / "004.png")]
+    also = library.predict(uninterrupted, floats, top=10)
+    also += library.predict(uninterrupted, given, top=10)
+    assert [each.top for each in also] == [each.top for each in found[:5]]
+    assert [each.file for each in also] == ["0", "1", "0", "1", str(images / "004.png")]
 
 
 @pytest.mark.parametrize("scaling", ["mean_std", "standardize"])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.api.training import Result
 from paceline.errors import UserError
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 AnyRun = str | Path | Result
 """Folder of a run, its name in runs/, or the result of a training. The code of a training that this
 process started is the caller's own, so it is trusted."""
+
+
+AnyImages = str | Path | Sequence[Any]
+"""Files, folders, globs, arrays and images of PIL."""
 
 
 def _found(run: AnyRun) -> str | Path:
@@ -73,19 +78,20 @@ def evaluate(
 
 def predict(
     run: AnyRun,
-    pictures: str | Path | Sequence[str | Path],
+    pictures: AnyImages,
     *,
     checkpoint: str = "best",
     top: int = 5,
     views: Views = "none",
     trust_code: bool = False,
 ) -> list[Prediction]:
-    """Predict the classes of images. For bytes, and for many calls, use `load_predictor`.
+    """Predict the classes of images. For many calls, use `load_predictor`.
 
     Args:
         run: Folder of the run, its name in runs/, or the Result of `train`.
-        pictures: Image files, folders or globs, one or several. If a file is not an image, its
-            prediction has an error instead of classes.
+        pictures: Image files, folders or globs, arrays (uint8, or floats from 0 to 1) or images of
+            PIL; one or several. If a file is not an image, its prediction has an error instead of
+            classes. The file of an array is its number, from 0.
         checkpoint: "best", "last" or a step.
         top: Number of classes for each image, the most probable first.
         views: "mirror" or "shifts" averages the outputs over several versions of each image.
@@ -97,18 +103,44 @@ def predict(
     """
     from paceline.results.predict import Prediction, find_files
 
-    patterns = [pictures] if isinstance(pictures, str | Path) else pictures
-    files = find_files([str(pattern) for pattern in patterns])
     found: list[Prediction] = []
 
     def listen(message: Message) -> None:
         if isinstance(message, Predictions):
             found.extend(Prediction.from_json(each) for each in message.predictions)
 
-    request = PredictRequest(tuple(files), checkpoint, top, views)
-    trusted = trust_code or isinstance(run, Result)
-    in_a_worker(existing_run(_found(run)), request, listen, trusted)
-    return found
+    with tempfile.TemporaryDirectory(prefix="paceline-predict-") as folder:
+        files = find_files(_as_files(pictures, Path(folder)))
+        request = PredictRequest(tuple(files), checkpoint, top, views)
+        trusted = trust_code or isinstance(run, Result)
+        in_a_worker(existing_run(_found(run)), request, listen, trusted)
+    own = {str(Path(folder, name)): name for name in map(str, range(len(found)))}
+    return [replace(each, file=own.get(each.file, each.file)) for each in found]
+
+
+def _as_files(pictures: AnyImages, folder: Path) -> list[str]:
+    """Return what `find_files` takes: arrays and PIL's images as PNG files, which lose nothing."""
+    import numpy as np
+    from PIL import Image
+
+    from paceline.formats.arrays import to_bytes
+
+    if isinstance(pictures, np.ndarray):
+        pixels = to_bytes(pictures, "given")
+        pictures = list(pixels) if pixels.ndim == 4 else [pixels]
+    many: Sequence[Any] = [pictures] if isinstance(pictures, str | Path | Image.Image) else pictures
+    files: list[str] = []
+    for each in many:
+        if isinstance(each, str | Path):
+            files.append(str(each))
+            continue
+        if not isinstance(each, Image.Image):
+            pixels = to_bytes(np.asarray(each), "given")
+            each = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+        files.append(str(folder / str(len(files))))
+        each = each if each.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else each.convert("RGB")
+        each.save(files[-1], "PNG")
+    return files
 
 
 def export(

@@ -33,7 +33,7 @@ class ListZoo:
         for row in list_zoo():
             accuracy, digest = shown(row.test_accuracy, ".4f"), row.state_sha256[:16]
             rows.append((row.name, f"{row.step:,}", accuracy, digest, row.command))
-        print_table(headings, rows)
+        print_table(headings, rows, whole=True)
         return 0
 
 

@@ -1,8 +1,9 @@
 """The zoo: trained models with the command that made them and digests to compare a repetition with.
 
 An entry is a small run folder: config.json, result.json, one checkpoint with weights only, and
-zoo.json, its row in the table. Entries are in the package, and in the folder that the environment
-variable PACELINE_ZOO names. `zoo:NAME` stands for an entry wherever a run is expected.
+zoo.json, its row in the table. Entries are in the package, in `zoo/` of a clone of the repository,
+and in the folder that the environment variable PACELINE_ZOO names. `zoo:NAME` stands for an entry
+wherever a run is expected.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Row:
 
 def _entries() -> dict[str, Path]:
     """Return the folders of all entries by name; the user's own win."""
-    own = os.environ.get(FOLDER)
-    folders = [Path(__file__).parents[1] / "zoo", *([Path(own)] if own else [])]
+    own, package = os.environ.get(FOLDER), Path(__file__).parents[1]
+    clone = [package.parents[1] / "zoo"] if package.parent.name == "src" else []
+    folders = [package / "zoo", *clone, *([Path(own)] if own else [])]
     files = [file for folder in folders for file in folder.glob("*/zoo.json")]
     return {file.parent.name: file.parent for file in files}
 

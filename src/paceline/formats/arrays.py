@@ -115,7 +115,7 @@ def check_split(examples: Examples, name: str) -> tuple[Array, Array]:
         raise UserError(f"the {name} data must be a pair (images, labels), not a {found}")
     images, labels = np.asarray(examples[0]), _whole_numbers(np.asarray(examples[1]))
     if images.dtype != np.uint8:
-        images = _to_bytes(images, name)
+        images = to_bytes(images, name)
     if images.ndim not in (3, 4) or 0 in images.shape:
         needed = "[n, height, width] or [n, height, width, channels], with one image or more"
         raise UserError(f"the {name} images have shape {images.shape}; it must be {needed}")
@@ -176,7 +176,7 @@ def _whole_numbers(labels: Array) -> Array:
     return labels.astype(np.int64) if whole else labels
 
 
-def _to_bytes(images: Array, name: str) -> npt.NDArray[np.uint8]:
+def to_bytes(images: Array, name: str) -> npt.NDArray[np.uint8]:
     """Return numbers of 0 to 1, or whole numbers of 0 to 255, as uint8."""
     if images.dtype.kind in "iuf" and images.size:
         lowest, highest = images.min(), images.max()
