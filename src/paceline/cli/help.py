@@ -59,7 +59,7 @@ def show_help(command: Any, program: str, defaults: Any, words: list[str]) -> No
             print(f"\n{title}")
             for each in sorted(chosen, key=lambda flag: names.index(flag.name)):
                 _print_flag(each, re.split(r"[.:;](?: |$)", each.text)[0])
-    short = [f"--{name} is --{long}" for name, long in [*SHORT_NAMES.items()][:3]]
+    short = [f"--{name} is --{SHORT_NAMES[name]}" for name in ("lr", "batch-size", "out")]
     print()
     _print(f"Short names: {', '.join(short)}.")
     _print(f"All {len(flags)} flags: --help all. A section: --help {', '.join(sections)}.")

@@ -14,39 +14,29 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.experiment.fields import flatten, from_json, to_json
 
-SHORT_NAMES = {
-    "lr": "schedule.rate",
-    "batch-size": "global-batch-size",
-    "out": "run-dir",
-    "wd": "optimizer.weight-decay",
-    "learning-rate": "schedule.rate",
-    "weight-decay": "optimizer.weight-decay",
-    "optimizer": "optimizer.name",
-    "data": "data.dir",
-    "data-dir": "data.dir",
-    "output-dir": "run-dir",
+_SHORT = {
+    "schedule.rate": "lr learning-rate",
+    "global-batch-size": "batch-size",
+    "run-dir": "out output-dir",
+    "optimizer.weight-decay": "wd weight-decay",
+    "optimizer.name": "optimizer",
+    "data.dir": "data data-dir",
 }
-"""Names that may be given instead of what Paceline calls otherwise."""
-OTHER_NAMES = {
-    "batch": "global-batch-size",
-    "train-batch-size": "global-batch-size",
-    "num-epochs": "epochs",
-    "max-epochs": "epochs",
-    "train-epochs": "epochs",
-    "train-steps": "steps",
-    "num-workers": "workers",
-    "cluster-size": "workers",
-    "num-gpus": "replicas",
-    "gpus": "replicas",
-    "dataset": "data.source",
-    "train-data-path": "data.dir",
-    "output": "run-dir",
-    "model-dir": "run-dir",
-    "log-dir": "run-dir",
-    "resnet-size": "model.depth",
-    "num-layers": "model.depth",
-    "epochs-per-eval": "evaluate-every",
+_OTHER = {
+    "global-batch-size": "batch train-batch-size",
+    "epochs": "num-epochs max-epochs train-epochs",
+    "steps": "train-steps",
+    "workers": "num-workers cluster-size",
+    "replicas": "gpus num-gpus",
+    "data.source": "dataset",
+    "data.dir": "train-data-path",
+    "run-dir": "output model-dir log-dir",
+    "model.depth": "resnet-size num-layers",
+    "evaluate-every": "epochs-per-eval",
 }
+SHORT_NAMES = {name: ours for ours, names in _SHORT.items() for name in names.split()}
+"""Names that may be given instead of ours."""
+OTHER_NAMES = {name: ours for ours, names in _OTHER.items() for name in names.split()}
 """Names that other tools give to something similar; an error names ours."""
 _IN_TURNS = "more --replicas than devices are computed in turns, which accumulates gradients"
 HINTS = {

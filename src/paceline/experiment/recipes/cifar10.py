@@ -5,6 +5,7 @@ Each docstring says what it is, and what was measured or reported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.experiment.data import Augmentation, Data, Scaling
@@ -86,40 +87,28 @@ def cifar10_speedrun() -> Experiment:
     )
 
 
-def cifar10_resnet20() -> Experiment:
-    """ResNet-20 on CIFAR-10 as in He et al. 2015, 164 epochs; the paper reports 0.9125."""
-    return _he_2015(20)
+def _he_2015(depth: int, reported: str, warmup: float = 0.0) -> Callable[[], Experiment]:
+    steps = Schedule(rate=0.1, boundaries=(82, 123), factors=(0.1, 0.01))
+
+    def recipe() -> Experiment:
+        return Experiment(
+            data=_CIFAR10,
+            augment=_AUGMENT,
+            model=Model(depth=depth),
+            schedule=replace(steps, warmup=warmup, warmup_from=0.1) if warmup else steps,
+            epochs=164,
+        )
+
+    end = f"164 epochs{', with a warm-up' if warmup else ''}; the paper reports {reported}."
+    recipe.__doc__ = f"ResNet-{depth} on CIFAR-10 as in He et al. 2015, {end}"
+    return recipe
 
 
-def cifar10_resnet32() -> Experiment:
-    """ResNet-32 on CIFAR-10 as in He et al. 2015; the paper reports 0.9249."""
-    return _he_2015(32)
-
-
-def cifar10_resnet44() -> Experiment:
-    """ResNet-44 on CIFAR-10 as in He et al. 2015; the paper reports 0.9283."""
-    return _he_2015(44)
-
-
-def cifar10_resnet56() -> Experiment:
-    """ResNet-56 on CIFAR-10 as in He et al. 2015; the paper reports 0.9303."""
-    return _he_2015(56)
-
-
-def cifar10_resnet110() -> Experiment:
-    """ResNet-110 on CIFAR-10 as in He et al. 2015, with a warm-up; the paper reports 0.9357."""
-    usual = _he_2015(110)
-    return replace(usual, schedule=replace(usual.schedule, warmup=1.0, warmup_from=0.1))
-
-
-def _he_2015(depth: int) -> Experiment:
-    return Experiment(
-        data=_CIFAR10,
-        augment=_AUGMENT,
-        model=Model(depth=depth),
-        schedule=Schedule(rate=0.1, boundaries=(82, 123), factors=(0.1, 0.01)),
-        epochs=164,
-    )
+cifar10_resnet20 = _he_2015(20, "0.9125")
+cifar10_resnet32 = _he_2015(32, "0.9249")
+cifar10_resnet44 = _he_2015(44, "0.9283")
+cifar10_resnet56 = _he_2015(56, "0.9303")
+cifar10_resnet110 = _he_2015(110, "0.9357", warmup=1.0)
 
 
 def ray_resnet32() -> Experiment:
