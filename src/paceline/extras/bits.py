@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MOVES = frozenset(
     """
-    _Arg _Retval Placeholder Const Identity IdentityN NoOp StopGradient PreventGradient Reshape
-    ExpandDims Squeeze Shape ShapeN Size Rank Slice StridedSlice StridedSliceGrad Split SplitV
-    Pack Unpack ConcatV2 Concat ConcatOffset Tile BroadcastTo Pad PadV2 MirrorPad ReverseV2
+    _Arg _Retval _EagerConst Placeholder Const Identity IdentityN NoOp StopGradient PreventGradient
+    Reshape ExpandDims Squeeze Shape ShapeN Size Rank Slice StridedSlice StridedSliceGrad Split
+    SplitV Pack Unpack ConcatV2 Concat ConcatOffset Tile BroadcastTo Pad PadV2 MirrorPad ReverseV2
     Transpose GatherV2 GatherNd ScatterNd TensorScatterUpdate Fill ZerosLike OnesLike OneHot
     Select SelectV2 Where Cast Bitcast EnsureShape ArgMax ArgMin Max Min Maximum Minimum
     ClipByValue Round Rint Floor Ceil Abs Neg Equal NotEqual Less LessEqual Greater GreaterEqual
@@ -117,12 +117,14 @@ def _optimized_nodes(compute: Callable[[], None]) -> Iterator[Any]:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory(prefix="paceline-bits-") as folder:
-        tf.summary.trace_on(graph=True)
-        compute()
         with tf.summary.create_file_writer(folder).as_default():
-            tf.summary.trace_export("graphs", step=0)
+            for step, function in enumerate((lambda: None, compute)):  # the first ends what was on
+                tf.summary.trace_on(graph=True)
+                function()
+                tf.summary.trace_export("graphs", step=step)
         for record in tf.data.TFRecordDataset([str(each) for each in Path(folder).iterdir()]):
-            for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value if event.step else ():
                 traced = tf.compat.v1.RunMetadata.FromString(value.tensor.string_val[0])
                 for graphs in traced.function_graphs:
                     optimized = graphs.post_optimization_graph
