@@ -4,11 +4,8 @@ A member is a device of the collective engine. It has the sums of the subtrees i
 replicas (`maths.sums`), and all members end with the same sum, added in the tree's order.
 
 - Two members: each sends the other its whole vector, which is no more than halves twice.
-- 4, 8 ... members whose subtrees are one level of the tree: recursive halving and doubling. At
-  distance 1, 2, 4 ... each gives its partner the half that the partner keeps, and adds what it
-  gets. Then the halves return the same way. Neighbors first is the order of the tree.
-- Any other number: each member adds up one shard of the vector. All send it their subtrees of that
-  shard, and it sends the sum back.
+- More: each member adds up one shard of the vector. All send it their subtrees of that shard, and
+  it sends the sum back.
 
 A member sends about as much as in a ring, twice its vector, or a bit more if shares have several
 subtrees. The algorithms do not know how vectors are sent, so that tests can run them in one
@@ -18,11 +15,12 @@ process. `Collectives` has the exchanges themselves, as operations of TensorFlow
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
 from paceline.engines.shared_memory import ALIGNED
-from paceline.maths.sums import Add, add_subtrees, divided_tree, halves
+from paceline.maths.sums import Add, add_subtrees, divided_tree
 
 CHUNK = 1_500_000
 """Floats of a chunk of a large vector. TensorFlow sends a message through one buffer and one
@@ -38,85 +36,63 @@ Swap = Callable[[int, tf.Tensor, int], tf.Tensor]
 order. The turn is a different number for each exchange of a pair."""
 
 
+@dataclass(frozen=True)
 class ExactSum:
     """The sum over `replicas` replicas for member `index` of `members`."""
 
-    def __init__(self, replicas: int, members: int, index: int, swap: Swap, add: Add) -> None:
-        self._whole = (0, replicas)
-        self._spans = divided_tree(replicas, members)
-        self._members = members
-        self._index = index
-        self._swap = swap
-        self._add = add
-        # one subtree each is not enough: 10 replicas on 8 members can be divided in other ways
-        level = [self._whole]
-        while len(level) < members:
-            level = [half for span in level for half in halves(span)]
-        self._halves = self._spans == tuple((span,) for span in level)
+    replicas: int
+    members: int
+    index: int
+    swap: Swap
+    add: Add
 
     def total(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the sums of this member's subtrees."""
-        if self._members == 1:
+        if self.members == 1:
             return sums[0]
-        size = int(sums[0].shape[0])
         chunks = [
             self._total_of_chunk([each[start : start + length] for each in sums], turn)
-            for turn, (start, length) in enumerate(cut_into_chunks(size))
+            for turn, (start, length) in enumerate(cut_into_chunks(int(sums[0].shape[0])))
         ]
         return chunks[0] if len(chunks) == 1 else tf.concat(chunks, 0)
 
     def _total_of_chunk(self, sums: list[tf.Tensor], turn: int) -> tf.Tensor:
         size = int(sums[0].shape[0])
-        unit = ALIGNED if self._members == 2 else self._members * ALIGNED
+        unit = ALIGNED if self.members == 2 else self.members * ALIGNED
         padded = [tf.pad(each, [[0, -size % unit]]) if size % unit else each for each in sums]
-        if self._members == 2:
-            both = self._swap(1 - self._index, padded[0], 2 * turn)
-            total = self._add(both[: both.shape[0] // 2], both[both.shape[0] // 2 :])
-        elif self._halves:
-            total = self._by_halves(padded[0], turn)
+        if self.members == 2:
+            both = self.swap(1 - self.index, padded[0], 2 * turn)
+            total = self.add(both[: both.shape[0] // 2], both[both.shape[0] // 2 :])
         else:
             total = self._by_shards(padded, turn)
         return total[:size]
 
-    def _by_halves(self, shard: tf.Tensor, turn: int) -> tf.Tensor:
-        distance = 1
-        while distance < self._members:
-            half = int(shard.shape[0]) // 2
-            parts = shard[:half], shard[half:]
-            upper = int(bool(self._index & distance))
-            given = self._take(self._index ^ distance, parts[1 - upper], 2 * turn)
-            shard = self._add(parts[upper], given)
-            distance *= 2
-        while distance > 1:
-            distance //= 2
-            shard = self._swap(self._index ^ distance, shard, 2 * turn + 1)
-        return shard
-
     def _by_shards(self, sums: list[tf.Tensor], turn: int) -> tf.Tensor:
-        width = int(sums[0].shape[0]) // self._members
-        own = self._spans[self._index]
+        width = int(sums[0].shape[0]) // self.members
+        spans = divided_tree(self.replicas, self.members)
+        own = spans[self.index]
 
         def shard_of(vector: tf.Tensor, number: int) -> tf.Tensor:
             return vector[number * width : (number + 1) * width]
 
-        known = {span: shard_of(each, self._index) for span, each in zip(own, sums, strict=True)}
-        others = [other for other in range(self._members) if other != self._index]
+        known = {span: shard_of(each, self.index) for span, each in zip(own, sums, strict=True)}
+        others = [other for other in range(self.members) if other != self.index]
         for other in others:
             # both send as many shards as the one with more subtrees; what is added is not used
-            theirs = self._spans[other]
+            theirs = spans[other]
             count = max(len(own), len(theirs))
             rows = [shard_of(sums[min(k, len(own) - 1)], other) for k in range(count)]
             given = self._take(other, rows[0] if count == 1 else tf.concat(rows, 0), 2 * turn)
             known |= {span: shard_of(given, k) for k, span in enumerate(theirs)}
-        shards = [add_subtrees(self._whole, known, self._add)] * self._members
+        shards = [add_subtrees((0, self.replicas), known, self.add)] * self.members
         for other in others:
-            shards[other] = self._take(other, shards[self._index], 2 * turn + 1)
+            shards[other] = self._take(other, shards[self.index], 2 * turn + 1)
         return tf.concat(shards, 0)
 
     def _take(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
         """Return what the other member gave for `own`."""
-        both, size = self._swap(other, own, turn), int(own.shape[0])
-        return both[size:] if other > self._index else both[:size]
+        both, size = self.swap(other, own, turn), int(own.shape[0])
+        return both[size:] if other > self.index else both[:size]
 
 
 def cut_into_chunks(size: int) -> list[tuple[int, int]]:
