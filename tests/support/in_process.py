@@ -56,7 +56,7 @@ def workers_here() -> Iterator[None]:
     """Within it, a worker is a thread of this process, also for `paceline.train`."""
     with (
         mock.patch.object(process, "start_process", _start),
-        mock.patch.object(devices, "_set_threads_and_memory", _check_threads),
+        mock.patch.object(devices, "set_threads_and_memory", _check_threads),
         _new_imports_forgotten(),
     ):
         yield
