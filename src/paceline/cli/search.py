@@ -91,7 +91,7 @@ def print_result(plan: SearchPlan, result: SearchResult) -> None:
         print(f"paceline: {line}; the same command tries it again", file=sys.stderr)
     best = result.best
     if best and best.kept:
-        accuracy, count = best.kept.accuracy, plan.experiment.data.validation
+        accuracy, count = best.kept.accuracy, plan.trials[0].job.experiment.data.validation
         where = f"step {best.kept.step:,}, checkpoint best of {best.run_dir}"
         print(f"best: trial {best.number}, validation accuracy {accuracy:.4f} ({where})")
         print(f"with {count:,} validation images, chance changes an accuracy by {count**-0.5:.3f}")

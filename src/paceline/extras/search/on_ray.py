@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,19 +132,14 @@ def run_trials(
     Raises UserError for what stops all trials, and Interrupted after a signal.
     """
     driver = _Driver(plan, folder, tell)
-    starts_ray = not ray.is_initialized()
-    if starts_ray:
-        connect_to_ray(_whole_trial(plan))
-    in_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    old = {number: signal.signal(number, driver.interrupt) for number in numbers}
-    try:
+    with ExitStack() as at_end:
+        if not ray.is_initialized():
+            connect_to_ray(_whole_trial(plan))
+            at_end.callback(ray.shutdown)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                at_end.callback(signal.signal, number, signal.signal(number, driver.interrupt))
         driver.run(known)
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        if starts_ray:
-            ray.shutdown()
     if driver.refused:
         raise UserError(driver.refused)
     if driver.signal:

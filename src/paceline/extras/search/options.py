@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import Range, check_fields
+from paceline.experiment.fields import Json, Range, check_fields
 from paceline.experiment.names import apply_settings
-from paceline.extras.search.space import MOST_TRIALS, Settings, Space, describe, draw, grid
+from paceline.extras.search.space import Settings, Space, draw
 from paceline.job import Job, Place, Run, TrackerName
 from paceline.run_folder.folder import default_path
+from paceline.storage.files import plain
 
 USUAL_TRIALS = 16
 
@@ -22,11 +23,9 @@ USUAL_TRIALS = 16
 class Options:
     """How a search chooses settings, stops trials, and where it writes."""
 
-    trials: Annotated[int, Range(0, MOST_TRIALS)] = 0
-    """Number of trials. 0 means 16, or every combination of a grid. The same command with a larger
-    number adds trials."""
-    method: Literal["random", "grid"] = "random"
-    """How settings are chosen. random: drawn with --seed. grid: every combination of lists."""
+    trials: Annotated[int, Range(0, 10_000)] = 0
+    """Number of trials, with different settings, drawn with --seed. 0 means 16, or every
+    combination if there are fewer. The same command with a larger number adds trials."""
     scheduler: Literal["asha", "none"] = "asha"
     """Which trials are stopped early. asha: trials that are worse than most others after the same
     fraction of their training. none: no trial."""
@@ -78,8 +77,8 @@ class SearchPlan:
     """A search with all its trials in the folder `where`."""
 
     recipe: str
-    experiment: Experiment
-    """What all trials have in common."""
+    facts: Json
+    """Everything that decides the settings of trials."""
     space: Space
     options: Options
     where: str
@@ -97,32 +96,26 @@ def build_search(
             f"on is {place.on!r}; a search runs on Ray, here or on the cluster of --ray.address: "
             "leave out --on"
         )
-    # everything that decides the settings of trials
-    facts = [experiment.digest(), options.method, *sorted(describe(space))]
-    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
+    drawn = draw(space, options.trials or USUAL_TRIALS, experiment.seed)
+    if len(drawn) < options.trials:
+        raise UserError(
+            f"trials is {options.trials}, but over has only {len(drawn)} different combinations; "
+            "give fewer --trials, or more values or wider ranges"
+        )
+    over = {name: vars(space[name]) for name in sorted(space)}
+    facts = plain({"recipe": recipe, "experiment": experiment.to_json(), "over": over})
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
     where = options.search_dir.rstrip("/") or f"searches/{recipe}-{digest}"
     run = Run(keep=options.keep, track=options.track, trust_code=options.trust_code)
     cores = place.cores or max(1, int(place.ray.cpus_per_worker))
     on_one_node = replace(place, on="local", cores=cores)
     trials = []
-    for number, settings in enumerate(_choose(space, options, experiment.seed), 1):
+    for number, settings in enumerate(drawn, 1):
         own: Experiment = apply_settings(settings, experiment)[0]
         _check(own)
         in_folder = replace(run, run_dir=str(default_path(recipe, own, where)))
         trials.append(Trial(number, settings, Job(own, on_one_node, in_folder)))
-    return SearchPlan(recipe, experiment, space, options, where, tuple(trials), place)
-
-
-def _choose(space: Space, options: Options, seed: int) -> Sequence[Settings]:
-    if options.method == "random":
-        return draw(space, options.trials or USUAL_TRIALS, seed)
-    combinations = grid(space)
-    if options.trials and options.trials != len(combinations):
-        raise UserError(
-            f"trials is {options.trials}, but the grid has {len(combinations)} combinations, and "
-            "all are tried; leave out --trials, or use --method random"
-        )
-    return combinations
+    return SearchPlan(recipe, facts, space, options, where, tuple(trials), place)
 
 
 def _check(experiment: Experiment) -> None:

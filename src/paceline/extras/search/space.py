@@ -7,7 +7,6 @@ started again has the same trials, and a larger number of trials begins with the
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,6 @@ from paceline.experiment.names import unknown_setting
 EXAMPLES = "such as schedule.rate=0.05..0.8:log or optimizer.weight-decay=1e-4,5e-4"
 DIGITS = 4
 """Significant digits of a drawn number, so that a person can type it."""
-MOST_TRIALS = 10_000
 
 Settings = Json
 """Names of fields with dots and underscores, and their values."""
@@ -48,9 +46,6 @@ class Range:
             return min(int(value), int(self.high))
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
-    def __str__(self) -> str:
-        return f"{self.low}..{self.high}{':log' * self.log}"
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -61,9 +56,6 @@ class Choice:
     def at(self, fraction: float) -> Any:
         """Return the value at a fraction of the list, from 0 to below 1."""
         return self.values[int(fraction * len(self.values))]
-
-    def __str__(self) -> str:
-        return ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in self.values)
 
 
 Space = dict[str, Range | Choice]
@@ -76,9 +68,9 @@ def parse_over(words: Sequence[str], experiment: Experiment) -> Space:
         name, equals, values = word.partition("=")
         if not equals or not name:
             raise UserError(f"over is {word!r}; it must be NAME=VALUES, {EXAMPLES}")
-        if name.replace("-", "_") in given:
+        if name in given:
             raise UserError(f"over has {name} twice; give all its values at once, as {name}=A,B,C")
-        given[name.replace("-", "_")] = values
+        given[name] = values
     return build_space(given, experiment)
 
 
@@ -94,11 +86,11 @@ def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment)
             raise unknown_setting(name, list(known))
         if isinstance(known[name], list):
             raise UserError(
-                f"over has {_flag(name)}, which has several values at once; a search varies "
-                f"settings with one value, {EXAMPLES}"
+                f"over has {given}, which has several values at once; a search varies settings "
+                f"with one value, {EXAMPLES}"
             )
         if isinstance(values, str):
-            space[name] = _parse(name, values, known[name])
+            space[name] = _parse(given, values, known[name])
         else:
             items = values.tolist() if hasattr(values, "tolist") else values
             space[name] = Choice(tuple(dict.fromkeys(items)))
@@ -107,7 +99,7 @@ def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment)
 
 def _parse(name: str, text: str, now: Any) -> Range | Choice:
     """Return the values of a text. The experiment checks whether each is allowed."""
-    said = f"over has {_flag(name)}={text}"
+    said = f"over has {name}={text}"
     bounds, colon, scale = text.partition(":")
     is_range = ".." in text
 
@@ -120,7 +112,7 @@ def _parse(name: str, text: str, now: Any) -> Range | Choice:
     if not is_range:
         return Choice(tuple(dict.fromkeys(values)))
     if isinstance(now, bool | str):
-        raise UserError(f"{said}, but it is not a number; list its values, as {_flag(name)}=A,B,C")
+        raise UserError(f"{said}, but it is not a number; list its values, as {name}=A,B,C")
     low, high = values
     if not low < high:
         raise UserError(f"{said}; the first number must be below the second")
@@ -130,7 +122,7 @@ def _parse(name: str, text: str, now: Any) -> Range | Choice:
 
 
 def draw(space: Space, count: int, seed: int) -> list[Settings]:
-    """Return that many different settings at random.
+    """Return that many different settings at random, or all if there are fewer.
 
     The first n do not depend on how many are drawn.
     """
@@ -140,37 +132,11 @@ def draw(space: Space, count: int, seed: int) -> list[Settings]:
         if settings not in drawn:
             drawn.append(settings)
         if len(drawn) == count:
-            return drawn
-    raise UserError(
-        f"trials is {count}, but over has only {len(drawn)} different combinations; give fewer "
-        "--trials, more values or wider ranges, or --method grid"
-    )
-
-
-def grid(space: Space) -> list[Settings]:
-    """Return every combination."""
-    for name, each in space.items():
-        if isinstance(each, Range):
-            raise UserError(
-                f"over has a range for {_flag(name)}, which a grid cannot try; list its values, as "
-                f"{_flag(name)}=A,B,C, or use --method random"
-            )
-    values = [each.values for each in space.values() if isinstance(each, Choice)]
-    if math.prod(map(len, values)) > MOST_TRIALS:
-        raise UserError(f"over has more than {MOST_TRIALS:,} combinations; give fewer values")
-    return [dict(zip(space, each, strict=True)) for each in itertools.product(*values)]
-
-
-def describe(space: Space) -> list[str]:
-    """Return the space as words of `--over`."""
-    return [f"{_flag(name)}={each}" for name, each in space.items()]
+            break
+    return drawn
 
 
 def _fraction(seed: int, name: str, number: int) -> float:
     """Return a random number from 0 to below 1, always the same for the same arguments."""
     digest = hashlib.sha256(f"{seed}/{name}/{number}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
-
-
-def _flag(name: str) -> str:
-    return name.replace("_", "-")

@@ -10,7 +10,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +19,10 @@ from paceline.errors import UserError
 from paceline.experiment.fields import diff
 from paceline.experiment.plan import build_plan
 from paceline.extras.search.options import Options, SearchPlan, Trial
-from paceline.extras.search.space import Settings, describe
+from paceline.extras.search.space import Settings
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.listing import train_command
-from paceline.storage.files import explained, plain, replacing, sealed, unsealed
+from paceline.storage.files import explained, read_text, replacing, sealed, unsealed
 from paceline.storage.locations import is_remote
 from paceline.storage.lock import FileLock
 from paceline.storage.remote import open_to_write
@@ -34,42 +34,32 @@ class SearchFolder:
     """The files of one search. Building one touches neither disk nor network."""
 
     def __init__(self, plan: SearchPlan) -> None:
-        self.where = plan.where
+        self.where, self._facts = plan.where, plan.facts
         self.stopped: dict[str, int] = {}
         """Runs that the scheduler stopped, and the step that decided it."""
         self.failed: dict[str, str] = {}
         """Runs that cannot be trained to their end, and why."""
-        self._facts = {
-            "recipe": plan.recipe,
-            "experiment": plan.experiment.to_json(),
-            "over": sorted(describe(plan.space)),
-            "method": plan.options.method,
-        }
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Make the folder, or check that it is of this search. Lock it if it is local."""
-        with nullcontext() if is_remote(self.where) else self._locked():
+        with ExitStack() as at_end:
+            if not is_remote(self.where):
+                folder = Path(self.where)
+                with explained("make", folder):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    others = [file for file in folder.iterdir() if file.name != "lock"]
+                if others and not (folder / RECORD).exists():
+                    raise UserError(
+                        f"{self.where} is not a search folder: it contains files but no {RECORD}; "
+                        "use a new or empty --search-dir"
+                    )
+                lock = FileLock(folder / "lock", f"searching in {self.where}")
+                lock.acquire(wait_s=10.0)  # processes of a killed search may need a moment to exit
+                at_end.callback(lock.release)
             self._read()
             self.save()
             yield
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        folder = Path(self.where)
-        with explained("make", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / RECORD).exists() and any(f.name != "lock" for f in folder.iterdir()):
-            raise UserError(
-                f"{self.where} is not a search folder: it contains files but no {RECORD}; use a "
-                "new or empty --search-dir"
-            )
-        lock = FileLock(folder / "lock", f"searching in {self.where}")
-        lock.acquire(wait_s=10.0)  # the processes of a killed search may need a moment to exit
-        try:
-            yield
-        finally:
-            lock.release()
 
     def save(self) -> None:
         """Write search.json, complete or not at all."""
@@ -89,21 +79,19 @@ class SearchFolder:
     def _read(self) -> None:
         """Take over what is known of the trials; raise UserError if it is of another search."""
         path = Path(self.where, RECORD)
+        remote = is_remote(self.where)
         try:
-            if is_remote(self.where):
-                content = open_to_write(self.where).read(RECORD)
-            else:
-                content = path.read_bytes() if path.exists() else None
-            record = unsealed(json.loads(content)) if content else None
-        except (OSError, ValueError, AttributeError) as error:
+            content = open_to_write(self.where).read(RECORD) if remote else read_text(path)
+            if not content:
+                return
+            record = unsealed(json.loads(content))
+        except (ValueError, AttributeError) as error:
             raise UserError(
                 f"{self.where}/{RECORD} cannot be read ({error}); restore it from a copy, or use a "
                 "different --search-dir"
             ) from error
-        if record is None:
-            return
         old = {name: record.get(name) for name in self._facts}
-        if changes := diff(old, plain(self._facts)):
+        if changes := diff(old, self._facts):
             raise UserError(
                 f"{self.where} contains a different search: {'; '.join(changes[:4])}; use another "
                 "--search-dir"
@@ -129,14 +117,9 @@ def evaluation_of(record: Mapping[str, Any], total_steps: int) -> TrialEvaluatio
     """Return the evaluation in a record of metrics; None if it has none."""
     if record.get("validation_accuracy") is None:
         return None
-    step, epoch, loss = record["step"], record.get("epoch"), record.get("validation_loss")
-    return TrialEvaluation(
-        step,
-        epoch or 0.0,
-        step / total_steps,
-        float(record["validation_accuracy"]),
-        math.nan if loss is None else float(loss),
-    )
+    step, epoch, loss = record["step"], record.get("epoch") or 0.0, record.get("validation_loss")
+    loss = math.nan if loss is None else loss
+    return TrialEvaluation(step, epoch, step / total_steps, record["validation_accuracy"], loss)
 
 
 @dataclass(frozen=True)
@@ -200,24 +183,25 @@ def read_trials(plan: SearchPlan, folder: SearchFolder) -> list[TrialSummary]:
 
 def _summary(plan: SearchPlan, folder: SearchFolder, trial: Trial) -> TrialSummary:
     command = shlex.join(["paceline", *train_command(trial.job.experiment, plan.recipe)])
-    reason = folder.failed.get(trial.name, "")
-    state: State = "failed" if reason else "waiting"
-    where = trial.job.run.run_dir
-    known = TrialSummary(trial.number, trial.settings, where, state, reason, command)
+    note, where = folder.failed.get(trial.name, ""), trial.job.run.run_dir
+    state: State = "failed" if note else "waiting"
+    known = TrialSummary(trial.number, trial.settings, where, state, note, command)
     try:
         run = existing_run(where, checkpoints=False)
     except UserError:
         return known
     total_steps = build_plan(trial.job.experiment, run.data_facts()["train"]).total_steps
     found = (evaluation_of(record, total_steps) for record in run.metrics.read())
-    known = replace(known, evaluations=tuple(filter(None, found)))
     result = run.read_result() or {}
     if result.get("finished"):
-        digest = str(result.get("state_sha256") or "")
-        return replace(known, state="finished", note="", state_sha256=digest)
-    if trial.name in folder.stopped:
-        return replace(known, state="stopped", note="")
-    return known if reason else replace(known, state="unfinished")
+        state, note = "finished", ""
+    elif trial.name in folder.stopped:
+        state, note = "stopped", ""
+    elif not note:
+        state = "unfinished"
+    digest = str(result.get("state_sha256") or "") if state == "finished" else ""
+    evaluations = tuple(filter(None, found))
+    return replace(known, state=state, note=note, state_sha256=digest, evaluations=evaluations)
 
 
 def is_done(trial: TrialSummary, options: Options) -> bool:
