@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.flops_of_training import training_flops_of
 from paceline.extras.report.charts import Chart, Line
-from paceline.extras.report.report_page import render_svg
+from paceline.extras.report.report_page import get_template
 from paceline.extras.report.run_data import read_run
 from paceline.run_folder.folder import RunFolder
 from paceline.versions import machine
@@ -247,7 +247,7 @@ def picture(finished: Finished) -> str:
         Line(name, sorted(points), i, marked=True) for i, (name, points) in enumerate(lines.items())
     ]
     chart = Chart("test accuracy", drawn, "PFLOP", lambda value: f"{value:.0%}")
-    return render_svg(chart)
+    return get_template("chart.svg").render(drawing=chart)
 
 
 def write() -> None:

@@ -68,11 +68,6 @@ def render_fragment(run: RunData) -> str:
     return get_template("fragment.html").render(run=run, learning_charts=drawn)
 
 
-def render_svg(chart: charts.Chart) -> str:
-    """Return a chart as an SVG file, with its style inside."""
-    return get_template("chart.svg").render(drawing=chart)
-
-
 def get_template(name: str) -> Template:
     """Return a template of the pages, with the functions that it uses."""
     environment = Environment(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,25 +145,26 @@ def event_notes(runs: Sequence[RunData]) -> list[str]:
 
 def all_settings(runs: Sequence[RunData]) -> Rows:
     """Return every setting of the runs."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    return {name.replace("_", "-"): [run.settings.get(name) for run in runs] for name in names}
+    return _side_by_side([run.settings for run in runs])
 
 
 def different_settings(runs: Sequence[RunData]) -> Rows:
     """Return what differs between the runs, or for a single run from the defaults."""
-    rows = all_settings(runs)
-    if len(runs) > 1:
-        return {name: values for name, values in rows.items() if values != values[:1] * len(runs)}
-    defaults = flatten(Experiment().to_json())
-    changed = [name for name in rows if rows[name][0] != defaults.get(name.replace("-", "_"))]
-    return {name: rows[name] for name in changed}
+    compared = [run.settings for run in runs]
+    if len(runs) == 1:
+        compared.append(flatten(Experiment().to_json()))
+    rows = _side_by_side(compared).items()
+    return {name: each[: len(runs)] for name, each in rows if each != each[:1] * len(each)}
 
 
 def machine_facts(runs: Sequence[RunData]) -> Rows:
     """Return place, hardware, versions and sizes of the data at each run's last start."""
-    facts = [_facts(run) for run in runs]
+    return _side_by_side([_facts(run) for run in runs])
+
+
+def _side_by_side(facts: Sequence[Mapping[str, Any]]) -> Rows:
     names = dict.fromkeys(name for each in facts for name in each)
-    return {name: [each.get(name) for each in facts] for name in names}
+    return {name.replace("_", "-"): [each.get(name) for each in facts] for name in names}
 
 
 def _facts(run: RunData) -> dict[str, str]:
@@ -229,14 +230,19 @@ class Confusion:
 
     def worst(self, most: int) -> list[Mistake]:
         """Return the images that the model was most sure of, and wrong."""
-        examples, mistakes = self.evaluation.examples, []
-        pairs = zip(self.evaluation.worst[:most], self.evaluation.images, strict=False)
-        for index, pixels in pairs:
-            label = self.classes[examples.labels[index]]
-            prediction = self.classes[examples.predictions[index]]
-            probability = float(examples.probabilities[index])
-            mistakes.append(Mistake(index, label, prediction, probability, _data_url(pixels)))
-        return mistakes
+        examples, names = self.evaluation.examples, self.classes
+        return [
+            Mistake(
+                number=index,
+                label=names[examples.labels[index]],
+                prediction=names[examples.predictions[index]],
+                probability=float(examples.probabilities[index]),
+                url=_data_url(pixels),
+            )
+            for index, pixels in zip(
+                self.evaluation.worst[:most], self.evaluation.images, strict=False
+            )
+        ]
 
 
 def _data_url(pixels: np.ndarray) -> str:
