@@ -24,7 +24,7 @@ from helpers import TIMEOUT_S, WEIGHTS, paceline, program, result_of, wait_until
 from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines_more.object_store import actor as actor_module
-from paceline.engines_more.object_store import crew as crew_module
+from paceline.engines_more.object_store import ray_cluster
 from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
 from paceline.engines_more.object_store.ray_cluster import Crew
 from paceline.errors import UserError
@@ -346,7 +346,7 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
     nodes: Nodes, crews: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crews("gradients", 2).close()
-    monkeypatch.setattr(crew_module, "PLACED_S", 3.0)
+    monkeypatch.setattr(ray_cluster, "PLACED_S", 3.0)
     job = job_of("gradients", workers=4, cpus_per_worker=2)  # there is room for two
     crew = Crew(job)
     try:
