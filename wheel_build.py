@@ -38,7 +38,13 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 def _why_not() -> str:
     if sys.platform != "linux":
         return "they are for Linux"
-    return "" if find_compiler() else "there is no C++ compiler"
+    if not (compiler := find_compiler()):
+        return "there is no C++ compiler"
+    try:
+        target_machine(compiler)
+    except UserError as error:  # TensorFlow may have no wheel for that machine type either
+        return str(error)
+    return ""
 
 
 @functools.cache
