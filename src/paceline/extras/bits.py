@@ -79,14 +79,15 @@ def own_and_other_operations(job: Job) -> tuple[Counter[str], Counter[str]]:
 def is_exact(node: Any) -> bool:
     """Return whether an operation has the same bits on any CPU: one of Paceline, of whole numbers,
     without a rounding, or an exactly rounded one of doubles."""
-    if node.op in MOVES or node.op.startswith("Paceline"):
+    names = {each.decode() for each in node.attr["op_names"].list.s} or {node.op}  # several in one
+    if names <= MOVES or node.op.startswith("Paceline"):
         return True
     import tensorflow as tf
 
     kinds = {value.type for value in node.attr.values() if value.HasField("type")}
     floats = {each.as_datatype_enum for each in (tf.float16, tf.bfloat16, tf.float32)}
     if tf.float64.as_datatype_enum in kinds and not kinds & floats:
-        return node.op in EXACT_DOUBLES
+        return names <= EXACT_DOUBLES | MOVES
     return not kinds & floats
 
 
