@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fault_runs import evaluations, with_faults
-from helpers import WEIGHTS, Ended, free_addresses, paceline, program, result_of, tf_config
+from helpers import (
+    WEIGHTS,
+    Ended,
+    free_addresses,
+    paceline,
+    program,
+    result_of,
+    tf_config,
+    wait_until,
+    write_own_code,
+)
 from in_process import paceline_here
 from kernel_checks import needs_kernels
 
@@ -43,6 +54,26 @@ def test_a_run_of_two_workers_resumes_with_one(uninterrupted: Path, tmp_path: Pa
     ended = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
     assert "resuming at step 5" in ended.out
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process listens, as in /proc/net/tcp."""
+    files = Path(f"/proc/{pid}/fd")
+    own = {os.path.realpath(each) for each in files.iterdir()}
+    tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {row[1] for row in rows if row[3] == "0A" and f"{files}/socket:[{row[9]}]" in own}
+
+
+@pytest.mark.slow
+def test_workers_on_one_machine_open_no_port(tmp_path: Path) -> None:
+    write_own_code(tmp_path)
+    flags = ("--run-dir", "run", "--workers", "2", "--actions", "own.py:slowly")
+    with program("train", "smoke", *flags, cwd=tmp_path) as running:
+        wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
+        assert [listening(pid) for pid in running.workers()] == [set(), set()]
+    with socket.create_server(("127.0.0.1", 0)):
+        assert listening(os.getpid()), "it would be noticed"
 
 
 @pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.long)])
