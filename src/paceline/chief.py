@@ -16,7 +16,6 @@ from paceline.experiment.schedule import unfinished_warmup
 from paceline.job import Job
 from paceline.kernels.library import why_not_own
 from paceline.loop import Action, Outcome
-from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
 from paceline.messages import Block, Result, Send, Warn
 from paceline.run_folder.actions import (
@@ -118,11 +117,7 @@ class FollowerRun:
 
         name = f"worker {self.job.cluster.index}: "
         self.send(start_message(self.job, self.core, state.step, name))
-
-        def report(block: BlockResult, evaluation: EvalResult | None) -> None:
-            self.send(Block(block.step))
-
-        return [stop_on_bad_loss, self.speed, report]
+        return [stop_on_bad_loss, self.speed, lambda block, _: self.send(Block(block.step))]
 
     def ends_early(self, state: State) -> StopEarly:
         """Return what asks the chief whether training ends early."""
