@@ -49,15 +49,6 @@ def test_a_table_beside_the_images_gives_their_labels(tmp_path, place, name, hea
     assert source.train.size + source.test.size == 6
 
 
-def test_one_hot_columns_are_labels(tmp_path):
-    folder = write_flat(tmp_path)
-    rows = "\n".join(f"img_{k},{k % 2},{1 - k % 2}" for k in range(6))
-    (folder / "train.csv").write_text(f"image_id,Rust,Scab\n{rows}\n")
-    found = find_images(folder, 0.4)
-    assert found.classes == ("Rust", "Scab")
-    assert {label for images in found.splits.values() for _, label in images} == {0, 1}
-
-
 def test_a_table_may_name_the_splits_in_a_column_or_by_its_file(tmp_path):
     folder = write_flat(tmp_path / "column")
     splits = ("train", "train", "val", "test", "train", "Validation")

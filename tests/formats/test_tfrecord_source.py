@@ -88,14 +88,35 @@ def test_the_raw_records_of_cifar10_estimator_are_read_channels_first(tmp_path):
     assert_one_line(explain(error.value), "train.tfrecords", "of 3072 bytes", "needs 1024")
 
 
-def test_labels_from_1_are_noticed(tmp_path):
-    folder = write_imagenet(tmp_path / "records", labels_file=False)
-    with pytest.raises(UserError, match=r"labels are 1 to 5, and no record has the label 0; give"):
-        build(folder, first_label=-1)
-    assert len(build(folder, first_label=1).classes) == 5
+@pytest.mark.parametrize("named", [False, True])
+def test_labels_from_1_are_recognized(tmp_path, named):
+    folder = write_imagenet(tmp_path / "records", labels_file=named)
+    source = build(folder, first_label=-1)
+    assert len(source.classes) == 5
+    assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [0, 4]
+    (folder / "labels.txt").write_text("background\n" + "".join(f"{k}\n" for k in range(5)))
+    source = build(folder, first_label=-1)
+    assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [1, 5]
+    (folder / "labels.txt").unlink()
     source = build(folder, first_label=0)
     assert source.classes == tuple("012345")
     assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [1, 5]
+
+
+def test_texts_of_classes_in_records_are_their_names(tmp_path):
+    texts = ("tench, Tinca tinca", "goldfish", "shark")
+    for name in ("train", "eval"):
+        rows = [
+            {"image/encoded": JPEG, "image/class/label": k + 1, "image/class/text": text}
+            for k, text in enumerate(texts)
+        ]
+        write_records(tmp_path / f"{name}.tfrecords", rows)
+    for _ in range(2):  # scanned, then from the index
+        assert build(tmp_path, first_label=-1).classes == (
+            "tench, Tinca tinca",
+            "goldfish",
+            "shark",
+        )
 
 
 def test_remote_folders_are_copied_into_the_cache_through_fsspec(tmp_path):

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,8 @@ def save_arrays_by_digest(
     """Save the arrays once, in a folder of `root` that is named by their content; return it. The
     same arrays give the same experiment."""
     names = json.dumps(classes if classes is None else list(classes))
-    arrays = map(_without_texts, (*train, *(test or ())))
+    given = map(np.asarray, (*train, *(test or ())))
+    arrays = (np.char.encode(a.astype(str)) if a.dtype.kind in "OU" else a for a in given)
     digest = digest_of([names.encode(), arrays_digest(*arrays).encode()])
     folder = root / f"arrays-{digest[:12]}"
     if not folder.exists():
@@ -136,32 +137,21 @@ def _with_numbers(
     train: Examples, test: Examples | None, classes: Sequence[str] | None
 ) -> tuple[Examples, Examples | None, Sequence[str] | None]:
     """Return the examples with numbers in place of names as labels, and the class names."""
-    texts = [_texts(each) for each in (train, test)]
-    if texts[0] is None:
+    texts = [[*map(str, np.asarray(each[1]))] if _has_names(each) else [] for each in (train, test)]
+    if not texts[0]:
         return train, test, classes
     names = sorted(set(texts[0])) if classes is None else list(classes)
     numbers = {name: number for number, name in enumerate(names)}
-    if unknown := sorted({label for each in texts for label in each or ()} - set(numbers)):
+    if unknown := sorted({*texts[0], *texts[1]} - set(numbers)):
         known = "a class name" if classes is not None else "a label of the train data"
         raise UserError(f"the labels have {unknown[0]!r}, which is not {known}")
-    found = [np.array([numbers[label] for label in each or ()], np.int32) for each in texts]
-    return (train[0], found[0]), None if test is None else (test[0], found[1]), names
+    found = [np.array([numbers[label] for label in each], np.int32) for each in texts]
+    return (train[0], found[0]), test and (test[0], found[1]), names
 
 
-def _texts(examples: Examples | None) -> list[str] | None:
-    """Return the labels if they are names."""
-    if not isinstance(examples, tuple | list) or len(examples) != 2:
-        return None
-    labels = np.asarray(examples[1])
-    is_text = labels.ndim == 1 and labels.size and isinstance(labels[0], str)
-    return [str(label) for label in labels] if is_text else None
-
-
-def _without_texts(given: npt.ArrayLike) -> Array:
-    array = np.asarray(given)
-    return (
-        np.ascontiguousarray(array, np.str_).view(np.uint32) if array.dtype.kind in "OU" else array
-    )
+def _has_names(examples: Any) -> TypeGuard[Examples]:
+    is_pair = isinstance(examples, tuple | list) and len(examples) == 2
+    return is_pair and np.asarray(examples[1]).dtype.kind in "OU"
 
 
 def _whole_numbers(labels: Array) -> Array:

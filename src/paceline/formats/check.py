@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE = 256
 LABELS_AT_ONCE = 1024
-MOST_SECONDS = 60
+MOST_SECONDS = 60  # to find a bad image
+Example = tuple[str, bytes | ValueError, int]
+"""Its name, its image or what is wrong with it, and its label."""
 
 
 @dataclass(frozen=True)
@@ -105,20 +107,19 @@ def check(
     plan = _plan(path, split, records or Records())
     if isinstance(plan, str):
         return _check_other(path, plan)
-    return _summarize(plan, run_jobs(plan.check, plan.jobs, "checking", console, processes))
+    check_job = partial(_check_job, plan.read, plan.encoded)
+    return _summarize(plan, run_jobs(check_job, plan.jobs, "checking", console, processes))
 
 
 def first_fault(data: Data, records: Records) -> str:
     """Return the first bad example that is found in a minute; nothing if there is none."""
-    plan = _plan(data.dir, data.split, records)
-    end = time.monotonic() + MOST_SECONDS
+    plan, end = _plan(data.dir, data.split, records), time.monotonic() + MOST_SECONDS
     if isinstance(plan, str):
         return ""
     for job in plan.jobs:
-        if time.monotonic() > end:
-            break
-        if problems := plan.check(job).problems:
-            return problems[0]
+        problems = _check_job(plan.read, plan.encoded, job).problems
+        if problems or time.monotonic() > end:
+            return problems[0] if problems else ""
     return ""
 
 
@@ -127,11 +128,12 @@ class _Plan(NamedTuple):
 
     folder: str
     jobs: list[tuple[str, Any]]
-    check: Callable[[tuple[str, Any]], JobResult]
+    read: Callable[[Any], Iterable[Example]]
     classes: tuple[str, ...]
     first_label: int = 0
     problems: Sequence[str] = ()
     left_out: Counter[str] | None = None
+    encoded: bool = True
 
 
 def _plan(folder: str, split: float, records: Records) -> _Plan | str:
@@ -144,13 +146,14 @@ def _plan(folder: str, split: float, records: Records) -> _Plan | str:
             for name, images in found.splits.items()
             for start in range(0, len(images), IMAGES_AT_ONCE)
         ]
-        problems, check_job = [*found.problems, *found.faults], partial(_check_images, found.root)
-        return _Plan(folder, jobs, check_job, found.classes, 0, problems, found.left_out)
+        problems, read = [*found.problems, *found.faults], partial(_read_images, found.root)
+        return _Plan(folder, jobs, read, found.classes, 0, problems, found.left_out)
     if source == "tfrecord":
         keys, classes = complete_keys(records, noted_keys(folder)), read_labels(folder)
         jobs = [(name, shard) for name, shards in find_shards(folder).items() for shard in shards]
-        check_shard = partial(_check_shard, keys, len(classes))
-        return _Plan(folder, jobs, check_shard, classes, keys.first_label)
+        read_all = partial(_read_shard, keys, len(classes))
+        encoded = not keys.raw_shape
+        return _Plan(folder, jobs, read_all, classes, keys.first_label, encoded=encoded)
     return source
 
 
@@ -206,35 +209,36 @@ def _notes(
         yield f"{left_out.total():,} entries of class folders are not images and left out: {kinds}"
 
 
-def _check_shard(keys: Records, num_classes: int, job: tuple[str, Shard]) -> JobResult:
+def _check_job(
+    read: Callable[[Any], Iterable[Example]], encoded: bool, job: tuple[str, Any]
+) -> JobResult:
     found = JobResult(job[0], Counter(), [], [])
-    for offset, data in read_shard(job[1]):
-        name = f"{job[1].path}, offset {offset}"
+    for name, image, label in read(job[1]):
+        try:
+            if isinstance(image, ValueError):
+                raise image
+            if encoded:
+                inspect_image(image)
+        except ValueError as error:
+            found.problems.append(f"{name}: {error}")
+        else:
+            found.labels[label] += 1
+            found.images.append((hashlib.blake2b(image, digest_size=16).digest(), name))
+    return found
+
+
+def _read_shard(keys: Records, num_classes: int, shard: Shard) -> Iterator[Example]:
+    for offset, data in read_shard(shard):
+        image: bytes | ValueError
         try:
             if isinstance(data, BadRecord):
                 raise ValueError(data.reason)
             image, label = check_example(data, keys, num_classes)
-            _check_image(found, name, image, label, not keys.raw_shape)
         except ValueError as error:
-            found.problems.append(f"{name}: {error}")
-    return found
+            image, label = error, 0
+        yield f"{shard.path}, offset {offset}", image, label
 
 
-def _check_images(root: Path, job: tuple[str, Sequence[LabelledImage]]) -> JobResult:
-    found = JobResult(job[0], Counter(), [], [])
-    for path, label in job[1]:
-        name = str(root / path)
-        try:
-            _check_image(found, name, read_bytes(root / path), label)
-        except ValueError as error:
-            found.problems.append(f"{name}: {error}")
-    return found
-
-
-def _check_image(
-    found: JobResult, name: str, image: bytes, label: int, encoded: bool = True
-) -> None:
-    if encoded:
-        inspect_image(image)
-    found.labels[label] += 1
-    found.images.append((hashlib.blake2b(image, digest_size=16).digest(), name))
+def _read_images(root: Path, images: Sequence[LabelledImage]) -> Iterator[Example]:
+    for path, label in images:
+        yield str(root / path), read_bytes(root / path), label

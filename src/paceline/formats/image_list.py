@@ -135,9 +135,8 @@ def _list_classes(root: Path) -> ImageList:
         given = f"one class folder, {classes[0]!r}" if classes else "no folders"
         advice = "there must be one folder of images for each class, and two classes or more"
         found.problems.append(f"{root / parts['train']} has {given}; {advice}")
-    if broken := [name for name in classes if "\n" in name]:
-        problem = f"{root} has a class {broken[0]!r} with a line break; rename its folder"
-        found.problems.append(problem)
+    broken = [name for name in classes if "\n" in name]
+    found.problems += [f"{root}: class {name!r} has a line break; rename it" for name in broken]
     for split, part in parts.items():
         found.splits[split] = []
         for unknown in sorted(set(subfolders(root / part)) - set(classes)):

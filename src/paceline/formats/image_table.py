@@ -2,8 +2,7 @@
 and image-folder data sets with a `metadata.csv` have them.
 
 The column of paths is the one whose values are images in the folder, with or without their endings.
-The column of labels has a usual name, or is the only other one, or several columns are one-hot. No
-TensorFlow.
+The column of labels has a usual name, or is the only other one. No TensorFlow.
 """
 
 from __future__ import annotations
@@ -106,39 +105,26 @@ def _path_column(lines: Sequence[Line], images: _Images) -> int | None:
 def _add_rows(
     found: Tables, file: Path, split: str, lines: Sequence[Line], column: int, images: _Images
 ) -> None:
-    header = [name.strip() for name in lines[0]]
-    if has_header := not images.find(header[column]):
-        lines = lines[1:]
-    names = [name.lower() if has_header else "" for name in header]
+    has_header = not images.find(lines[0][column])
+    names = [name.strip().lower() * has_header for name in lines[0]]
     splits = next((names.index(name) for name in SPLIT_COLUMNS if name in names), -1)
-    labels = _label_columns(file, names, {column, splits}, lines)
-    for number, line in enumerate(lines, 1 + has_header):
-        whole = len(line) == len(header)
-        path = images.find(line[column]) if whole else ""
+    labels = _label_column(file, names, {column, splits})
+    for number, line in enumerate(lines[has_header:], 1 + has_header):
+        whole = len(line) == len(names)
+        path, label = (images.find(line[column]), line[labels].strip()) if whole else ("", "")
         own = split_of(line[splits]) if whole and splits >= 0 else split
-        chosen = [k for k in labels if whole and _is_one(line[k])]
-        label = header[chosen[0]] if len(labels) > 1 else line[labels[0]].strip() if whole else ""
         if path and own and label and path not in found.images:
             found.images[path] = own, label
         else:
-            reasons = ("the image is listed twice", "it has no label", "its split is unknown")
-            fault = reasons[2 if not own else 1 if not label else 0]
+            fault = "it has no label or an unknown split, or is listed twice"
             fault = fault if path else f"there is no image of this name in {file.parent}"
             found.faults.append(f"{file}, row {number} ({','.join(line)[:80]}): {fault}")
 
 
-def _label_columns(file: Path, names: Line, others: set[int], lines: Sequence[Line]) -> list[int]:
-    """Return the column of the labels, or several columns that are one-hot."""
+def _label_column(file: Path, names: Line, others: set[int]) -> int:
     rest = [column for column in range(len(names)) if column not in others]
     usual = [column for column in rest if names[column] in LABEL_NAMES]
-    whole = [line for line in lines if len(line) == len(names)]
     if len(usual) == 1 or len(rest) == 1:
-        return usual or rest
-    if rest and whole and all(sum(_is_one(line[k]) for k in rest) == 1 for line in whole):
-        return rest
+        return (usual or rest)[0]
     columns = ", ".join(names[k] or f"column {k + 1}" for k in rest) or "no other column"
     raise UserError(f"{file} has {columns} beside the images; name the one with the class 'label'")
-
-
-def _is_one(text: str) -> bool:
-    return text.strip() in ("1", "1.0")

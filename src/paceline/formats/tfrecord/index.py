@@ -27,9 +27,10 @@ from paceline.formats.tfrecord.record import (
     BadRecord,
     Shard,
     find_offsets,
-    parse_example,
+    parse_label,
     read_all,
     read_length,
+    read_record,
 )
 from paceline.storage.array_files import read_npz
 from paceline.storage.files import explained, replacing
@@ -37,28 +38,31 @@ from paceline.storage.locations import cache_folder
 from paceline.storage.progress_bar import late_bar
 
 FILE_NAME = ".paceline-index.npz"
+MOST_TEXTS = 100_000
+"""Labels whose texts are kept."""
 
 
 class ShardIndex(NamedTuple):
     """The good records of one shard: offsets int64 [n]. If it was scanned: labels int32 [n] and
-    the faults (offset, reason)."""
+    the faults (offset, reason), and the texts of the labels from 0 on."""
 
     shard: Shard
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int32] = np.zeros(0, np.int32)
     faults: Sequence[tuple[int, str]] = ()
+    names: Sequence[str] = ()
 
 
 def load_index(
     folder: str,
     shards: Sequence[Shard],
-    keys: tuple[str, str] | None = None,
+    keys: tuple[str, ...] | None = None,
     skip_bad: bool = False,
     console: Console | None = None,
 ) -> list[ShardIndex]:
     """Return an index of each shard, from the index file if it fits. With the `keys` of image and
     label it is a scanned one. Damage is an error, or left out with `skip_bad`."""
-    names = [os.path.basename(shard.path) for shard in shards]
+    names = [os.path.relpath(shard.path, folder) for shard in shards]
     stamps = [(name, *shard[1:]) for name, shard in zip(names, shards, strict=True)]
     identity = json.dumps([keys, stamps]).encode()
     parts = _from_arrays(shards, read_known(folder, identity))
@@ -97,22 +101,33 @@ def read_shard(shard: Shard) -> Iterator[tuple[int, bytes | BadRecord]]:
         yield from read_all(file, shard.path, shard.size)
 
 
-def _index_shard(shard: Shard, keys: tuple[str, str] | None) -> ShardIndex:
+def read_at(shard: Shard, offset: int) -> bytes:
+    """Return the data of one record."""
+    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
+        return read_record(file, shard.path, offset, shard.size)
+
+
+def _index_shard(shard: Shard, keys: tuple[str, ...] | None) -> ShardIndex:
     if keys is None:
         with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
             return ShardIndex(shard, find_offsets(file, shard.path, shard.size))
     offsets, labels, faults = [], [], []
+    texts: dict[int, str] = {}
     for offset, data in read_shard(shard):
         try:
             if isinstance(data, BadRecord):
                 raise ValueError(data.reason)
-            label = parse_example(data, *keys)[1]
+            label, text = parse_label(data, keys[0], keys[1])
         except ValueError as error:
             faults.append((offset, str(error)))
         else:
             offsets.append(offset)
             labels.append(max(-(2**31), min(label, 2**31 - 1)))
-    return ShardIndex(shard, np.array(offsets, np.int64), np.array(labels, np.int32), faults)
+            if text and 0 <= label < MOST_TEXTS:
+                texts.setdefault(label, text)
+    names = [texts.get(label, "") for label in range(max(texts, default=-1) + 1)]
+    found = np.array(offsets, np.int64), np.array(labels, np.int32), faults
+    return ShardIndex(shard, *found, names)
 
 
 def _index_files(folder: str) -> list[Path]:
@@ -147,18 +162,21 @@ def save_known(folder: str, identity: bytes, arrays: dict[str, npt.NDArray[Any]]
 def _from_arrays(shards: Sequence[Shard], arrays: dict[str, npt.NDArray[Any]]) -> list[ShardIndex]:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         ends = np.cumsum(arrays["counts"])[:-1]
-        offsets, labels = (np.split(arrays[name], ends) for name in ("offsets", "labels"))
-        faults = [[tuple(f) for f in p] for p in json.loads(arrays["faults"].tobytes())]
-        parts = zip(shards, offsets, labels, faults, strict=True)
-        return [ShardIndex(*part) for part in parts]
+        columns = [np.split(arrays[name], ends) for name in ("offsets", "labels")]
+        texts = json.loads(arrays["texts"].tobytes())
+        parts = zip(shards, *columns, texts, strict=True)
+        return [
+            ShardIndex(shard, offsets, labels, [(at, why) for at, why in faults], names)
+            for shard, offsets, labels, (faults, names) in parts
+        ]
     return []
 
 
 def _to_arrays(parts: Sequence[ShardIndex]) -> dict[str, npt.NDArray[Any]]:
-    faults = json.dumps([part.faults for part in parts]).encode()
-    return {
-        "counts": np.array([len(part.offsets) for part in parts]),
-        "offsets": np.concatenate([part.offsets for part in parts]),
-        "labels": np.concatenate([part.labels for part in parts]),
-        "faults": np.frombuffer(faults, np.uint8),
+    texts = json.dumps([(part.faults, part.names) for part in parts]).encode()
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("offsets", "labels")
     }
+    counts = np.array([len(part.offsets) for part in parts])
+    return {"counts": counts, "texts": np.frombuffer(texts, np.uint8), **columns}

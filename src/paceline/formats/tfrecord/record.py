@@ -27,6 +27,8 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _HEADER, _NUMBER = struct.Struct("<QI"), struct.Struct("<I")
 Value = bytes | str | int
+TEXT_KEY = "image/class/text"
+"""Of ImageNet's records: the name of the class."""
 Features = dict[str, list[bytes] | list[int] | list[float]]
 
 _DESCRIPTION = """
@@ -174,6 +176,15 @@ def parse_example(data: bytes, image_key: str, label_key: str) -> tuple[bytes, i
     features = decode(data)
     image = _single(features, image_key, bytes, "image-key")
     return image, _single(features, label_key, int, "label-key")
+
+
+def parse_label(data: bytes, image_key: str, label_key: str) -> tuple[int, str]:
+    """Return the label of a record that has an image, and the text of its class or nothing."""
+    features = decode(data)
+    _single(features, image_key, bytes, "image-key")
+    text = next(iter(features.get(TEXT_KEY, ())), b"")
+    label: int = _single(features, label_key, int, "label-key")
+    return label, text.decode(errors="replace") if isinstance(text, bytes) else ""
 
 
 def _single(features: Features, key: str, kind: type, flag: str) -> Any:

@@ -6,11 +6,12 @@ checksum.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +21,8 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
 from paceline.formats.source_folder import report_left_out, source_folder
-from paceline.formats.tfrecord.index import ShardIndex, load_index, records_digest
-from paceline.formats.tfrecord.record import BadRecord, label_fault, parse_example, read_record
+from paceline.formats.tfrecord.index import ShardIndex, load_index, read_at, records_digest
+from paceline.formats.tfrecord.record import BadRecord, label_fault, parse_example
 from paceline.formats.tfrecord.shards import (
     complete_keys,
     find_splits,
@@ -29,7 +30,6 @@ from paceline.formats.tfrecord.shards import (
     number_classes,
     read_labels,
 )
-from paceline.storage.files import explained
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -40,6 +40,8 @@ PARALLEL_READS = 16
 """On 2 cores and cached files: 13,000 records/s of 100 kB; 6,800 with 2, and 5,900 one by one."""
 ENCODED = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF")
 """How an image that is not plain bytes begins."""
+RECORDS_TRIED = 8
+"""Of each shard, to find out whether labels count from 0. If not, all labels are read."""
 
 
 def build_tfrecord(data: Data, records: Records, console: Console | None = None) -> Source:
@@ -56,8 +58,13 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
     parts = load_index(folder, shards, scanned, data.skip_bad, console)
-    if not classes:
-        classes = _number_classes(parts, keys, max(records.first_label, noted.first_label) >= 0)
+    chosen = max(records.first_label, noted.first_label) >= 0
+    if not chosen and not scanned and not _has_label_0(parts, keys):
+        scanned = keys.image_key, keys.label_key
+        parts = load_index(folder, shards, scanned, data.skip_bad, console)
+    if scanned and not chosen and _count_from_1(parts, len(classes)):
+        keys = replace(keys, first_label=1)
+    classes = classes or _name_classes(parts, keys)
     if data.skip_bad:
         parts, left_out = _skip_bad(parts, keys, len(classes), console)
     _check_first(parts, keys)
@@ -72,19 +79,35 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     return Source(built["train"], built["test"], *facts)
 
 
-def _number_classes(parts: Sequence[ShardIndex], keys: Records, chosen: bool) -> tuple[str, ...]:
-    """Return numbers as the names of the classes, up to the highest label.
+def _has_label_0(parts: Sequence[ShardIndex], keys: Records) -> bool:
+    """Return whether one of some records has the label 0, so labels count from 0."""
+    for number in range(RECORDS_TRIED):
+        for part in parts:
+            if number < len(part.offsets):
+                with contextlib.suppress(ValueError, UserError):
+                    data = read_at(part.shard, int(part.offsets[number]))
+                    if parse_example(data, keys.image_key, keys.label_key)[1] == 0:
+                        return True
+    return False
 
-    If nobody has `chosen` the first label and no record has the label 0, labels count from 1.
-    """
+
+def _count_from_1(parts: Sequence[ShardIndex], num_names: int) -> bool:
+    """Return whether labels count from 1: none is 0, and the highest is the number of names, if the
+    classes have names."""
     labels = np.concatenate([part.labels for part in parts])
-    highest = int(labels.max(initial=keys.first_label))
-    if not chosen and labels.min(initial=highest) == 1:
-        raise UserError(
-            f"the labels are 1 to {highest}, and no record has the label 0; give "
-            "--records.first-label 1, or --records.first-label 0 if that class has no example"
-        )
-    return number_classes(highest, keys.first_label)
+    highest = labels.max(initial=0)
+    return bool(labels.min(initial=highest) == 1 and highest == (num_names or highest))
+
+
+def _name_classes(parts: Sequence[ShardIndex], keys: Records) -> tuple[str, ...]:
+    """Return the texts of the classes in the records, if each has one of its own, else numbers."""
+    highest = max((int(part.labels.max(initial=0)) for part in parts), default=0)
+    numbers = number_classes(max(highest, keys.first_label), keys.first_label)
+    texts: dict[int, str] = {}
+    for part in parts:
+        texts = {label: name for label, name in enumerate(part.names) if name} | texts
+    names = tuple(texts.get(keys.first_label + label, "") for label in range(len(numbers)))
+    return names if all(names) and len(set(names)) == len(names) else numbers
 
 
 def _skip_bad(
@@ -112,8 +135,7 @@ def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
     """Raise BadRecord if the keys do not fit the first record, before anything is compiled."""
     first = next(part for part in parts if len(part.offsets))
     shard, offset = first.shard, int(first.offsets[0])
-    with explained("read", Path(shard.path)), open(shard.path, "rb") as file:
-        data = read_record(file, shard.path, offset, shard.size)
+    data = read_at(shard, offset)
     try:
         image, _ = parse_example(data, keys.image_key, keys.label_key)
     except ValueError as error:
