@@ -136,7 +136,7 @@ def _list_classes(root: Path) -> ImageList:
         advice = "there must be one folder of images for each class, and two classes or more"
         found.problems.append(f"{root / parts['train']} has {given}; {advice}")
     broken = [name for name in classes if "\n" in name]
-    found.problems += [f"{root}: class {name!r} has a line break; rename it" for name in broken]
+    found.problems.extend(f"{root}: class {name!r} has a line break; rename it" for name in broken)
     for split, part in parts.items():
         found.splits[split] = []
         for unknown in sorted(set(subfolders(root / part)) - set(classes)):
