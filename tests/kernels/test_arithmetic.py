@@ -186,6 +186,17 @@ def test_an_operation_has_the_bits_of_the_reference(name: str, scale: str, inlin
         assert np.array_equal(mine, right, equal_nan=True), (k, mine.ravel()[:4], right.ravel()[:4])
 
 
+def test_a_sum_in_double_keeps_its_order() -> None:
+    """Numbers of very different sizes that cancel: the roundings are left."""
+    random = np.random.default_rng(1)
+    x = np.ldexp(numbers(0, (500, 8), 0), random.integers(-40, 40, (500, 8))).astype(F)
+    x = np.concatenate([x, -random.permutation(x.ravel()).reshape(x.shape)])
+    whole, rows = all_lanes(x), reference.row_sum(x).astype(F)
+    assert whole != all_lanes(x[:, ::-1]), "the order matters"
+    assert arithmetic.total(tf.constant(x)).numpy() == whole
+    np.testing.assert_array_equal(arithmetic.total(tf.constant(x), 0), rows)
+
+
 def test_these_inputs_have_results_below_the_smallest_normal_number() -> None:
     """And TensorFlow turns them to zero, so that what is compared above could differ."""
     tiny = numbers(0, (1000,), SCALES["denormal"])

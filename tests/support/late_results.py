@@ -28,13 +28,14 @@ from tiny import EXPERIMENT, build_small_model, build_tiny_core
 STEPS = 6
 
 
-def start_cluster() -> tuple[Cluster, list[tf.distribute.Server]]:
-    addresses = tuple(free_addresses(4))
-    cluster = Cluster(addresses[:2], ps=addresses[2:])
+def start_cluster(workers: int = 1) -> tuple[Cluster, list[tf.distribute.Server]]:
+    """Start workers and two parameter servers in this process, which is the chief."""
+    addresses = tuple(free_addresses(1 + workers + 2))
+    cluster = Cluster(addresses[: 1 + workers], ps=addresses[1 + workers :])
     config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=16
     )
-    tasks = [("worker", 0), ("ps", 0), ("ps", 1)]
+    tasks = [*(("worker", index) for index in range(workers)), ("ps", 0), ("ps", 1)]
     spec = tf.train.ClusterSpec(cluster.tasks)
     return cluster, [
         tf.distribute.Server(spec, job_name=role, task_index=i, protocol="grpc", config=config)
