@@ -128,7 +128,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
 
 
 class Engines:
-    """Processes of some engines, which start with the first experiment, and again after an error."""
+    """Processes of engines, which start with the first experiment, and again after an error."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self._log, self._names, self._program = folder / "engines.log", names, None
