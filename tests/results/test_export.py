@@ -26,7 +26,7 @@ from paceline.experiment.experiment import Data, Scaling
 from paceline.job import Job, Run
 from paceline.requests import ExportRequest
 from paceline.results.evaluate import evaluate_run
-from paceline.results.export import answer, check_target
+from paceline.results.export import answer, check_target, format_of
 from paceline.results.export_formats import scaling_layers
 from paceline.results.trained_model import to_probabilities
 from paceline.run_folder.folder import RunFolder
@@ -219,7 +219,7 @@ def refused(ended: Ended, part: str) -> bool:
 
 @pytest.mark.slow
 def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path, tmp_path: Path):
-    command = ("export", str(uninterrupted), "model.onnx", "--to", "onnx")
+    command = ("export", str(uninterrupted), "model.onnx")
     ended = paceline(*command, cwd=tmp_path)
     assert ended.code == 0, ended
     assert ended.out.startswith(
@@ -233,9 +233,16 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
         paceline_here("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path),
         "invalid choice 'torch' for argument '--to'",
     )
-    missing = paceline_here("export", str(uninterrupted), "m", cwd=tmp_path)
-    assert refused(missing, "Missing from paceline export: --to")
+    unknown = paceline_here("export", str(uninterrupted), "m.pt", cwd=tmp_path)
+    assert refused(unknown, "it must end in .keras, .savedmodel, .onnx, .safetensors")
     views = ("--to", "safetensors", "--views", "mirror")
     assert refused(
         paceline_here("export", str(uninterrupted), "m", *views, cwd=tmp_path), "only weights"
     )
+
+
+def test_the_ending_of_the_target_names_the_format() -> None:
+    for out, to in (("m.onnx", "onnx"), ("m.keras", "keras"), ("folder/m", "savedmodel")):
+        assert format_of(out) == to
+    with pytest.raises(UserError, match=r"OUT is m.pt; it must end in .keras, .*, or give --to"):
+        format_of("m.pt")

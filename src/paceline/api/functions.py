@@ -147,7 +147,7 @@ def export(
     run: AnyRun,
     out: str | Path,
     *,
-    to: str,
+    to: str = "",
     serving: bool | None = None,
     checkpoint: str = "best",
     views: Views = "none",
@@ -159,7 +159,7 @@ def export(
     Args:
         run: Folder of the run, its name in runs/, or the Result of `train`.
         out: File to write, or folder for a SavedModel.
-        to: "keras", "savedmodel", "onnx" or "safetensors".
+        to: "keras", "savedmodel", "onnx" or "safetensors"; by default, what `out` ends in.
         serving: Whether to include the preprocessing and return probabilities; None does so in
             formats that can hold it.
         checkpoint: "best", "last" or a step.
@@ -168,7 +168,7 @@ def export(
         trust_code: Whether to run code of your own that the run names. Not needed for a Result.
 
     Example:
-        paceline.export("runs/smoke-1a2b3c4d", "model.onnx", to="onnx")
+        paceline.export("runs/smoke-1a2b3c4d", "model.onnx")
     """
     from paceline.results.export import run_export
 

@@ -79,7 +79,7 @@ def _run(arguments: list[str]) -> int:
         for word in {"-h", "--help"}.intersection(arguments):
             from paceline.cli.help import show_help
 
-            show_help(command, program, default, arguments[arguments.index(word) + 1 :])
+            show_help(command, default, arguments[arguments.index(word) + 1 :])
             return 0
     code: int = parse(command, program, arguments, default)()
     return code

@@ -32,7 +32,7 @@ class DataFlags:
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
     run: RunName
-    """Folder of the run, or its name in runs/."""
+    """Folder of the run, or its name in runs/: shapes-6d2c1f04, shapes, or last for the newest."""
     checkpoint: str = "best"
     """Checkpoint to use: best (on the validation split; without one, the last), last or a step."""
     views: Views = "none"
@@ -171,19 +171,19 @@ def _listening(what: str) -> Iterator[Send]:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(RunFlags):
-    """Export the model of a run, with its class names: paceline export RUN OUT --to FORMAT
+    """Export the model of a run, with its class names: paceline export RUN OUT
 
     keras, savedmodel and onnx are used without Paceline. safetensors contains only the weights.
     Every export describes its preprocessing, in itself and in a JSON file: OUT.json, or
     preprocessing.json in the folder of a SavedModel.
 
-    Example: paceline export runs/shapes-6d2c1f04 model.onnx --to onnx
+    Example: paceline export runs/shapes-6d2c1f04 model.onnx
     """
 
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """File to write, or folder for a SavedModel."""
-    to: Literal["keras", "savedmodel", "onnx", "safetensors"]
-    """Format to write."""
+    to: Literal["", "keras", "savedmodel", "onnx", "safetensors"] = ""
+    """Format to write. Empty means the one of the ending of OUT; without an ending, savedmodel."""
     serving: bool = True
     """Include the preprocessing, and return probabilities: a SavedModel takes JPEG or PNG files,
     keras and onnx take pixels. --no-serving: all take scaled images and return the model's own

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from paceline.cli.settings_file import load_parts
 from paceline.cli.tables import print_table, shown
 from paceline.errors import Interrupted
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.options import Options, SearchPlan, build_search
 from paceline.extras.search.space import parse_over
 from paceline.job import Place
@@ -46,7 +46,8 @@ class Search:
     @classmethod
     def of_recipe(cls, name: str) -> Search:
         """Return the defaults of all flags for a recipe."""
-        return cls(name, get_recipe(name), Place(), Options())
+        name, parts = load_parts(name, Place(), Options())
+        return cls(name, *parts)
 
     def __call__(self) -> int:
         from paceline.extras.search.run_search import run_search

@@ -8,14 +8,15 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from paceline.cli.settings_file import load_parts, save_settings
 from paceline.errors import Interrupted, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
-from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.requests import DescribeRequest
 
@@ -24,7 +25,8 @@ from paceline.requests import DescribeRequest
 class Train:
     """Train a recipe, or continue its unfinished run: paceline train [RECIPE] [flags]
 
-    The default recipe is `shapes`. Defaults shown below come from the chosen recipe.
+    The default recipe is `shapes`. Defaults shown below come from the chosen recipe. A file of
+    settings, such as my.toml, can take the place of the recipe.
 
     Example: paceline train cifar10-fast --data.dir data --workers 2
     """
@@ -35,17 +37,25 @@ class Train:
     run: Annotated[Run, tyro.conf.arg(name="")]
     dry_run: bool = False
     """Print every derived number and the table of layers, and exit without training."""
+    save_config: str = ""
+    """JSON file to write the settings to, for `paceline train FILE`; nothing is trained."""
     json: bool = False
     """Also print the result as one line of JSON, after everything else."""
 
     @classmethod
     def of_recipe(cls, name: str) -> Train:
         """Return the defaults of all flags for a recipe."""
-        return cls(name, get_recipe(name), Place(), Run())
+        name, parts = load_parts(name, Place(), Run())
+        return cls(name, *parts)
 
     def __call__(self) -> int:
         from paceline.run_folder.folder import default_path
 
+        if self.save_config:
+            path = Path(self.save_config)
+            save_settings(path, self.recipe, self.experiment, self.place, self.run)
+            print(f"ready: paceline train {path}")
+            return 0
         run_dir = self.run.run_dir or default_path(self.recipe, self.experiment)
         run = replace(self.run, run_dir=run_dir)
         request = DescribeRequest() if self.dry_run else None

@@ -59,6 +59,17 @@ def _description_of(out: Path, form: Format) -> Path:
     return out / "preprocessing.json" if form.is_folder else out.with_name(f"{out.name}.json")
 
 
+def format_of(out: str | Path) -> str:
+    """Return the format of a target by its ending."""
+    ending = Path(out).suffix
+    if ending and ending[1:] not in FORMATS:
+        raise UserError(
+            f"OUT is {out}; it must end in {', '.join(f'.{name}' for name in FORMATS)} or without "
+            "an ending, or give --to"
+        )
+    return ending[1:] or "savedmodel"
+
+
 def run_export(
     run: str | Path,
     out: str | Path,
@@ -74,6 +85,7 @@ def run_export(
 
     With `serving` None, every format contains as much of the preprocessing as it can.
     """
+    to = to or format_of(out)
     if to == "safetensors" and (serving or views != "none"):
         what = "serving is" if serving else "views are"
         raise UserError(f"safetensors contains only weights; {what} for keras, savedmodel and onnx")

@@ -58,7 +58,7 @@ def in_a_worker(
     keeps_log = False
     try:
         with Group([LocalWorker(job, Path(log))]) as group:
-            return group.run(listen)
+            return group.run(listen) | {"run_dir": run.where}
     except WorkerFailed:
         keeps_log = True
         raise
@@ -75,4 +75,4 @@ def _note_unfinished(run: RunFolder, checkpoint: str, listen: Send) -> None:
         listen(Warn(str(error)))
     if not (result and result.get("finished")) and checkpoint in ("best", "last"):
         chosen = checkpoint if run.experiment().data.validation else "last"
-        listen(Warn(f"{run.path} is not finished; this is its {chosen} checkpoint so far"))
+        listen(Warn(f"{run.where} is not finished; this is its {chosen} checkpoint so far"))

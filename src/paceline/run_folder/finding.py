@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import shutil
 import tempfile
 from importlib import import_module
@@ -29,6 +30,7 @@ def existing_run(
 ) -> RunFolder:
     """Return the run at `path`, or of that name under `root`, for commands that read one.
 
+    A name is that of the folder, or of the recipe if it has one run; `last` is the newest run.
     For a remote run this is a copy as of now, which is removed when this process ends.
     """
     if str(path).startswith("zoo:"):
@@ -42,7 +44,15 @@ def existing_run(
     for run in (RunFolder(path), RunFolder(Path(root) / path)):
         if run.exists():
             return run
-    names = [run.path.name for run in all_runs(root)]
+    runs = {run.path.name: run for run in all_runs(root)}
+    if path == "last" and runs:
+        return max(runs.values(), key=lambda run: (run.path / "config.json").stat().st_mtime)
+    names = [name for name in runs if re.fullmatch(f"{re.escape(str(path))}-[0-9a-f]{{8}}", name)]
+    if len(names) == 1:
+        return runs[names[0]]
+    if names:
+        raise UserError(f"there are {len(names)} runs of {path}: {', '.join(names)}; give one name")
+    names = list(runs)
     none = f"there are no runs in {root}; `paceline train` makes one"
     raise UserError(f"no run in {path}; {did_you_mean(Path(path).name, names) if names else none}")
 
