@@ -103,7 +103,7 @@ def test_a_warm_up_that_training_does_not_complete_is_a_warning_with_its_flag():
     assert not unfinished_warmup(experiment, Plan(10, 51))
 
 
-@pytest.mark.parametrize("given", ["20%", "3/2", "-1/5", "1/0", "abc"])
+@pytest.mark.parametrize("given", ["20%", "5", "-1/5", "1/0", "abc"])
 def test_a_warm_up_that_is_not_a_share_is_refused(given):
     with pytest.raises(UserError, match=r"schedule.warmup is .*; give epochs, or a share .* 1/5"):
         Experiment(schedule=Schedule(warmup=given))

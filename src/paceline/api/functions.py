@@ -31,10 +31,6 @@ AnyRun = str | Path | Result
 process started is the caller's own, so it is trusted."""
 
 
-AnyImages = str | Path | Sequence[Any]
-"""Files, folders, globs, arrays and images of PIL."""
-
-
 def _found(run: AnyRun) -> str | Path:
     return run.run_dir if isinstance(run, Result) else run
 
@@ -78,7 +74,7 @@ def evaluate(
 
 def predict(
     run: AnyRun,
-    pictures: AnyImages,
+    pictures: str | Path | Sequence[Any],
     *,
     checkpoint: str = "best",
     top: int = 5,
@@ -118,28 +114,25 @@ def predict(
     return [replace(each, file=own.get(each.file, each.file)) for each in found]
 
 
-def _as_files(pictures: AnyImages, folder: Path) -> list[str]:
+def _as_files(pictures: str | Path | Sequence[Any], folder: Path) -> list[str]:
     """Return what `find_files` takes: arrays and PIL's images as PNG files, which lose nothing."""
     import numpy as np
     from PIL import Image
 
     from paceline.formats.arrays import to_bytes
 
-    if isinstance(pictures, np.ndarray):
-        pixels = to_bytes(pictures, "given")
-        pictures = list(pixels) if pixels.ndim == 4 else [pixels]
-    many: Sequence[Any] = [pictures] if isinstance(pictures, str | Path | Image.Image) else pictures
+    images: Any = to_bytes(pictures, "given") if isinstance(pictures, np.ndarray) else pictures
+    one = isinstance(images, str | Path | Image.Image) or getattr(images, "ndim", 4) < 4
     files: list[str] = []
-    for each in many:
+    for each in [images] if one else images:
         if isinstance(each, str | Path):
             files.append(str(each))
             continue
-        if not isinstance(each, Image.Image):
-            pixels = to_bytes(np.asarray(each), "given")
-            each = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+        pixels = to_bytes(np.asarray(each), "given") if not isinstance(each, Image.Image) else None
+        grey = pixels is not None and pixels.shape[2:] == (1,)
         files.append(str(folder / str(len(files))))
-        each = each if each.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else each.convert("RGB")
-        each.save(files[-1], "PNG")
+        image = each if pixels is None else Image.fromarray(pixels[..., 0] if grey else pixels)
+        image.save(files[-1], "PNG")
     return files
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from paceline.cli.results import DataFlags
 from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError
+from paceline.experiment.fields import Json
 
 if TYPE_CHECKING:
     from paceline.experiment.experiment import Experiment
@@ -78,21 +78,12 @@ class Reproduce:
         return 0 if same else 1
 
 
-def train_first(
-    experiment: Experiment, kernels: str, stop_at: int, data_dir: str
-) -> dict[str, Any]:
+def train_first(experiment: Experiment, kernels: str, stop_at: int, data_dir: str) -> Json:
     """Train an experiment up to a step, or with 0 to its end, in a temporary folder."""
-    from paceline.api.progress import Progress
-    from paceline.job import Job, Place, Run
-    from paceline.launch import launch
+    from paceline.api.training import train
 
     where = os.path.abspath(data_dir) if data_dir else experiment.data.dir
-    experiment = replace(
-        experiment,
-        data=replace(experiment.data, dir=where),
-        kernels="own" if kernels == "own" else "tensorflow",
-    )
     with tempfile.TemporaryDirectory(prefix="paceline-reproduce-") as folder:
-        run = Run(run_dir=str(Path(folder, "run")), stop_at=stop_at)
-        with Progress() as progress:
-            return launch(Job(experiment, Place(), run), progress.handle)
+        settings: Json = {"run_dir": f"{folder}/run", "stop_at": stop_at, "data.dir": where}
+        settings["kernels"] = "own" if kernels == "own" else "tensorflow"
+        return vars(train(experiment, **settings))

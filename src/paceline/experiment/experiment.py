@@ -8,6 +8,7 @@ are at the field, and the rules that several fields must meet together are here.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -135,19 +136,11 @@ def _check_training(e: Experiment) -> None:
             f"schedule.boundaries {boundaries} and schedule.factors {factors} must have the same "
             "length, and boundaries must rise"
         )
-    if isinstance(e.schedule.warmup, str) and not _is_share(e.schedule.warmup):
-        raise UserError(
-            f"schedule.warmup is {e.schedule.warmup!r}; give epochs, or a share of the training as "
-            "a fraction, such as 1/5"
-        )
+    warmup = e.schedule.warmup
+    if isinstance(warmup, str) and not re.fullmatch("[0-9]{1,9}/[1-9][0-9]{0,8}", warmup):
+        raise UserError(f"schedule.warmup is {warmup!r}; give epochs, or a share such as 1/5")
     if isinstance(weights, tuple) and weights and max(weights) == 0:
         raise UserError(f"loss.class-weights is {weights}; at least one number must be above 0")
-
-
-def _is_share(text: str) -> bool:
-    top, slash, bottom = text.partition("/")
-    digits = all(part.isascii() and part.isdigit() for part in (top, bottom))
-    return bool(slash) and digits and len(text) < 20 and 0 < int(bottom) >= int(top)
 
 
 def _check_images(e: Experiment) -> None:

@@ -39,7 +39,7 @@ GREY = (0.2989, 0.587, 0.114)
 def check_target(out: str, to: str, force: bool) -> None:
     """Refuse a target that exists, unless forced, and anything that is not an export to `to`."""
     if to not in FORMATS:
-        raise UserError(f"to is {to!r}; it must be one of {', '.join(FORMATS)}")
+        raise UserError(f"to is {to!r} for {out}; it must be one of {', '.join(FORMATS)}")
     path, form = Path(out), FORMATS[to]
     if form.suffix and path.suffix != form.suffix:
         raise UserError(
@@ -59,17 +59,6 @@ def _description_of(out: Path, form: Format) -> Path:
     return out / "preprocessing.json" if form.is_folder else out.with_name(f"{out.name}.json")
 
 
-def format_of(out: str | Path) -> str:
-    """Return the format of a target by its ending."""
-    ending = Path(out).suffix
-    if ending and ending[1:] not in FORMATS:
-        raise UserError(
-            f"OUT is {out}; it must end in {', '.join(f'.{name}' for name in FORMATS)} or without "
-            "an ending, or give --to"
-        )
-    return ending[1:] or "savedmodel"
-
-
 def run_export(
     run: str | Path,
     out: str | Path,
@@ -85,7 +74,7 @@ def run_export(
 
     With `serving` None, every format contains as much of the preprocessing as it can.
     """
-    to = to or format_of(out)
+    to = to or Path(out).suffix[1:] or "savedmodel"
     if to == "safetensors" and (serving or views != "none"):
         what = "serving is" if serving else "views are"
         raise UserError(f"safetensors contains only weights; {what} for keras, savedmodel and onnx")

@@ -113,11 +113,7 @@ cifar10_resnet110 = _he_2015(110, "0.9357", warmup=1.0)
 
 def ray_resnet32() -> Experiment:
     """The ResNet example of Ray (2017): pre-activation ResNet-32, weights averaged every 10 steps,
-    two actors with 128 examples each.
-
-    Corrected: every actor has its own slice of a shuffled epoch, training images are augmented,
-    all 10,000 test images count, CIFAR-100's pixels begin at the right byte, BatchNorm's
-    statistics and momentum are averaged too."""
+    two actors with 128 examples each."""
     steps_per_epoch = 50_000 // 256
     return Experiment(
         data=_CIFAR10,
@@ -137,11 +133,7 @@ def ray_resnet32() -> Experiment:
 
 def estimator_resnet44() -> Experiment:
     """The CIFAR-10 guide of TensorFlow's Estimators (2017): ResNet-44, x/128-1, decay on all
-    variables, 80,000 steps.
-
-    Corrected: 45,000 training and 5,000 validation images as its text says (its code wrote 40,000
-    and 10,000, so every boundary came late), ten classes instead of eleven, BatchNorm's statistics
-    of all replicas instead of the first tower."""
+    variables, 80,000 steps."""
     return Experiment(
         data=replace(_CIFAR10, validation=5_000),
         augment=_AUGMENT,
@@ -155,11 +147,7 @@ def estimator_resnet44() -> Experiment:
 
 def official_resnet56() -> Experiment:
     """ResNet-56 of TensorFlow's official models (2019), as TensorFlowOnSpark ran it: projections in
-    every stage, 182 epochs.
-
-    Its l2(2e-4) has the gradient 4e-4 w, which is our weight decay. Corrected: all 10,000 test
-    images count (it dropped 16), workers share one model (its command trained two separate ones),
-    checkpoints are written."""
+    every stage, 182 epochs."""
     return Experiment(
         data=_CIFAR10,
         augment=_AUGMENT,

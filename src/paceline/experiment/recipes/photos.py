@@ -33,11 +33,7 @@ def imagenet_resnet50() -> Experiment:
 
 def uai_resnet50() -> Experiment:
     """The ImageNet example of UCloud's UAI platform (2019): pre-activation ResNet-50, short side
-    256 to 512, 100 epochs.
-
-    Corrected: BatchNorm's moving statistics are updated (they never were, so it evaluated with mean
-    0 and variance 1), workers share out the data, and a cluster of a master and a worker trains on
-    both. Its 1001st output, which no label uses, is left out. Not trained to its end by us."""
+    256 to 512, 100 epochs."""
     return Experiment(
         data=_IMAGENET,
         augment=Augmentation(flip=True, crop="short-side"),
