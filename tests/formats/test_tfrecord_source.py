@@ -13,6 +13,7 @@ from rich.console import Console
 from paceline.data.build_source import build_source
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
+from paceline.formats.check import check
 from paceline.formats.reading import explain
 from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.record import framed
@@ -94,6 +95,8 @@ def test_labels_from_1_are_recognized(tmp_path, named):
     source = build(folder, first_label=-1)
     assert len(source.classes) == 5
     assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [0, 4]
+    problems = check(folder, processes=1).problems  # the images are not real
+    assert not [line for line in problems if "is outside" in line]
     (folder / "labels.txt").write_text("background\n" + "".join(f"{k}\n" for k in range(5)))
     source = build(folder, first_label=-1)
     assert source.train.read(tf.constant([0, 4], tf.int64))[1].numpy().tolist() == [1, 5]

@@ -27,7 +27,7 @@ from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_list import LabelledImage, find_images
 from paceline.formats.pool import run_jobs
 from paceline.formats.source_folder import read_bytes
-from paceline.formats.tfrecord.index import read_shard
+from paceline.formats.tfrecord.index import load_index, read_shard
 from paceline.formats.tfrecord.record import BadRecord, Shard, check_example
 from paceline.formats.tfrecord.shards import (
     complete_keys,
@@ -36,6 +36,7 @@ from paceline.formats.tfrecord.shards import (
     number_classes,
     read_labels,
 )
+from paceline.formats.tfrecord.tfrecord_source import recognize_first_label
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -149,8 +150,13 @@ def _plan(folder: str, split: float, records: Records) -> _Plan | str:
         problems, read = [*found.problems, *found.faults], partial(_read_images, found.root)
         return _Plan(folder, jobs, read, found.classes, 0, problems, found.left_out)
     if source == "tfrecord":
-        keys, classes = complete_keys(records, noted_keys(folder)), read_labels(folder)
+        noted, classes = noted_keys(folder), read_labels(folder)
+        keys = complete_keys(records, noted)
         jobs = [(name, shard) for name, shards in find_shards(folder).items() for shard in shards]
+        if max(records.first_label, noted.first_label) < 0:
+            pair = keys.image_key, keys.label_key
+            parts = load_index(folder, [shard for _, shard in jobs], pair, skip_bad=True)
+            keys = recognize_first_label(folder, parts, keys, len(classes))
         read_all = partial(_read_shard, keys, len(classes))
         encoded = not keys.raw_shape
         return _Plan(folder, jobs, read_all, classes, keys.first_label, encoded=encoded)

@@ -58,12 +58,8 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
     parts = load_index(folder, shards, scanned, data.skip_bad, console)
-    chosen = max(records.first_label, noted.first_label) >= 0
-    if not chosen and not scanned and not _has_label_0(parts, keys):
-        scanned = keys.image_key, keys.label_key
-        parts = load_index(folder, shards, scanned, data.skip_bad, console)
-    if scanned and not chosen and _count_from_1(parts, len(classes)):
-        keys = replace(keys, first_label=1)
+    if max(records.first_label, noted.first_label) < 0:
+        keys = recognize_first_label(folder, parts, keys, len(classes))
     classes = classes or _name_classes(parts, keys)
     if data.skip_bad:
         parts, left_out = _skip_bad(parts, keys, len(classes), console)
@@ -79,24 +75,26 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     return Source(built["train"], built["test"], *facts)
 
 
-def _has_label_0(parts: Sequence[ShardIndex], keys: Records) -> bool:
-    """Return whether one of some records has the label 0, so labels count from 0."""
-    for number in range(RECORDS_TRIED):
+def recognize_first_label(
+    folder: str, parts: Sequence[ShardIndex], keys: Records, num_names: int
+) -> Records:
+    """Return the keys with the label of the first class: 1 if no label is 0, and the highest is the
+    number of names, if the classes have names. Reads all labels only if some do not decide it."""
+    for number in range(RECORDS_TRIED if num_names else 0):
         for part in parts:
             if number < len(part.offsets):
                 with contextlib.suppress(ValueError, UserError):
                     data = read_at(part.shard, int(part.offsets[number]))
-                    if parse_example(data, keys.image_key, keys.label_key)[1] == 0:
-                        return True
-    return False
-
-
-def _count_from_1(parts: Sequence[ShardIndex], num_names: int) -> bool:
-    """Return whether labels count from 1: none is 0, and the highest is the number of names, if the
-    classes have names."""
+                    label = parse_example(data, keys.image_key, keys.label_key)[1]
+                    if label in (0, num_names):
+                        return replace(keys, first_label=min(label, 1))
+    if any(len(part.labels) < len(part.offsets) for part in parts):
+        shards = [part.shard for part in parts]
+        parts = load_index(folder, shards, (keys.image_key, keys.label_key), skip_bad=True)
     labels = np.concatenate([part.labels for part in parts])
     highest = labels.max(initial=0)
-    return bool(labels.min(initial=highest) == 1 and highest == (num_names or highest))
+    from_1 = labels.min(initial=highest) == 1 and highest == (num_names or highest)
+    return replace(keys, first_label=int(from_1))
 
 
 def _name_classes(parts: Sequence[ShardIndex], keys: Records) -> tuple[str, ...]:
