@@ -16,12 +16,13 @@ import numpy as np
 
 from paceline.cli.zoo import train_first
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import MOVABLE, Experiment
 from paceline.extras.zoo import ADVICE, Row
 from paceline.kernels.library import ARITHMETIC
 from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
 from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
 from paceline.run_folder.checkpoints import file_of
+from paceline.run_folder.comparison import ANY_RUN
 from paceline.run_folder.finding import existing_run
 from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
 
@@ -37,7 +38,7 @@ def add_entry(row: Row, run: Path, folder: Path) -> Path:
         (entry / "checkpoints").mkdir(parents=True)
         write_json(entry / "config.json", sealed(config))
         shutil.copyfile(run / "result.json", entry / "result.json")
-        write_weights(run / "checkpoints", entry / "checkpoints", row.step, anywhere.digest())
+        write_weights(run / "checkpoints", entry / "checkpoints", row.step, anywhere.digest(MOVABLE))
         write_json(entry / "zoo.json", sealed(asdict(row)))
     return target
 
@@ -49,7 +50,7 @@ def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest:
     """
     source_file, target = file_of(checkpoints, step), file_of(folder, step)
     try:
-        tensors = read_variables(source_file, step)
+        tensors = read_variables(source_file, step, ANY_RUN)
     except (Damaged, OSError) as error:
         raise UserError(f"{source_file} cannot be read: {error}") from error
     evaluated = evaluated_vectors({each.partition("/")[0] for each in tensors})

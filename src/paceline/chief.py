@@ -29,6 +29,7 @@ from paceline.run_folder.actions import (
     write_metrics,
 )
 from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.folder import RunFolder
 
@@ -193,7 +194,7 @@ class ChiefRun(FollowerRun):
             folder.checkpoints,
             core.layout,
             keep=job.run.keep,
-            experiment_digest=job.experiment.digest(),
+            identity=identity_of(folder),
             warn=lambda text: send(Warn(text.replace(str(folder.path), folder.where))),
             guard=folder.check_lease,
         )

@@ -137,22 +137,12 @@ class Crash(Message):
 
 
 @dataclass(frozen=True)
-class Piece(Message):
-    """A part of the checkpoint file, from a worker that does not see the run folder."""
-
-    content: str
-    """In base64."""
-
-
-@dataclass(frozen=True)
 class Held(Message):
     """The answer to `held`, the step of the state in this worker's memory, and to `keep`, the step
     of the checkpoint that it has become."""
 
     step: int
     """-1 if there is no complete state that this worker can save."""
-    name: str = ""
-    """Name of the file whose pieces were sent before; empty if the worker wrote it itself."""
 
 
 Send = Callable[[Message], None]

@@ -15,6 +15,7 @@ from helpers import paceline, result_of
 from paceline.cli.commands import main
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
+from paceline.run_folder import checkpoint_file
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.listing import list_runs
 from paceline.storage import files
@@ -105,7 +106,7 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_replaced_by_newer_one
 ) -> None:
     checkpoints = Checkpoints(tmp_path, LAYOUT)
     old = checkpoints.save(some_state(1))
-    read = Path.read_bytes
+    read = checkpoint_file.read_run_file
 
     def read_late(path: Path) -> bytes:
         if path == old and old.exists():
@@ -113,7 +114,7 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_replaced_by_newer_one
             old.unlink()
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_late)
+    monkeypatch.setattr(checkpoint_file, "read_run_file", read_late)
     assert checkpoints.latest().step == 2
 
 

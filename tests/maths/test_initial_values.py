@@ -8,11 +8,13 @@ import pytest
 import tensorflow as tf
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Average, Model, Scaling
+from paceline.experiment.experiment import Average, Experiment, Model, Scaling
 from paceline.maths.initial_values import EPSILON, start_from, whiten, whitening_filters
 from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
 from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import identity_of
+from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.weights import read_weights
 from tiny import EXPERIMENT, SMALL_SPEEDRUN, build_source, build_tiny_core, pictures
 
@@ -114,8 +116,9 @@ def test_a_start_from_a_run_with_an_average_takes_the_averages_of_weights_and_st
     layout = StateLayout(parts)
     sizes = layout.sizes()
     vectors = {name: np.full(sizes[name], k, np.float32) for k, name in enumerate(parts)}
-    (tmp_path / "config.json").write_text("{}")
-    Checkpoints(tmp_path / "checkpoints", layout).save(State(7, vectors))
+    run = RunFolder(tmp_path)
+    run.open(Experiment(), {"train": 1})
+    Checkpoints(run.checkpoints, layout, identity=identity_of(run)).save(State(7, vectors))
     fresh = template.initial()
     averages = {"ema": fresh["params"], "ema_stats": fresh["stats"]}
     state, new = started(tmp_path, template, State(0, fresh | averages))

@@ -27,6 +27,7 @@ from paceline.maths.state import State, StateLayout
 from paceline.run_folder import checkpoint_file
 from paceline.run_folder import checkpoints as checkpoint
 from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import RunIdentity
 from paceline.storage.files import replacing
 
 LAYOUT = StateLayout(
@@ -105,7 +106,7 @@ def test_a_state_of_any_layout_is_read_as_saved(
 
 def test_a_file_has_one_tensor_for_each_variable_and_records_its_origin(tmp_path: Path) -> None:
     state = some_state(123)
-    path = Checkpoints(tmp_path, LAYOUT, experiment_digest="12345678").save(state)
+    path = Checkpoints(tmp_path, LAYOUT, identity=RunIdentity("12345678")).save(state)
     assert path == tmp_path / "step-00000123.safetensors"
     with safe_open(path, framework="numpy") as file:
         assert sorted(file.keys()) == [

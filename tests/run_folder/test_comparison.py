@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Augmentation, Data, Experiment
+from paceline.experiment.experiment import MOVABLE, Augmentation, Data, Experiment
+from paceline.maths.state import State, StateLayout
+from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import RunIdentity, identity_of
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.weights import newest_variables
 from paceline.storage.files import unsealed
 from paceline.versions import library_versions
 
@@ -63,3 +69,49 @@ def test_changed_libraries_are_returned(run: RunFolder) -> None:
     (run.path / "config.json").write_text(json.dumps(config))
     changed = [f"keras: '2.0' -> {library_versions()['keras']!r}"]
     assert run.open(EXPERIMENT, FACTS, code=CODE) == changed
+
+
+def test_a_checkpoint_of_a_different_run_is_refused(tmp_path: Path) -> None:
+    layout = StateLayout({"params": (("a", (3,)),)})
+    state = State(7, {"params": np.ones(3, np.float32)})
+    run, other = RunIdentity("11111111"), RunIdentity("22222222")
+    path = Checkpoints(tmp_path, layout, identity=other).save(state)
+    own = Checkpoints(tmp_path, layout, identity=run)
+    for read in (own.latest, lambda: own.load(7), lambda: own.choose("best")):
+        with pytest.raises(
+            UserError, match=r"step-00000007\.safetensors belongs to a different run"
+        ):
+            read()
+    with pytest.raises(UserError, match="belongs to a different run"):
+        newest_variables(tmp_path, ("params",), run)
+    assert path.exists()
+
+
+def test_the_last_checkpoint_of_a_finished_run_is_the_one_that_its_result_names(
+    tmp_path: Path,
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.open(EXPERIMENT, FACTS, code=CODE)
+    layout = StateLayout({"params": (("a", (3,)),)})
+    states = [State(7, {"params": np.full(3, value, np.float32)}) for value in (1.0, 2.0)]
+
+    def save_and_read(state: State) -> State:
+        Checkpoints(run.checkpoints, layout, identity=identity_of(run)).save(state)
+        return Checkpoints(run.checkpoints, layout, identity=identity_of(run)).choose("last")
+
+    result = {"step": 7, "state_sha256": states[0].sha256()}
+    run.write_result(result | {"finished": False})
+    for state in states:
+        assert save_and_read(state).sha256() == state.sha256()
+    run.write_result(result | {"finished": True})
+    assert save_and_read(states[0]).step == 7
+    with pytest.raises(UserError, match="belongs to a different run; remove it"):
+        save_and_read(states[1])
+    (run.path / "result.json").write_text("{")
+    assert save_and_read(states[1]).step == 7, "a damaged result is computed again"
+
+
+def test_data_that_moved_do_not_make_a_different_run(tmp_path: Path) -> None:
+    moved = replace(EXPERIMENT, data=replace(EXPERIMENT.data, dir="/moved"), kernels="own")
+    assert EXPERIMENT.digest(MOVABLE) == moved.digest(MOVABLE)
+    assert EXPERIMENT.digest(MOVABLE) != replace(EXPERIMENT, seed=77).digest(MOVABLE)

@@ -17,7 +17,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
-from paceline.storage import files
+from paceline.storage import files, lock
 from paceline.storage.lock import LeaseLost
 
 
@@ -66,9 +66,9 @@ def write(run: RunFolder, what: str, in_a_save: Callable[[], None] = lambda: Non
     """Write as a chief, or `from memory` as another worker after the chief was lost."""
 
     class Slow(Checkpoints):
-        def file(self, *arguments: Any) -> Any:
+        def _write(self, path: Path, content: bytes) -> None:
             in_a_save()  # a large state takes its time
-            return super().file(*arguments)
+            super()._write(path, content)
 
     guard: Callable[[], None] = run.check_lease
     match what:
@@ -147,7 +147,7 @@ def test_a_chief_that_loses_its_lock_in_the_middle_of_a_save_writes_nothing(
 def test_a_chief_whose_lock_cannot_be_read_waits_and_then_writes_nothing(
     run: RunFolder, what: str, code: int, lasts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, left = Path.read_bytes, 10**9 if lasts else len(files.PAUSES_S)
+    read, left = files.read_run_file, 10**9 if lasts else len(files.PAUSES_S)
 
     def read_bytes(path: Path) -> bytes:
         nonlocal left
@@ -158,7 +158,7 @@ def test_a_chief_whose_lock_cannot_be_read_waits_and_then_writes_nothing(
 
     before = contents(run.path)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_bytes)
+        patch.setattr(lock, "read_run_file", read_bytes)
         if not lasts:
             write(run, what)
             return

@@ -68,3 +68,14 @@ def test_one_flipped_bit_in_a_record_is_never_shown(metrics: Records) -> None:
 def test_a_line_that_is_not_a_record_is_damaged(metrics: Records, line: str) -> None:
     metrics.path.write_text(f"{line}\n")
     assert (metrics.read(), metrics.num_damaged()) == ([], 1)
+
+
+def test_a_torn_last_line_does_not_swallow_the_next_record(tmp_path: Path) -> None:
+    starts = Records(tmp_path / "starts.jsonl")
+    starts.append({"step": 0})
+    with open(starts.path, "a") as file:
+        file.write('{"step": 5, "che')
+    starts.append({"step": 7})
+    starts.append({"step": 9})
+    assert [record["step"] for record in starts.read()] == [0, 7, 9]
+    assert starts.num_damaged() == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import queue
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 
 from paceline.experiment.experiment import Experiment
-from paceline.job import Job, Run
+from paceline.job import Cluster, Job, Run
 from paceline.maths.state import State, StateLayout
-from paceline.messages import Block, Held, Message, Piece
+from paceline.messages import Block, Held, Message
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.survivor import answer
 from paceline.storage.lock import FileLock
@@ -50,8 +49,7 @@ class Survivor:
             return [None]
         if request == "held":
             return [Block(3), Held(self._step)]
-        pieces = [Piece(base64.b64encode(part).decode()) for part in (b"whole", b" file")]
-        return [*pieces, Held(self._step, "step-00000009.safetensors")]
+        return [Held(self._step)]
 
 
 @pytest.fixture
@@ -86,37 +84,46 @@ def test_the_newest_whole_state_is_saved_once(
     assert keep_newest(workers, [], inbox, 1) == kept
     asked = [index for index, worker in enumerate(workers) if "keep" in worker.asked]
     assert asked == ([] if saver is None else [saver])
-    written = {path.name: path.read_bytes() for path in (run / "checkpoints").iterdir()}
-    assert written == ({} if saver is None else {"step-00000009.safetensors": b"whole file"})
 
 
+def memory_of(folder: RunFolder, value: float, job: Job) -> Memory:
+    folder.open(Experiment(), {"train": 1})
+    vectors = {"params": np.full(6, value, np.float32), "stats": np.ones(2, np.float32)}
+    core = SimpleNamespace(layout=LAYOUT)
+    return Memory((job, core, None, folder), State(3, vectors))
+
+
+@pytest.mark.parametrize(("lease", "kept"), [(1, -1), (2, 3)])
 def test_the_state_of_a_survivor_is_not_written_into_a_folder_that_was_taken_over(
-    run: Path,
+    tmp_path: Path, lease: int, kept: int
 ) -> None:
-    lock(run)  # by another command
-    for lease, kept in ((1, -1), (2, 9)):
-        inbox: Inbox = queue.Queue()
-        workers = [Survivor(run, index, 9, inbox) for index in range(2)]
-        assert keep_newest(workers, [0], inbox, lease) == kept
-        assert not workers[0].asked, "it was silent"
-        assert len(list((run / "checkpoints").iterdir())) == (kept > 0)
+    lock(tmp_path)
+    lock(tmp_path)  # by another command
+    folder, sent = RunFolder(tmp_path), list[Message]()
+    job = Job(Experiment(), cluster=Cluster(("a:1", "b:1"), 1))
+    answer({"request": "keep", "lease": lease}, memory_of(folder, 1.0, job), sent.append)
+    assert sent == [Held(kept)]
+    assert len(list(folder.checkpoints.iterdir())) == (kept > 0)
 
 
 def test_a_survivor_that_dies_while_it_saves_leaves_the_last_checkpoint(run: Path) -> None:
     inbox: Inbox = queue.Queue()
     inbox.put((0, Held(9)))
     assert keep_newest([Survivor(run, 0, 9, inbox, ends=True)], [], inbox, 1) == -1
-    assert not list((run / "checkpoints").iterdir())
+
+
+def test_a_silent_worker_is_not_asked(run: Path) -> None:
+    inbox: Inbox = queue.Queue()
+    workers = [Survivor(run, index, 9, inbox) for index in range(2)]
+    assert keep_newest(workers, [0], inbox, 1) == 9
+    assert not workers[0].asked
 
 
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 3), (np.nan, -1), (np.inf, -1)])
 def test_a_state_that_is_not_finite_is_not_kept(tmp_path: Path, value: float, kept: int) -> None:
     folder, sent = RunFolder(tmp_path), list[Message]()
     folder.lock()
-    folder.checkpoints.mkdir(exist_ok=True)
-    core = SimpleNamespace(layout=LAYOUT)
-    vectors = {"params": np.full(6, value, np.float32), "stats": np.ones(2, np.float32)}
-    memory = Memory((Job(Experiment()), core, None, folder), State(3, vectors))
+    memory = memory_of(folder, value, Job(Experiment()))
     answer({"request": "keep", "lease": 1}, memory, sent.append)
     assert sent == [Held(kept)]
     assert len(list(folder.checkpoints.iterdir())) == (kept == 3)

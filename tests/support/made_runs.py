@@ -18,6 +18,7 @@ from paceline.maths.state import State
 from paceline.requests import ExportRequest
 from paceline.results.export import answer
 from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import identity_of
 from paceline.run_folder.folder import RunFolder
 from small_images import encode as encode
 
@@ -31,7 +32,7 @@ def make_run(
     job, run = Job(experiment), RunFolder(folder)
     core = build_core(job)
     run.open(experiment, data_facts(job, core), core.template.kernels)
-    checkpoints = Checkpoints(run.checkpoints, core.layout, keep=10)
+    checkpoints = Checkpoints(run.checkpoints, core.layout, 10, identity_of(run))
     for step, metric in enumerate(metrics, 1):
         checkpoints.save(_state(core, step), metric)
     return run, core

@@ -22,6 +22,9 @@ from paceline.experiment.optimizer import Average, EarlyStopping, Loss, Optimize
 __all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group", "Loss"]
 __all__ += ["Model", "Optimizer", "Records", "Scaling", "Schedule", "Sync"]
 
+MOVABLE = ("data.dir", "kernels")
+"""Fields that may change when a run continues elsewhere."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -93,14 +96,15 @@ class Experiment:
         `data.dir` and `kernels` are left out: the run folder compares the data themselves, and the
         kernels that are really used.
         """
-        return diff(self.to_json(), new.to_json(), ignore=("data.dir", "kernels"))
+        return diff(self.to_json(), new.to_json(), ignore=MOVABLE)
 
-    def digest(self) -> str:
+    def digest(self, ignore: tuple[str, ...] = ()) -> str:
         """Return the hash in the name of the run folder.
 
         It covers what differs from the defaults, so that a new field does not change old names.
+        With `MOVABLE` it stays the same when a run continues elsewhere.
         """
-        changes = diff(Experiment().to_json(), self.to_json())
+        changes = diff(Experiment().to_json(), self.to_json(), ignore)
         return hashlib.sha256("\n".join(changes).encode()).hexdigest()[:8]
 
 

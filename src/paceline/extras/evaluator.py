@@ -19,6 +19,7 @@ from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
 from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.finding import watched_run
 from paceline.run_folder.folder import RunFolder
@@ -85,8 +86,8 @@ class _Evaluator:
         self, core: Core, engine: Engine, board: TensorBoard, done: dict[int, Json]
     ) -> Json:
         """Evaluate checkpoints until the run is finished; return the last evaluation."""
-        folder, digest = self._folder, self._job.experiment.digest()
-        checkpoints = Checkpoints(folder.checkpoints, core.layout, experiment_digest=digest)
+        folder = self._folder
+        checkpoints = Checkpoints(folder.checkpoints, core.layout, identity=identity_of(folder))
         published = True
         while not (last := self._last(done)) or not published:
             self._refreshed()

@@ -66,12 +66,15 @@ def evaluate_run(
     parallel = configure_inference(experiment)
     from paceline.build import build_core
     from paceline.run_folder.checkpoints import Checkpoints
+    from paceline.run_folder.comparison import identity_of
 
     core = build_core(Job(experiment), views)
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)
-    checkpoints = Checkpoints(run.checkpoints, core.layout, warn=lambda text: send(Warn(text)))
+    checkpoints = Checkpoints(
+        run.checkpoints, core.layout, identity=identity_of(run), warn=lambda text: send(Warn(text))
+    )
     state = checkpoints.choose(checkpoint)
     rows, outputs, labels = _evaluate_batches(core, state, split, parallel, send)
     classes = output_names(core.source.classes, int(outputs.shape[1]))

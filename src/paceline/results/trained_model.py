@@ -111,6 +111,7 @@ def load_trained_model(
     from paceline.models.accelerate import accelerated
     from paceline.models.build import build_model
     from paceline.run_folder.checkpoints import Checkpoints
+    from paceline.run_folder.comparison import identity_of
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
     stored = tuple(stored) if stored else None
@@ -118,7 +119,7 @@ def load_trained_model(
     model = build_model(experiment, shape, num_classes)
     template = build_template(model, accelerated(experiment, model, bool(devices.gpus())))
     layout = build_layout(run.experiment(), template)  # of the training's precision
-    state = Checkpoints(run.checkpoints, layout).choose(checkpoint)
+    state = Checkpoints(run.checkpoints, layout, identity=identity_of(run)).choose(checkpoint)
     classes = output_names(names, num_classes)
     return TrainedModel(experiment, classes, stored, shape, template, state)
 

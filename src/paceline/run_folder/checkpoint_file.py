@@ -22,7 +22,8 @@ from safetensors.numpy import save as to_safetensors
 
 from paceline.errors import UserError
 from paceline.maths.state import State, StateLayout
-from paceline.storage.files import retry, sealed, unsealed
+from paceline.run_folder.comparison import RunIdentity
+from paceline.storage.files import read_run_file, retry, run_file, sealed, unsealed
 from paceline.versions import library_versions
 
 FORMAT = 1
@@ -68,7 +69,7 @@ def read_metric(path: Path) -> float | None:
     """Return the metric that a checkpoint was saved with. Raises Damaged and OSError."""
 
     def read() -> dict[str, str]:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=run_file) as file:
             return _parse_metadata(file)
 
     metadata = retry(read)
@@ -79,9 +80,9 @@ def read_metric(path: Path) -> float | None:
     return None if math.isnan(metric) else metric
 
 
-def read_state(path: Path, step: int, layout: StateLayout) -> State:
+def read_state(path: Path, step: int, layout: StateLayout, run: RunIdentity) -> State:
     """Return the state in a file. Raises Damaged, OSError, and UserError if it does not fit."""
-    tensors, metadata = _read(path, step)
+    tensors, metadata = _read(path, step, run)
     if json.loads(metadata["vectors"]) == WEIGHTS:
         layout = StateLayout({name: layout.parts[name] for name in WEIGHTS})
     found = {name: tensor.shape for name, tensor in tensors.items()}
@@ -98,18 +99,18 @@ def read_state(path: Path, step: int, layout: StateLayout) -> State:
     return State(step, values, np.array(json.loads(metadata.get("tails", "[]")), np.float32))
 
 
-def read_variables(path: Path, step: int) -> dict[str, Array]:
-    """Return every variable by its name in the file, verified. Raises Damaged and OSError."""
-    return _read(path, step)[0]
+def read_variables(path: Path, step: int, run: RunIdentity) -> dict[str, Array]:
+    """Return every variable by its name in the file, as `read_state` does."""
+    return _read(path, step, run)[0]
 
 
-def _read(path: Path, step: int) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the variables and the metadata, verified.
+def _read(path: Path, step: int, run: RunIdentity) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the variables and the metadata, verified; a file of a different run is a UserError.
 
     The file is read, not mapped: an error of the disk is then an OSError, not the end of the
     process.
     """
-    content = retry(path.read_bytes)
+    content = retry(lambda: read_run_file(path))
     metadata = _parse_metadata(io.BytesIO(content))
     try:
         written_by, written_step = int(metadata["format"]), int(metadata["step"])
@@ -136,6 +137,7 @@ def _read(path: Path, step: int) -> tuple[dict[str, Array], dict[str, str]]:
         or digest.hexdigest() != metadata.get("state_sha256")
     ):
         raise Damaged("its step, or its contents, are not those that it was saved with")
+    run.check(path, metadata)
     return named, metadata
 
 

@@ -19,7 +19,8 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder import checkpoint_file
 from paceline.run_folder.checkpoint_file import Damaged
-from paceline.storage.files import explained, may_pass, replacing, retry
+from paceline.run_folder.comparison import ANY_RUN, RunIdentity
+from paceline.storage.files import explained, may_pass, refuse_link, replacing, retry
 
 
 class Checkpoints:
@@ -33,14 +34,14 @@ class Checkpoints:
         folder: str | Path,
         layout: StateLayout,
         keep: int = 2,
-        experiment_digest: str = "",
+        identity: RunIdentity = ANY_RUN,
         warn: Callable[[str], None] = warnings.warn,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = Path(folder)
         self._layout = layout
         self._keep = keep
-        self._experiment_digest = experiment_digest
+        self._identity = identity
         self._warn = warn
         self._guard = guard
         self._damaged: set[int] = set()
@@ -51,7 +52,8 @@ class Checkpoints:
 
     def save(self, state: State, metric: float | None = None) -> Path:
         """Write the state, then remove what need not be kept. A higher `metric` is better."""
-        path, content = self.file(state, metric)
+        path = file_of(self._folder, state.step)
+        content = checkpoint_file.pack(state, self._layout, self._identity.experiment, metric)
         try:
             retry(lambda: self._write(path, content))
         except OSError as error:
@@ -60,11 +62,6 @@ class Checkpoints:
         self._damaged.discard(state.step)
         self._prune(state.step)
         return path
-
-    def file(self, state: State, metric: float | None = None) -> tuple[Path, bytes]:
-        """Return the path and the content of the state's file."""
-        content = checkpoint_file.pack(state, self._layout, self._experiment_digest, metric)
-        return file_of(self._folder, state.step), content
 
     def latest(self) -> State | None:
         """Return the newest complete state; warn of damaged files, which the next `save` removes.
@@ -104,7 +101,7 @@ class Checkpoints:
         path = file_of(self._folder, step)
         try:
             with explained("read", path):
-                return checkpoint_file.read_state(path, step, self._layout)
+                return checkpoint_file.read_state(path, step, self._layout, self._identity)
         except Damaged as error:
             raise UserError(
                 f"{path} is damaged ({error}); use another step: {self._listed()}"
@@ -183,7 +180,7 @@ class Checkpoints:
             for step in steps:
                 path = file_of(self._folder, step)
                 try:
-                    return checkpoint_file.read_state(path, step, self._layout)
+                    return checkpoint_file.read_state(path, step, self._layout, self._identity)
                 except Damaged as error:
                     self._damaged.add(step)
                     self._warn(f"{path} is damaged ({error}) and is not used")
@@ -206,6 +203,7 @@ def list_steps(folder: Path) -> list[int]:
             return []
 
     with explained("read", folder):
+        refuse_link(folder)
         found = (re.fullmatch(r"step-(\d{8,18})\.safetensors", name) for name in retry(names))
         return sorted(int(match[1]) for match in found if match)
 

@@ -23,8 +23,11 @@ from paceline.storage.files import (
     explained,
     is_file,
     read_json,
+    read_run_file,
+    refuse_link,
     replacing,
     retry,
+    run_file,
     sealed,
     write_json,
 )
@@ -166,7 +169,7 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        config = read_json(self._config, RESTORE)
+        config = read_json(self._config, RESTORE, run_file)
         written_by = config.get("format")
         if type(written_by) is int and written_by > FORMAT:
             raise UserError(
@@ -221,7 +224,8 @@ class RunFolder:
         from paceline.run_folder.comparison import StoredResult, check_types
 
         advice = "the command that trained it computes it again from the last checkpoint"
-        return check_types(StoredResult, read_json(self._result, advice), self._result, advice)
+        found = read_json(self._result, advice, run_file)
+        return check_types(StoredResult, found, self._result, advice)
 
     def write_predictions(self, arrays: dict[str, Any]) -> None:
         """Replace the predictions of the last evaluation, and images of its worst mistakes."""
@@ -233,11 +237,11 @@ class RunFolder:
 
     def read_predictions(self) -> dict[str, Any] | None:
         """Return what `write_predictions` wrote; None if there are none, or they are damaged."""
-        from paceline.storage.array_files import read_npz
+        from paceline.storage.array_files import parse_npz
 
         with explained("read", self._predictions):
             try:
-                return retry(lambda: read_npz(self._predictions))
+                return retry(lambda: parse_npz(read_run_file(self._predictions)))
             except (FileNotFoundError, ValueError):
                 return None
 
@@ -251,6 +255,8 @@ class RunFolder:
         with explained("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in self.path.iterdir())
+            for name in names:
+                refuse_link(self.path / name)
         others = [name for name in names if not OWN_NAMES.match(name)]
         if others and not self.exists() and not self._remote:
             raise UserError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.storage.files import explained, read_text, replacing, sealed, unsealed
+from paceline.storage.files import explained, read_text, replacing, run_file, sealed, unsealed
 
 Guard = Callable[[], None]
 """Raises LeaseLost if another process has taken over the run."""
@@ -16,7 +17,7 @@ Guard = Callable[[], None]
 class Records:
     """A file with one JSON object per line, each with its `step` and a checksum.
 
-    Lines are appended: a crash can cut off the last one.
+    Lines are appended: a crash can cut off the last one, which is then damaged.
     """
 
     def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
@@ -26,20 +27,23 @@ class Records:
     def append(self, record: dict[str, Any]) -> None:
         """Add one line."""
         self._guard()
-        with explained("write", self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(_to_line(record))
+        with explained("write", self.path), open(self.path, "ab+", opener=run_file) as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                file.write(b"" if file.read() == b"\n" else b"\n")
+            file.write(_to_line(record).encode())
 
     def read(self) -> list[dict[str, Any]]:
         """Return all whole lines; the last may be half written by a training under way."""
-        return _parse(read_text(self.path))[0]
+        return _parse(read_text(self.path, run_file))[0]
 
     def num_damaged(self) -> int:
         """Return how many lines are not what was once written. `read` leaves them out."""
-        return _parse(read_text(self.path))[1]
+        return _parse(read_text(self.path, run_file))[1]
 
     def truncate(self, step: int) -> int:
         """Remove what is after `step`, and damaged lines; return how many those are."""
-        text = read_text(self.path)
+        text = read_text(self.path, run_file)
         records, num_damaged = _parse(text)
         kept = "".join(_to_line(record) for record in records if record["step"] <= step)
         if kept != text:

@@ -7,16 +7,16 @@ worker for ever.
 
 from __future__ import annotations
 
-import base64
 import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.engines.base import HoldsState
 from paceline.maths.state import State
-from paceline.messages import Held, Piece, Send
+from paceline.messages import Held, Send
 from paceline.run_folder.actions import check_finite
 from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.comparison import identity_of
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from paceline.run_folder.folder import RunFolder
     from paceline.worker import Memory
 
-PIECE_BYTES = 1 << 20
-
 
 def answer(request: dict[str, Any], memory: Memory, send: Send) -> None:
     """Answer `held` with the step of the state, `keep` when that is saved; -1 without."""
@@ -38,7 +36,7 @@ def answer(request: dict[str, Any], memory: Memory, send: Send) -> None:
             memory.held = _read(memory)
             held = Held(memory.held.step or -1) if memory.held else held
         elif memory.held and memory.training:
-            held = _keep(memory.held, request["lease"], *memory.training, send)
+            held = _keep(memory.held, request["lease"], *memory.training)
     except Exception:  # whatever it is, the last checkpoint remains
         to_log(traceback.format_exc().rstrip())
     send(held)
@@ -50,14 +48,12 @@ def _read(memory: Memory) -> State | None:
         return None
     job, _, engine, run = memory.training
     # only the chief can write a run folder on remote storage: it holds the lease
-    can_save = job.cluster.is_chief or not is_remote(run.where)
+    can_save = job.cluster.is_chief or (not is_remote(run.where) and run.exists())
     return engine.held() if can_save and isinstance(engine, HoldsState) else None
 
 
-def _keep(
-    state: State, lease: int, job: Job, core: Core, _: Engine, run: RunFolder, send: Send
-) -> Held:
-    """Save the state that was read last; a worker on another host sends it in pieces.
+def _keep(state: State, lease: int, job: Job, core: Core, _: Engine, run: RunFolder) -> Held:
+    """Save the state that was read last.
 
     A worker that is not the chief writes only while the chief's `lease` is the last one.
     """
@@ -65,18 +61,12 @@ def _keep(
         run.checkpoints,
         core.layout,
         keep=job.run.keep,
-        experiment_digest=job.experiment.digest(),
+        identity=identity_of(run),
         guard=run.check_lease if job.cluster.is_chief else partial(run.check_number, lease),
     )
-    if state.step in checkpoints.steps():
-        return Held(state.step)
-    check_finite(state)
-    if job.cluster.is_chief or job.place.kind.one_machine:
+    if state.step not in checkpoints.steps():
+        check_finite(state)
         checkpoints.save(state)
         run.publish()
         run.unlock()
-        return Held(state.step)
-    path, content = checkpoints.file(state)
-    for first in range(0, len(content), PIECE_BYTES):
-        send(Piece(base64.b64encode(content[first : first + PIECE_BYTES]).decode()))
-    return Held(state.step, path.name)
+    return Held(state.step)

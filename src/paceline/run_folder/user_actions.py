@@ -36,20 +36,14 @@ class UserAction:
         self.close: Callable[[], None] | None = getattr(function, "close", None)
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        failed = f"the action {self._spec}"
         try:
             self._function(block.step, scalars(block, evaluation))
         except StopRequested:
             raise
-        except StopIteration as error:  # alone, it would leave the other workers waiting
-            raise TrainingFailed(
-                f"{failed} wants to stop at step {block.step}; an action of --actions cannot: use "
-                "--early-stopping.patience, or actions= or callbacks= of paceline.train"
-            ) from error
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            reason = (str(error).splitlines() or [""])[0]
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise TrainingFailed(
-                f"{failed} failed at step {block.step}: {type(error).__name__}: {reason} "
+                f"the action {self._spec} failed at step {block.step}: {reason} "
                 f"({frame.filename}:{frame.lineno})"
             ) from error

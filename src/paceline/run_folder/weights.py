@@ -14,6 +14,7 @@ from paceline.maths.state import AVERAGED_STATS, State
 from paceline.messages import Send, Warn
 from paceline.run_folder.checkpoint_file import Array, Damaged, read_variables
 from paceline.run_folder.checkpoints import file_of, list_steps
+from paceline.run_folder.comparison import ANY_RUN, RunIdentity, identity_of
 from paceline.run_folder.finding import existing_run
 from paceline.storage.files import explained
 
@@ -54,10 +55,13 @@ def read_weights(spec: str) -> dict[str, np.ndarray]:
         run = existing_run(spec)
     except UserError as error:
         raise type(error)(f"model.init-from: {error} (or give a .keras file)") from error
-    return newest_variables(run.checkpoints, ("ema", "params", AVERAGED_STATS, "stats"))
+    vectors = ("ema", "params", AVERAGED_STATS, "stats")
+    return newest_variables(run.checkpoints, vectors, identity_of(run))
 
 
-def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]:
+def newest_variables(
+    folder: Path, vectors: tuple[str, ...], run: RunIdentity = ANY_RUN
+) -> dict[str, Array]:
     """Return the variables of the newest complete checkpoint by name.
 
     Each is taken from the first of `vectors` that has it.
@@ -66,7 +70,7 @@ def newest_variables(folder: Path, vectors: tuple[str, ...]) -> dict[str, Array]
         path = file_of(folder, step)
         try:
             with explained("read", path):
-                variables = read_variables(path, step)
+                variables = read_variables(path, step, run)
         except Damaged as error:
             warnings.warn(f"{path} is damaged ({error}) and is not used", stacklevel=2)
             continue

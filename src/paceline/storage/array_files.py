@@ -35,9 +35,8 @@ def read_npy(path: Path) -> Array:
         return _parse_npy(content + read_exactly(file, max(0, missing)))
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """Return the arrays in a file by name. Raises OSError, and ValueError if it is damaged."""
-    content = path.read_bytes()
+def parse_npz(content: bytes) -> dict[str, Array]:
+    """Return the arrays in an .npz file by name. Raises ValueError if it is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = archive.infolist()

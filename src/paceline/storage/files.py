@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -21,10 +22,11 @@ from typing import IO, Any, TypeVar
 from paceline.errors import PassingFault, UserError
 
 T = TypeVar("T")
+Opener = Callable[[str, int], int]
 
 CHECKSUM = "checksum"
-MOST_JSON_BYTES = 1 << 28
-"""Larger files of JSON are refused: none that Paceline writes comes near."""
+MOST_TEXT_BYTES = 1 << 28
+"""Larger files of text are refused: none that Paceline writes comes near."""
 PAUSES_S = (0.3, 1.0, 3.0)
 """Between the tries to use a file on a disk."""
 PASSING = {
@@ -149,6 +151,34 @@ def is_file(path: Path) -> bool:
         return path.is_file()
 
 
+def refuse_link(path: Path) -> None:
+    """Raise UserError if a file or folder of a run is a link: its maker would choose the file."""
+    if path.is_symlink():
+        text = "is a link, and a run folder cannot contain links; replace it with its target"
+        raise UserError(f"{path} {text}")
+
+
+def run_file(path: str, flags: int) -> int:
+    """Open a file of a run with `open(path, mode, opener=run_file)`: no link, no stranger's."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError:
+        refuse_link(Path(path))
+        raise
+    file, folder = os.fstat(handle), os.stat(Path(path).parent)
+    is_strange = file.st_uid not in (folder.st_uid, os.getuid(), 0)
+    if stat.S_ISREG(file.st_mode) and not (is_strange and folder.st_mode & stat.S_IWOTH):
+        return handle
+    os.close(handle)
+    raise UserError(f"{path} is not a regular file, or belongs to another user; remove it")
+
+
+def read_run_file(path: Path) -> bytes:
+    """Return the content of a file that belongs to a run. Raises OSError and UserError."""
+    with open(path, "rb", opener=run_file) as file:
+        return file.read()
+
+
 def read_exactly(file: IO[bytes], size: int) -> bytes:
     """Return `size` bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
 
@@ -160,17 +190,21 @@ def read_exactly(file: IO[bytes], size: int) -> bytes:
     return content
 
 
-def read_text(path: Path) -> str:
-    """Return the content of a file; empty if there is none."""
+def read_text(path: Path, opener: Opener | None = None) -> str:
+    """Return the content of a file; empty if there is none. With `run_file` it is one of a run."""
 
-    def read() -> str:
-        try:
-            return path.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
+    def read() -> bytes:
+        with open(path, "rb", opener=opener) as file:
+            return file.read(MOST_TEXT_BYTES + 1)
 
     with explained("read", path):
-        return retry(read)
+        try:
+            content = retry(read)
+        except FileNotFoundError:
+            return ""
+    if len(content) > MOST_TEXT_BYTES:
+        raise UserError(f"{path} is damaged: it is too large; restore it from a copy")
+    return content.decode(errors="replace")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -180,17 +214,14 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode())
 
 
-def read_json(path: Path, advice: str) -> dict[str, Any]:
+def read_json(path: Path, advice: str, opener: Opener | None = None) -> dict[str, Any]:
     """Return the JSON object in a file, its checksum verified if it has one.
 
     A person who edits a file removes the checksum. If the file is damaged, `advice` is part of the
     error.
     """
     try:
-        with explained("read", path):
-            if path.exists() and path.stat().st_size > MOST_JSON_BYTES:
-                raise ValueError("it is too large")
-        value = json.loads(read_text(path))
+        value = json.loads(read_text(path, opener))
         if not isinstance(value, dict):
             raise ValueError("it is not a JSON object")
         return unsealed(value) if CHECKSUM in value else value

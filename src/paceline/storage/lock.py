@@ -15,10 +15,18 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.storage.files import explained, growing_pauses, is_file, retry
+from paceline.storage.files import (
+    explained,
+    growing_pauses,
+    is_file,
+    read_run_file,
+    retry,
+    run_file,
+)
 
 
 class LeaseLost(UserError):
@@ -118,7 +126,8 @@ class FileLock:
         """
         with explained("read", self.path):
             try:
-                content = retry(self.path.read_bytes, passes=lambda e: isinstance(e, OSError))
+                read = partial(read_run_file, self.path)
+                content = retry(read, passes=lambda error: isinstance(error, OSError))
                 return parse_owner(json.loads(content))
             except (FileNotFoundError, ValueError, RecursionError):
                 return NOBODY
@@ -129,7 +138,7 @@ class FileLock:
         # and folders of others may be read only. Closing the file releases it again.
         if not is_file(self.path):
             return False
-        with explained("look at", self.path), open(self.path, "rb") as file:
+        with explained("look at", self.path), open(self.path, "rb", opener=run_file) as file:
             return not _flock(file.fileno(), fcntl.LOCK_SH, 0.0)
 
 
@@ -144,7 +153,7 @@ def _lock_file(path: Path, wait_s: float) -> int | None:
         try:
             # A bare descriptor: the garbage collector does not close it, and started programs do
             # not inherit it.
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = run_file(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         except FileNotFoundError:  # a command that failed has removed its new folder just now
             continue
         locked = _flock(handle, fcntl.LOCK_EX, deadline - time.monotonic())

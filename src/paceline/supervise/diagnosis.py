@@ -16,6 +16,8 @@ from paceline.supervise.watchdog import Watchdog, stopped
 
 EXPLAIN_S = 3.0
 """How long the workers have to report the first cause."""
+LOST = 4
+"""Rank of a report that says only that another worker is lost."""
 
 
 def first_cause(
@@ -33,7 +35,7 @@ def first_cause(
         if not _rank(reports[first]) or not trainers & {*watchdog.running()} - reports.keys():
             return _to_exception(workers[first], reports[first])
         if time.monotonic() > deadline:
-            if _is_lost(reports[first]) and (silent := watchdog.silent(EXPLAIN_S)):
+            if _rank(reports[first]) == LOST and (silent := watchdog.silent(EXPLAIN_S)):
                 return worker_failed(workers[silent[0]], stopped(EXPLAIN_S))
             return _to_exception(workers[first], reports[first])
         with suppress(queue.Empty):
@@ -49,11 +51,7 @@ def _rank(report: Message | None) -> int:
     """Return how well a report explains a failure; 0 is best: only a person can correct it."""
     if isinstance(report, Error):
         return report.address_taken + 2 * report.passing
-    return 4 if _is_lost(report) else 3
-
-
-def _is_lost(report: Message | None) -> bool:
-    return isinstance(report, Crash) and report.lost
+    return LOST if isinstance(report, Crash) and report.lost else LOST - 1
 
 
 def worker_failed(worker: Worker, reason: str = "") -> WorkerFailed:

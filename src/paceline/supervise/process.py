@@ -19,6 +19,7 @@ from pathlib import Path
 
 from paceline.job import Job
 from paceline.messages import MESSAGES, NEIGHBORS, Message, from_line
+from paceline.storage.files import run_file
 
 EXIT_S = 30.0
 
@@ -104,7 +105,7 @@ def start_process(
     closed here.
     """
     reader, writer = os.pipe()
-    with nullcontext(sys.stderr) if log is None else open(log, "ab") as log_file:
+    with nullcontext(sys.stderr) if log is None else open(log, "ab", opener=run_file) as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline.worker_process"],
             stdin=subprocess.PIPE,

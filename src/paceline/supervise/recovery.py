@@ -7,22 +7,16 @@ one, or none answers, the last checkpoint remains.
 
 from __future__ import annotations
 
-import base64
 import queue
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from paceline.errors import UserError
-from paceline.messages import Held, Piece
-from paceline.run_folder.folder import RunFolder
-from paceline.storage.files import replacing
+from paceline.messages import Held
 from paceline.supervise.interface import Inbox, Worker
 
 ANSWER_S = 5.0
 SAVE_S = 60.0
-"""The longest silence of a worker that saves its state."""
 
 
 def keep_newest(workers: Sequence[Worker], silent: Sequence[int], inbox: Inbox, lease: int) -> int:
@@ -38,20 +32,17 @@ def keep_newest(workers: Sequence[Worker], silent: Sequence[int], inbox: Inbox, 
     survivors = set(running) - set(silent)
     for index in survivors:
         workers[index].ask("held")
-    steps = _collect_steps(survivors, inbox)
+    steps = _collect_steps(survivors, inbox, ANSWER_S)
     newest = max(steps, key=lambda index: (steps[index], -index), default=-1)
     if newest < 0 or steps[newest] < 0:
         return -1
     workers[newest].ask("keep", lease=lease)
-    run = RunFolder(workers[newest].job.run.run_dir)
-    with suppress(OSError, UserError):  # the last checkpoint remains
-        return _receive(newest, inbox, run, lease)
-    return -1
+    return _collect_steps({newest}, inbox, SAVE_S).get(newest, -1)
 
 
-def _collect_steps(waiting: set[int], inbox: Inbox) -> dict[int, int]:
-    """Return the step of each worker that answers."""
-    steps, deadline = dict[int, int](), time.monotonic() + ANSWER_S
+def _collect_steps(waiting: set[int], inbox: Inbox, limit_s: float) -> dict[int, int]:
+    """Return the step of each worker that answers in time."""
+    steps, deadline = dict[int, int](), time.monotonic() + limit_s
     while waiting and time.monotonic() < deadline:
         with suppress(queue.Empty):
             index, message = inbox.get(timeout=0.1)
@@ -60,26 +51,3 @@ def _collect_steps(waiting: set[int], inbox: Inbox) -> dict[int, int]:
             if message is None or isinstance(message, Held):
                 waiting.discard(index)
     return steps
-
-
-def _receive(worker: int, inbox: Inbox, run: RunFolder, lease: int) -> int:
-    """Wait until the worker has saved its state, or write the file whose pieces it sends."""
-    pieces, deadline = list[bytes](), time.monotonic() + SAVE_S
-    while time.monotonic() < deadline:
-        with suppress(queue.Empty):
-            index, message = inbox.get(timeout=0.1)
-            if index != worker:
-                continue
-            match message:
-                case None:
-                    return -1
-                case Piece():
-                    pieces.append(base64.b64decode(message.content))
-                    deadline = time.monotonic() + SAVE_S
-                case Held():
-                    if message.name:
-                        run.check_number(lease)
-                        with replacing(run.checkpoints / Path(message.name).name) as file:
-                            file.writelines(pieces)
-                    return message.step
-    return -1

@@ -32,7 +32,7 @@ from paceline.formats.tfrecord.record import (
     read_length,
     read_record,
 )
-from paceline.storage.array_files import read_npz
+from paceline.storage.array_files import parse_npz
 from paceline.storage.files import explained, replacing
 from paceline.storage.locations import cache_folder
 from paceline.storage.progress_bar import late_bar
@@ -141,7 +141,7 @@ def read_known(folder: str, identity: bytes) -> dict[str, npt.NDArray[Any]]:
     again."""
     for path in _index_files(folder):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            arrays = read_npz(path)
+            arrays = parse_npz(path.read_bytes())
             if arrays["identity"].tobytes() == identity:
                 return arrays
     return {}

@@ -28,7 +28,7 @@ from paceline.messages import Crash, Message, from_line
 from paceline.places.spark.session import explain_failure
 from paceline.places.spark.task import Connection, Exit, Log, run_task
 from paceline.run_folder.folder import DRIVER_FILE, RunFolder
-from paceline.storage.files import explained
+from paceline.storage.files import explained, run_file
 from paceline.storage.locations import is_remote
 from paceline.supervise.process import EXIT_S
 
@@ -144,7 +144,7 @@ class RemoteWorker:
 
     def messages(self) -> Iterator[Message]:
         """Yield its messages, and write its log."""
-        with open(self.log, "a", encoding="utf-8") as log:
+        with open(self.log, "a", encoding="utf-8", opener=run_file) as log:
             for line in self._connection.lines():
                 try:
                     message = from_line(line)
