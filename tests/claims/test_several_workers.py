@@ -13,6 +13,7 @@ from fault_runs import evaluations, with_faults
 from helpers import (
     WEIGHTS,
     Ended,
+    digest_of,
     free_addresses,
     paceline,
     program,
@@ -23,14 +24,6 @@ from helpers import (
 )
 from in_process import paceline_here
 from kernel_checks import needs_kernels
-
-
-def digest_of(folder: Path, name: str, *flags: str, **environment: str) -> str:
-    ended = paceline(
-        "train", "smoke", "--run-dir", name, *flags, cwd=folder, environment=environment
-    )
-    assert ended.code == 0, ended
-    return result_of(folder / name)["state_sha256"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +88,7 @@ def test_two_workers_of_two_devices_each_give_the_same_bits(
 ) -> None:
     one = result_of(averaged if flags else uninterrupted)["state_sha256"]
     environment = with_faults(LOGICAL_DEVICES="2", DEVICES_FOLDER=str(tmp_path))
-    assert digest_of(tmp_path, "run", *flags, "--workers", "2", **environment) == one
+    assert digest_of(tmp_path, "run", *flags, "--workers", "2", environment=environment) == one
     in_sync = [(tmp_path / f"devices-{worker}").read_text() for worker in (0, 1)]
     assert in_sync == ["4", "4"], "by the strategy"
 

@@ -24,14 +24,15 @@ from hypothesis import strategies as st
 from fault_runs import with_faults
 from helpers import (
     SUPPORT,
-    Ended,
     Program,
+    digest_of,
     free_addresses,
     losses_of,
     metrics_of,
     paceline,
     program,
     result_of,
+    train_smoke,
     wait_until,
 )
 from in_process import paceline_here
@@ -62,16 +63,6 @@ def pause(step, metrics):
         while not (HERE / "go").exists():
             time.sleep(0.02)
 '''
-
-
-def train(folder: Path, name: str, *flags: str) -> Ended:
-    return paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder)
-
-
-def digest_of(folder: Path, name: str, *flags: str) -> str:
-    ended = train(folder, name, *flags)
-    assert ended.code == 0, ended
-    return result_of(folder / name)["state_sha256"]
 
 
 def digest_of_one_process(folder: Path, *flags: str) -> str:
@@ -214,7 +205,7 @@ def test_one_replica_that_is_never_stale_gives_the_bits_of_synchronous_training(
 @pytest.mark.slow
 def test_asynchronous_training_keeps_the_bound_and_shows_staleness(tmp_path: Path) -> None:
     flags = ("--sync.method", "async", "--sync.max-staleness", "2", "--workers", "2", "--ps", "1")
-    ended = train(tmp_path, "run", *flags)
+    ended = train_smoke(tmp_path, "run", *flags)
     assert ended.code == 0, ended
     records = metrics_of(tmp_path / "run")
     assert records[-1]["step"] == 24
@@ -403,9 +394,9 @@ def test_a_parameter_server_whose_chief_never_comes_says_so(
 @pytest.mark.long
 def test_an_asynchronous_run_stops_and_goes_on(tmp_path: Path) -> None:
     flags = ("--sync.method", "async", "--workers", "2", "--ps", "1")
-    assert train(tmp_path, "run", *flags, "--stop-at", "13").code == 0
+    assert train_smoke(tmp_path, "run", *flags, "--stop-at", "13").code == 0
     assert result_of(tmp_path / "run")["step"] == 13
-    assert "resuming at step 13" in train(tmp_path, "run", *flags).out
+    assert "resuming at step 13" in train_smoke(tmp_path, "run", *flags).out
     assert result_of(tmp_path / "run")["finished"]
     assert [step for step, _ in losses_of(tmp_path / "run")] == list(range(1, 25))
 

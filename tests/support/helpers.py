@@ -219,6 +219,16 @@ def fine(ended: Ended) -> Ended:
     return ended
 
 
+def train_smoke(folder: Path, name: str, *flags: str, **settings: Any) -> Ended:
+    return paceline("train", "smoke", "--run-dir", name, *flags, cwd=folder, **settings)
+
+
+def digest_of(folder: Path, name: str, *flags: str, **settings: Any) -> str:
+    """Return the digest of a `train smoke` with these flags."""
+    fine(train_smoke(folder, name, *flags, **settings))
+    return result_of(folder / name)["state_sha256"]
+
+
 def files_in(folder: Path) -> set[str]:
     """Return everything in a folder but Python's caches."""
     names = {str(path.relative_to(folder)) for path in folder.rglob("*")}

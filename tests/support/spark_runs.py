@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from helpers import SUPPORT, TIMEOUT_S, Ended, once_per_session, paceline, result_of, wait_until
+import helpers
+from helpers import SUPPORT, TIMEOUT_S, once_per_session, wait_until
 from paceline.errors import UserError
 from paceline.places.spark.session import check_java
 
@@ -84,13 +86,5 @@ def on_spark(master: str, *conf: str) -> tuple[str, ...]:
     return ("--on", "spark", "--spark.master", master, "--spark.conf", *SMALL, *conf)
 
 
-def train(folder: Path, name: str, *flags: str) -> Ended:
-    return paceline(
-        "train", "smoke", "--run-dir", name, *flags, cwd=folder, timeout_s=SPARK_TIMEOUT_S
-    )
-
-
-def digest_of(folder: Path, name: str, *flags: str) -> str:
-    ended = train(folder, name, *flags)
-    assert ended.code == 0, ended
-    return result_of(folder / name)["state_sha256"]
+train = partial(helpers.train_smoke, timeout_s=SPARK_TIMEOUT_S)
+digest_of = partial(helpers.digest_of, timeout_s=SPARK_TIMEOUT_S)
