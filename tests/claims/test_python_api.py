@@ -30,6 +30,10 @@ def settings_of(*arguments: object, **settings: object) -> training.Job:
         return launch.call_args.args[0]
 
 
+def test_only_public_names_are_listed() -> None:
+    assert set(dir(paceline)) == set(paceline.__all__)
+
+
 def test_settings_by_name_are_those_of_the_flags() -> None:
     job = settings_of("cifar10-fast", epochs=2, optimizer={"weight_decay": 1e-4}, workers=2)
     recipe = paceline.get_recipe("cifar10-fast")

@@ -45,3 +45,10 @@ def test_top_k_counts_labels_among_the_k_most_probable() -> None:
     numbers = ("run", 1, "test", 0.0, 0.0, 0.0, 3)
     evaluation = Evaluation(*numbers, ("a", "b", "c"), np.array([1, 0, 1]), probabilities)
     assert [evaluation.top_k(k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+def test_an_evaluation_shows_its_numbers_and_not_every_example() -> None:
+    arrays = (np.zeros(3, np.int32), np.full((3, 2), 0.5, np.float32))
+    shown = repr(Evaluation("runs/a", 7, "test", 0.5, 1.0, 0.25, 3, ("a", "b"), *arrays))
+    assert "accuracy=0.5" in shown
+    assert "array" not in shown

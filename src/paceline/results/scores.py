@@ -6,7 +6,7 @@ NumPy only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,8 +102,8 @@ class Evaluation:
     loss: float
     count: int
     classes: tuple[str, ...]
-    labels: Array
-    probabilities: Array
+    labels: Array = field(repr=False)
+    probabilities: Array = field(repr=False)
 
     def confusion(self) -> Array:
         """Return int64 [classes, classes]: how often each class (row) is predicted as each."""
