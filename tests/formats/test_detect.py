@@ -29,6 +29,23 @@ def test_without_a_folder_nothing_is_looked_for_in_the_working_directory(tmp_pat
         build("shapes", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("photos.zip", "python -m zipfile -e"),
+        ("mnist.npz", r"paceline\.train\(RECIPE, data="),
+        ("train-images-idx3-ubyte", "offset=16"),
+    ],
+)
+def test_files_that_are_not_read_are_refused_with_the_line_that_converts_them(
+    tmp_path, name, advice
+):
+    (tmp_path / name).touch()
+    for given in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match=f"has {name}, which cannot be read .*{advice}"):
+            detect(given)
+
+
 def test_a_folder_of_another_kind_than_the_recipe_expects_is_detected(tmp_path):
     convert_here(write_images(tmp_path / "data"), tmp_path / "records")
     assert build("cifar10", tmp_path / "records").train.size == 18
