@@ -38,7 +38,9 @@ def add_entry(row: Row, run: Path, folder: Path) -> Path:
         (entry / "checkpoints").mkdir(parents=True)
         write_json(entry / "config.json", sealed(config))
         shutil.copyfile(run / "result.json", entry / "result.json")
-        write_weights(run / "checkpoints", entry / "checkpoints", row.step, anywhere.digest(MOVABLE))
+        write_weights(
+            run / "checkpoints", entry / "checkpoints", row.step, anywhere.digest(MOVABLE)
+        )
         write_json(entry / "zoo.json", sealed(asdict(row)))
     return target
 
