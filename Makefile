@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-all test-long check docs docs-serve sanitize format setup setup-all trackers chaos wheel image bench clean
+.PHONY: train test test-all test-long check docs docs-serve sanitize format setup setup-all trackers chaos simulate wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -75,6 +75,10 @@ MINUTES ?= 10
 SEED ?= 1
 chaos: setup-all
 	$(BIN)/python tests/support/chaos.py --minutes $(MINUTES) --seed $(SEED)
+
+# The real code of the protocol on a simulated clock, network, disk and store: `make simulate MINUTES=10`.
+simulate: setup-all
+	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(SEED)
 
 # A wheel with the compiled kernels in it, in dist/. `make wheel ARCH=aarch64` compiles them for 64-bit ARM (Debian: g++-aarch64-linux-gnu).
 ARCH ?= $(shell uname -m)

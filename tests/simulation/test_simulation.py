@@ -1,0 +1,57 @@
+"""The simulation itself: its histories hold, a seed is one history, and a mistake is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .history import play
+from .mutants import MUTANTS
+
+ROOT = Path(__file__).parents[2]
+QUICK_S = 12.0
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_invariant_holds_in_some_hundred_histories() -> None:
+    began, seed = time.process_time(), 0
+    while time.process_time() - began < QUICK_S:
+        seed += 1
+        played = play(seed)
+        assert not played.violation, f"seed {seed}: {played.violation}"
+    assert seed > 50
+
+
+def test_a_seed_is_one_history() -> None:
+    histories = [play(seed).lines for seed in (7, 8, 7)]
+    assert histories[0] == histories[2] != histories[1]
+
+
+def test_a_mistake_in_the_decision_code_is_found() -> None:
+    found = run("tests.simulation.mutants", "--only", "an idle worker looks busy")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "without a limit" in found.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_every_invariant_holds_for_ten_minutes() -> None:
+    played = run("tests.simulation", "--first", "100000", "--minutes", "10")
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
+@pytest.mark.hours
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_every_mistake_is_found_within_ten_minutes() -> None:
+    assert len(MUTANTS) >= 20
+    found = run("tests.simulation.mutants", "--minutes", "10")
+    assert found.returncode == 0, found.stdout + found.stderr
