@@ -160,3 +160,11 @@ def test_the_speedrun_network_uses_a_kernel_for_every_layer_that_has_one():
     # pooling, the dense layer and its scale
     assert found.count("Fast") == 6
     assert set(found) == {"InputLayer", "SwishConv2D", "SwishNorm", "FastConv2D", "Fast"}
+
+
+def test_the_maximum_of_images_of_any_size_is_of_all_pixels():
+    inputs = keras.Input((None, None, 8))
+    model = keras.Model(inputs, keras.layers.GlobalMaxPooling2D()(inputs))
+    for shape in ((2, 4, 9, 8), (2, 5, 5, 8)):
+        x = random(0, *shape)
+        np.testing.assert_array_equal(accelerate(model)(x), model(x))

@@ -61,6 +61,8 @@ def _maximum(layer: keras.layers.MaxPooling2D, x: tf.Tensor) -> tf.Tensor:
 def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.Tensor:
     from paceline.kernels.ops_more import max_pool
 
+    if x.shape[1] != x.shape[2]:  # of a model for images of any size
+        return layer(x)
     y = max_pool(x, x.shape[1], x.shape[1])
     return y if layer.keepdims else y[:, 0, 0]
 
