@@ -48,7 +48,8 @@ def main() -> int:
     threading.Thread(target=_send_alive, args=(send,), daemon=True).start()
     # a Ctrl-C reaches the whole terminal; the parent turns it into one SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a platform may send it to all processes
+    for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # a platform may send it to all processes
     has_nothing_to_save = isinstance(job.request, UseRun)
     signal.signal(signal.SIGTERM, signal.SIG_DFL if has_nothing_to_save else lambda *_: stop.set())
     code = run(job, send, stop, memory)

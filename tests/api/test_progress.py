@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from dataclasses import replace
 from typing import Any
 
+import pytest
+import rich.console
 from rich.console import Console
 
 from paceline.api.progress import Progress
@@ -162,3 +166,24 @@ def test_a_loss_that_is_no_number_and_a_message_that_is_not_shown_do_not_break_i
 
 def test_a_terminal_that_is_left_before_the_start_shows_that_it_is_starting() -> None:
     assert any("starting ..." in line for line in Screen(terminal=True).show((0, Working())))
+
+
+@pytest.mark.parametrize("code", [errno.EPIPE, errno.ENOSPC, errno.EIO])
+def test_output_that_fails_does_not_end_the_training_and_its_last_words_go_to_the_log(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(code, os.strerror(code))
+
+    class Console(rich.console.Console):
+        def on_broken_pipe(self) -> None:
+            raise SystemExit(1)  # as rich does, after it has closed standard output
+
+    with Progress(Console(file=Failing())) as progress:
+        for message in (START, block(10), block(20), RESULT):
+            progress.handle(message)
+    logged = capsys.readouterr().err
+    assert "cannot write to standard output" in logged
+    assert logged.count("the run continues") == 1
+    assert "2 workers, 4 replicas" in logged

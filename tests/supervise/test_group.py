@@ -85,6 +85,8 @@ def test_a_listener_gets_what_it_needs_and_each_message_once() -> None:
     [
         ([signal.SIGTERM], [signal.SIGTERM]),
         ([signal.SIGUSR1, signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]),
+        ([signal.SIGHUP, signal.SIGHUP], [signal.SIGTERM, signal.SIGTERM]),
+        ([signal.SIGQUIT], [signal.SIGTERM]),
         ([signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGKILL]),
     ],
 )
@@ -101,6 +103,19 @@ def test_workers_save_after_the_first_signal_and_are_killed_by_the_second(
         with pytest.raises(Interrupted, match=f"by {signal.Signals(numbers[0]).name}"):
             group.run(interrupt)
         assert group.workers[0].signals == sent
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_closed_terminal_ends_a_group_that_is_not_detached(nohup: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    try:
+        with group_of((STARTED, UNTIL_SIGNAL)) as group:
+            assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == nohup
+            assert callable(signal.getsignal(signal.SIGQUIT))
+            group.interrupt(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if nohup else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_error_of_a_listener_counts_even_if_the_worker_then_fails() -> None:

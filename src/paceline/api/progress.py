@@ -10,6 +10,7 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,6 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Transfer, Warn
+from paceline.storage.files import silence, to_log
 
 PLAIN_LINE_EVERY_S = 10.0
 DIGITS = {"loss": 4, "accuracy": 4, "learning_rate": 5, "images_per_second": 0}
@@ -51,7 +53,8 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):  # the terminal may be gone
+                self._live.stop()
             self._live = None
 
     def handle(self, message: Message) -> None:
@@ -145,7 +148,13 @@ class Progress:
 
     def _print(self, line: str, style: str = "") -> None:
         # Not wrapped: a line stays one line in a log, and a digest can be copied.
-        self._console.print(Text(line, style=style), soft_wrap=True)
+        try:
+            self._console.print(Text(line, style=style), soft_wrap=True)
+        except (OSError, SystemExit) as error:  # nobody reads it (SystemExit), or the disk is full
+            silence(self._console.file)
+            self._console, reason = Console(quiet=True), getattr(error, "strerror", "nobody reads")
+            to_log(f"paceline: cannot write to standard output ({reason}); the run continues")
+            to_log(line)
 
     def _position(self) -> str:
         start, step = self._start, self._step

@@ -139,6 +139,12 @@ def to_log(text: object) -> None:
         print(text, file=sys.stderr)
 
 
+def silence(stream: IO[str]) -> None:
+    """Drop what is written to a stream that fails: Python tries to write the rest at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def is_folder(path: Path) -> bool:
     """Return whether there is a folder; raise PassingFault if the disk fails."""
     with explained("look at", path):

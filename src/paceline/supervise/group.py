@@ -32,8 +32,10 @@ from paceline.supervise.watchdog import Watchdog
 
 ASKED = 128 + signal.SIGTERM
 """The exit code of workers that saved and exited because one of them got a SIGTERM."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Slurm can send SIGUSR1 some time before a job's time limit."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT, signal.SIGHUP)
+"""Slurm can send SIGUSR1 some time before a job's time limit. A closed terminal sends SIGHUP."""
+FIRST = (signal.SIGUSR1, signal.SIGHUP)
+"""Signals that never insist."""
 FROM_THE_CHIEF = (Start, Block, Result)
 """Messages that a listener needs only from the chief."""
 
@@ -59,7 +61,8 @@ class Group:
 
     def __enter__(self) -> Group:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            is_detached = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
+            for number in SIGNALS[: -1 if is_detached else None]:
                 self._handlers[number] = signal.signal(number, lambda got, _: self.interrupt(got))
         try:
             for index in range(len(self.workers)):
@@ -82,10 +85,11 @@ class Group:
     def interrupt(self, number: int) -> None:
         """Let the workers save and exit; the second time, or before training began, kill them.
 
-        A SIGUSR1 announces a SIGTERM, which is then the first.
+        A SIGUSR1 announces a SIGTERM, which is then the first; a closed terminal and its shell
+        each send a SIGHUP.
         """
         self._signals.append(number)
-        insists = len([each for each in self._signals if each != signal.SIGUSR1]) > 1
+        insists = len([each for each in self._signals if each not in FIRST]) > 1
         self._send_all(signal.SIGTERM if self._started and not insists else signal.SIGKILL)
 
     def run(self, listen: Send) -> dict[str, Any]:
