@@ -466,7 +466,8 @@ def train(experiment):
 
 
 if __name__ == "__main__":
-    config = json.load(open(sys.argv[1]))
+    with open(sys.argv[1]) as file:
+        config = json.load(file)
     digest = hashlib.sha256()
     for each in train(config.get("experiment", config)):
         digest.update(each.astype("<f4").tobytes())
