@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 import signal
 from collections.abc import Collection
 from pathlib import Path
+
+SECRETS = (
+    r"(://[^/\s:@]*:)[^\s@]+(?=@)",
+    r"([?&][\w-]*(?:signature|credential|token|key|sig)[\w-]*=)[^&\s'\"]+",
+    r"(\b[\w.-]*(?:secret|password|token|credential|access[._-]?key)[\w.-]*=)[^\s'\"]+",
+)
+"""What a person may have given in a URL or a setting, and no other person should read."""
 
 
 class UserError(Exception):
@@ -56,6 +64,18 @@ class Interrupted(Ended):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + (signal.SIGTERM if number == signal.SIGUSR1 else number)
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters: names may come from strangers."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def public(text: str) -> str:
+    """Return a message for people: printable, with secrets masked."""
+    for secret in SECRETS:
+        text = re.sub(secret, r"\1***", text, flags=re.IGNORECASE)
+    return printable(text)
 
 
 def first_line(error: BaseException) -> str:

@@ -187,3 +187,8 @@ def test_output_that_fails_does_not_end_the_training_and_its_last_words_go_to_th
     assert "cannot write to standard output" in logged
     assert logged.count("the run continues") == 1
     assert "2 workers, 4 replicas" in logged
+
+
+def test_control_characters_and_secrets_are_not_shown() -> None:
+    lines = Screen().show((0.0, Warn("class \x1b[31mred s3://a:b@c")))
+    assert lines == [r"warning: class \x1b[31mred s3://a:***@c"]

@@ -105,6 +105,6 @@ def test_without_a_compiler_a_line_says_that_the_wheel_has_no_kernels_and_it_tra
     install(empty, str(wheel), "--no-deps", "--reinstall")
     ended = train(empty / "venv", tmp_path, "--stop-at", "1")
     assert ended.code == 0, ended
-    line = "training uses TensorFlow's kernels, which are slower: they are not built: run python -m"
+    line = "training uses TensorFlow's kernels, which are slower: they are not built for TensorFlow"
     assert line in ended.out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["kernels"] == "tensorflow"

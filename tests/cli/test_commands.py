@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +76,35 @@ def test_the_help_of_data_commands_has_only_what_they_use(command: str, here: Pa
     assert "--records.first-label" in shown
     for other in ("cutout", "mixup", "flip", "--data.dir", "--data.source"):
         assert other not in shown
+
+
+def test_a_ctrl_c_in_the_first_second_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever takes long to import is imported where an interruption is expected."""
+    code = "import sys, paceline.cli.commands; print({'tyro', 'rich', 'numpy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline.cli.parse.parse", interrupt)
+    assert commands.main(["train", "smoke"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(errno.EPIPE, ""), (errno.ENOSPC, "cannot write to standard output: No sp")]
+)
+def test_standard_output_that_fails_is_one_line_or_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int, words: str
+) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(commands, "_run", fail)
+    monkeypatch.setattr(commands, "silence", lambda stream: None)
+    assert commands.main(["recipes"]) == 1
+    err = capsys.readouterr().err
+    assert (words in err) if words else not err

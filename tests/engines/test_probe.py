@@ -31,7 +31,7 @@ def test_tasks_that_come_one_after_another_meet_in_any_order(order: tuple[int, .
                     return
                 with connection:
                     connection.recv(64)
-                    connection.sendall(b"server")
+                    connection.sendall(b"\0\0\6\4")  # the beginning of its settings
 
     threads = [threading.Thread(target=arrive, args=(index,)) for index in order]
     for thread in threads:
@@ -58,3 +58,17 @@ def test_the_silent_of_several_addresses_are_found() -> None:
     (absent,) = free_addresses(1)
     assert probe.find_silent([absent]) == [absent]
     assert probe.find_silent([]) == []
+
+
+def test_a_web_server_at_the_port_of_a_worker_is_not_a_worker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert probe.find_silent([address]) == [address]

@@ -189,6 +189,24 @@ def test_the_reason_why_kernels_are_unavailable_says_what_to_do(
     assert library.why_unavailable() == f"{library.DISABLE} is set: unset it"
 
 
+def test_a_library_that_others_can_change_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "library_name", lambda: "paceline-kernels-of-a-test.so")
+    built = library.library_cache("g++", "paceline-kernels-of-a-test.so")
+    library.put(b"code", built)
+    assert library.find_library() == built
+    for each in (built, built.parent, built.parents[1], built.parents[2]):
+        mode = each.stat().st_mode
+        each.chmod(mode | 0o002)
+        assert library.find_library() is None
+        assert f"{built} can be changed by other users: remove it" in library.why_unavailable()
+        each.chmod(mode)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert (library.find_library() is None) == (built.stat().st_uid != 0)
+
+
 def test_a_wheel_can_be_built_where_no_dependency_is_installed() -> None:
     """The build backend imports the package in an environment with setuptools only."""
     program = "import sys; sys.path.insert(0, sys.argv[1]); import paceline.kernels.build"

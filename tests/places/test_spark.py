@@ -33,6 +33,7 @@ from helpers import (
 )
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
+from paceline.places.spark import session
 from spark_runs import (
     OWN_PYTHON,
     SMALL,
@@ -136,6 +137,35 @@ def test_a_killed_driver_leaves_no_process_on_any_executor(tmp_path: Path, maste
         os.kill(running.pid, signal.SIGKILL)
         wait_until(lambda: not running.workers(), SOON_S, "workers are left")
         running.wait_until_gone(2 * SOON_S)
+
+
+@pytest.mark.slow
+def test_a_killed_java_process_is_one_line_and_the_run_continues(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    with waiting_training(tmp_path, *on_spark("local[1]")) as running:
+        (java,) = running.find("org.apache.spark.deploy.SparkSubmit")
+        os.kill(java, signal.SIGKILL)
+        ended = running.wait(SPARK_TIMEOUT_S)
+        running.wait_until_gone(SOON_S)
+    assert ended.code == 1, ended
+    assert len(ended.err.splitlines()) == 1, ended.err
+    assert "paceline: Spark's Java process is gone" in ended.err
+    assert digest_of(tmp_path, "run") == result_of(uninterrupted)["state_sha256"], "elsewhere"
+
+
+def test_the_files_of_a_killed_driver_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in (ended.pid, os.getpid()):
+        (tmp_path / f"paceline-spark-{pid}-abc").mkdir()
+    session.shipping_folder.cache_clear()
+    own = session.shipping_folder()
+    session.shipping_folder.cache_clear()
+    assert set(tmp_path.iterdir()) == {own, tmp_path / f"paceline-spark-{os.getpid()}-abc"}
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import MOVABLE, Augmentation, Data, Experiment
+from paceline.kernels import library
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.comparison import RunIdentity, identity_of
@@ -115,3 +116,13 @@ def test_data_that_moved_do_not_make_a_different_run(tmp_path: Path) -> None:
     moved = replace(EXPERIMENT, data=replace(EXPERIMENT.data, dir="/moved"), kernels="own")
     assert EXPERIMENT.digest(MOVABLE) == moved.digest(MOVABLE)
     assert EXPERIMENT.digest(MOVABLE) != replace(EXPERIMENT, seed=77).digest(MOVABLE)
+
+
+def test_kernels_that_cannot_be_used_are_not_advised(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFolder, "kernels", lambda self: "own")
+    for reason, advice in (("", "give --kernels own"), ("no gcc", "own cannot be used: no gcc")):
+        monkeypatch.setattr(library, "why_unavailable", lambda reason=reason: reason)
+        with pytest.raises(UserError, match=f"gives different bits; .*{advice}, or use another"):
+            run.open(EXPERIMENT, FACTS, "tensorflow", CODE)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.storage import cache
 from paceline.storage.locations import local_folder
-from paceline.storage.remote import Store
+from paceline.storage.remote import ReadOnlyFolder, Store
 
 
 def bring(folder: str) -> Path:
@@ -77,3 +80,23 @@ def test_other_storage_is_read_through_fsspec(
     assert contents(bring(f"local://{tmp_path}/data")) == {"0.png": b"x"}
     with pytest.raises(UserError, match="cannot be written; give a path, or a URL"):
         cache.put_folder(tmp_path / "data", f"local://{tmp_path}/out", "last")
+
+
+def test_a_folder_of_a_web_server_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages name the files without their sizes."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data" / "class").mkdir(parents=True)
+    (tmp_path / "data" / "class" / "0.png").write_bytes(b"x")
+    handler = partial(QuietHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/data"
+        assert contents(bring(url)) == {"0.png": b"x"}
+        server.shutdown()
+    with pytest.raises(UserError, match=f"cannot list {url}: "):
+        ReadOnlyFolder(url).files()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""

@@ -9,7 +9,14 @@ import pytest
 
 from paceline.errors import PassingFault, UserError
 from paceline.storage import files
-from paceline.storage.files import growing_pauses, may_pass, replacing, replacing_path, retry
+from paceline.storage.files import (
+    explained,
+    growing_pauses,
+    may_pass,
+    replacing,
+    replacing_path,
+    retry,
+)
 
 
 def fail(*arguments: object) -> None:
@@ -119,3 +126,13 @@ def test_pauses_grow_and_end_within_the_total(clock: Clock) -> None:
         clock.sleep(pause_s)
     assert found == [1, 2, 4, 8, 8]
     assert list(growing_pauses(0.1, 0.1, 0)) == []
+
+
+def test_a_link_to_nothing_says_so(tmp_path: Path) -> None:
+    link = tmp_path / "run"
+    link.symlink_to("elsewhere")
+    with (
+        pytest.raises(UserError, match="run: it is a link to elsewhere, which does not exist"),
+        explained("make", link),
+    ):
+        link.mkdir(exist_ok=True)

@@ -12,6 +12,7 @@ import pytest
 from gcs_server import google_server, key_of
 from helpers import free_port
 from paceline.errors import UserError
+from paceline.storage import remote
 from paceline.storage.remote import (
     ReadOnlyFolder,
     StorageError,
@@ -120,6 +121,15 @@ def test_what_a_person_can_correct_is_not_tried_again(
         monkeypatch.delenv(name)
     with pytest.raises(UserError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         Store("s3://bucket/run").files()
+
+
+def test_a_wrong_clock_is_not_blamed_on_the_credentials() -> None:
+    answer = "status code: 403 <Code>RequestTimeTooSkewed</Code><Message>It is 5 h</Message>"
+    with (
+        pytest.raises(StorageError, match="put s3://b: It is 5 h; set the clock of this"),
+        remote._explained("put", "s3://b"),
+    ):
+        raise RuntimeError(answer)
 
 
 def test_the_profile_of_aws_s_own_tools_is_used(

@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from paceline.errors import public
 from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Transfer, Warn
 from paceline.storage.files import silence, to_log
 
@@ -139,7 +140,8 @@ class Progress:
             self._print(f"{name:<15} {value}")
         if values.get("finished"):
             run = shlex.quote(rows["folder"])
-            self._print(f"\nnext: paceline eval {run}\n      paceline report {run}")
+            for line in ("", f"next: paceline eval {run}", f"      paceline report {run}"):
+                self._print(line)
 
     def _print_now_and_then(self, line: str) -> None:
         if self._clock() - self._last_line_s >= PLAIN_LINE_EVERY_S:
@@ -149,7 +151,7 @@ class Progress:
     def _print(self, line: str, style: str = "") -> None:
         # Not wrapped: a line stays one line in a log, and a digest can be copied.
         try:
-            self._console.print(Text(line, style=style), soft_wrap=True)
+            self._console.print(Text(public(line), style=style), soft_wrap=True)
         except (OSError, SystemExit) as error:  # nobody reads it (SystemExit), or the disk is full
             silence(self._console.file)
             self._console, reason = Console(quiet=True), getattr(error, "strerror", "nobody reads")

@@ -6,16 +6,16 @@ does the work. It imports no TensorFlow: a worker process does what needs Tensor
 
 from __future__ import annotations
 
+import errno
 import io
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from paceline.cli.parse import parse
-from paceline.errors import Ended, UserError, did_you_mean
+from paceline.errors import Ended, UserError, did_you_mean, public
+from paceline.storage.files import silence, to_log
 
 COMMANDS = {
     "train": "train:Train",
@@ -43,29 +43,33 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code.
 
-    0: done. 1: a failure. 2: an error that a person can correct. 130 or 143: an interruption.
+    0: done. 1: a failure. 2: an error that a person can correct. 129 and above: a signal.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be UTF-8
             stream.reconfigure(errors="backslashreplace")
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
-    except UserError as error:  # names that it quotes may contain line breaks
-        text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error))
-        print(f"paceline: {text}", file=sys.stderr)
+    except UserError as error:
+        to_log(f"paceline: {public(str(error))}")
         return 2
     except Ended as end:
-        print(f"paceline: {end}", file=sys.stderr)
+        to_log(f"paceline: {public(str(end))}")
         return end.exit_code
     except KeyboardInterrupt:  # work in worker processes handles interruptions itself
         return 130
-    except BrokenPipeError:
-        # Python flushes the buffer at exit; without a reader that would print a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            raise
+        silence(sys.stdout)
+        if error.errno != errno.EPIPE:  # else nobody wants to read more
+            to_log(f"paceline: cannot write to standard output: {error.strerror}")
         return 1
 
 
 def _run(arguments: list[str]) -> int:
+    from paceline.cli.parse import parse  # a second of imports, which a Ctrl-C may interrupt
+
     if arguments == ["--version"]:
         print(f"paceline {version('paceline')}")
         return 0

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from paceline.cli.parse import DataFolder
+from paceline.errors import printable
 from paceline.experiment.experiment import Data, Records, check_records
 
 SplitShare = Annotated[float, tyro.conf.arg(name="data.split", aliases=["--split"])]
@@ -69,7 +70,7 @@ class Info:
 
         built = build_source(Data(source=source, dir=folder, split=self.split), self.records)
         shape = " x ".join(map(str, built.image_shape or ())) or "encoded, of any size"
-        print(f"images: {shape}", *describe(built).table(), sep="\n")
+        print(f"images: {shape}", *map(printable, describe(built).table()), sep="\n")
         return 0
 
 
@@ -127,5 +128,6 @@ class Check:
         report = check(local_folder(self.dir), self.split, self.records)
         count = f"{len(report.problems):,} problems" if report.problems else "no problems"
         notes = [f"note: {note}" for note in report.notes]
-        print(*report.table(), *report.problems, *notes, count, sep="\n")
+        lines = [*report.table(), *report.problems, *notes]
+        print(*map(printable, lines), count, sep="\n")
         return 1 if report.problems else 0

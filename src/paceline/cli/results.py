@@ -13,7 +13,7 @@ import tyro
 
 from paceline.cli.parse import RunName
 from paceline.cli.tables import print_table, shown
-from paceline.errors import UserError
+from paceline.errors import UserError, printable, public
 from paceline.experiment.data import Views
 from paceline.experiment.fields import Json
 from paceline.messages import Message, Predictions, Progress, Send, Warn
@@ -74,7 +74,7 @@ class Eval(RunFlags):
             return 0
         count = f"{found['count']:,} {found['split']} images"
         views = "" if self.views == "none" else f", views {self.views}"
-        print(f"{found['run_dir']}, step {found['step']:,}, {count}{views}")
+        print(printable(f"{found['run_dir']}, step {found['step']:,}, {count}{views}"))
         tops = [f"top-{k} {share:.4f}" for k, share in found.get("top_k", {}).items()]
         tops = [f"accuracy {found['accuracy']:.4f}", f"top-5 {found['top5']:.4f}", *tops]
         error = f"calibration error {found['calibration_error']:.4f}"
@@ -143,9 +143,10 @@ class Predict(RunFlags):
             print(json.dumps(asdict(prediction) | {"top": top}))
         elif not prediction.error:
             classes = "  ".join(f"{name} {share:.4f}" for name, share in prediction.top)
-            print(f"{prediction.file}  {classes}")
+            print(printable(f"{prediction.file}  {classes}"))
         if prediction.error:
-            print(f"paceline: skipped {prediction.file}: it {prediction.error}", file=sys.stderr)
+            text = f"skipped {prediction.file}: it {prediction.error}"
+            print(f"paceline: {printable(text)}", file=sys.stderr)
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def _listening(what: str) -> Iterator[Send]:
         def listen(message: Message) -> None:
             nonlocal advance, done
             if isinstance(message, Warn):
-                print(f"note: {message.text}", file=sys.stderr)
+                print(f"note: {public(message.text)}", file=sys.stderr)
             if isinstance(message, Progress):
                 advance = advance or stack.enter_context(late_bar(what, message.total))
                 advance(message.done - done)

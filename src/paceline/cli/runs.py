@@ -15,7 +15,7 @@ import tyro
 
 from paceline.cli.parse import DataFolder, RunNames
 from paceline.cli.tables import print_table, shown
-from paceline.errors import UserError
+from paceline.errors import UserError, public
 from paceline.experiment.recipes.table import recipes
 
 
@@ -54,7 +54,7 @@ class ListRuns:
         for row in rows:
             if row.note:
                 label = "resume" if row.state == "unfinished" else row.state
-                print(f"{label} {row.name}: {row.note}")
+                print(public(f"{label} {row.name}: {row.note}"))
         return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from paceline.errors import printable
+
 LEFT = "<"
 """At the end of a heading: its column is aligned to the left, as the first one always is."""
 
@@ -26,7 +28,8 @@ def print_table(
         left = number == 0 or heading.endswith(LEFT)
         table.add_column(heading.removesuffix(LEFT), justify="left" if left else "right")
     for row in rows:
-        table.add_row(*map(Text, row))  # Text, because names can look like rich's markup: [red]
+        # Text, because names can look like rich's markup: [red]
+        table.add_row(*(Text(printable(each)) for each in row))
     if whole:
         wide = console.options.update(width=10_000)
         while console.is_terminal and len(table.columns) > 4:

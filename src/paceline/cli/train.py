@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,11 +13,12 @@ from typing import Annotated
 import tyro
 
 from paceline.cli.settings_file import load_parts, save_settings
-from paceline.errors import Interrupted, WorkerFailed
+from paceline.errors import Interrupted, WorkerFailed, printable
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
 from paceline.job import Job, Place, Run
 from paceline.requests import DescribeRequest
+from paceline.storage.files import to_log
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Train:
         try:
             result = _describe(job) if self.dry_run else _train(job)
         except Interrupted as signal:
-            print(f"{signal}; the same command continues from here", file=sys.stderr)
+            to_log(f"{signal}; the same command continues from here")
             return signal.exit_code
         if self.run.stop_at and not self.dry_run and not result["finished"]:
             stopped = f"stopped after step {result['step']:,}"
-            print(f"{stopped}; the same command without --stop-at continues", file=sys.stderr)
+            to_log(f"{stopped}; the same command without --stop-at continues")
         if self.json:
             print(json.dumps(result))
         return 0
@@ -93,5 +93,5 @@ def _describe(job: Job) -> Json:
         except WorkerFailed:
             stack.pop_all()
             raise
-    print(result["description"])
+    print(*map(printable, result["description"].splitlines()), sep="\n")
     return {"run_dir": job.run.run_dir, **result["numbers"]}

@@ -17,6 +17,8 @@ from paceline.job import Cluster
 POLL_S = 0.2
 _TIMEOUT_S = 2.0
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_FIRST_BYTE = b"\0"
+"""Of the length of gRPC's first frame; a web server's answer begins with HTTP."""
 _EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -29,7 +31,7 @@ def answers(address: str) -> bool:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as connection:
             connection.sendall(_HTTP2_GREETING + _EMPTY_SETTINGS)
-            return bool(connection.recv(1))
+            return connection.recv(1) == _FIRST_BYTE
     except OSError:
         return False
 
@@ -74,7 +76,7 @@ def _answering(address: str) -> Iterator[None]:
                 with connection:
                     connection.settimeout(1.0)
                     connection.recv(64)
-                    connection.sendall(b"\0")
+                    connection.sendall(_FIRST_BYTE)
 
     with closing(_listen(address)) as server:
         thread = threading.Thread(target=answer, daemon=True)

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import platform
+import stat
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -91,7 +92,10 @@ def why_unavailable() -> str:
     if missing := missing_instructions():
         return f"this CPU has no {missing}: they need one with AVX2 and FMA"
     if find_library() is None:
-        return "they are not built: run python -m paceline.kernels (it needs g++)"
+        build = "run python -m paceline.kernels (it needs g++)"
+        if built := _built():
+            return f"{built[-1]} can be changed by other users: remove it, and {build}"
+        return f"they are not built for TensorFlow {tensorflow_version()}: {build}"
     return ""
 
 
@@ -147,11 +151,21 @@ def find_library() -> Path | None:
         content = packaged.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:16]
         unpacked = library_cache(f"unpacked-{digest}", library_name())
-        if not unpacked.is_file():
+        if not unpacked.is_file() or unpacked.read_bytes() != content:
             put(content, unpacked)
         return unpacked
-    built = sorted(cache_folder().glob(f"kernels/*/{library_name()}"))
-    return built[-1] if built else None
+    safe = [path for path in _built() if is_private(path)]
+    return safe[-1] if safe else None
+
+
+def _built() -> list[Path]:
+    return sorted(cache_folder().glob(f"kernels/*/{library_name()}"))
+
+
+def is_private(path: Path) -> bool:
+    """Return whether nobody but this user can change a file of the cache: its code is run."""
+    found = [each.stat() for each in (path, *path.parents[:3])]
+    return all(f.st_uid in (0, os.getuid()) and not f.st_mode & stat.S_IWOTH for f in found)
 
 
 def library_cache(folder: str, name: str) -> Path:

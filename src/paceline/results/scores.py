@@ -34,10 +34,12 @@ class Scores(NamedTuple):
     """The harmonic mean of both; None if the class is neither a label nor a prediction."""
 
 
-def class_scores(confusion: Array) -> list[Scores]:
-    """Return the scores of each class from a confusion matrix: labels in rows, then predictions."""
-    correct = confusion.diagonal().tolist()
-    labelled, predicted = confusion.sum(axis=1).tolist(), confusion.sum(axis=0).tolist()
+def class_scores(labels: Array, predictions: Array, num_classes: int) -> list[Scores]:
+    """Return the scores of each class. A confusion matrix of 100,000 classes would take 75 GB."""
+    correct, labelled, predicted = (
+        np.bincount(each, minlength=num_classes).tolist()
+        for each in (labels[labels == predictions], labels, predictions)
+    )
     return [
         Scores(
             hits / guesses if guesses else None,
@@ -46,6 +48,16 @@ def class_scores(confusion: Array) -> list[Scores]:
         )
         for hits, examples, guesses in zip(correct, labelled, predicted, strict=True)
     ]
+
+
+def most_mistaken(labels: Array, predictions: Array, num_classes: int) -> list[tuple[int, int]]:
+    """Return each class with its most frequent wrong prediction, of equals the first."""
+    wrong = labels != predictions
+    codes = labels[wrong].astype(np.int64) * num_classes + predictions[wrong]
+    pairs, counts = np.unique(codes, return_counts=True)
+    pairs = pairs[np.lexsort((-counts, pairs // num_classes))]  # stable: the first of equals
+    _, first = np.unique(pairs // num_classes, return_index=True)
+    return [divmod(pair, num_classes) for pair in pairs[first].tolist()]
 
 
 def macro_scores(scores: list[Scores]) -> Scores:
@@ -105,27 +117,28 @@ class Evaluation:
     labels: Array = field(repr=False)
     probabilities: Array = field(repr=False)
 
+    def _counted(self) -> tuple[Array, Array, int]:
+        return self.labels, self.probabilities.argmax(axis=1), len(self.classes)
+
     def confusion(self) -> Array:
         """Return int64 [classes, classes]: how often each class (row) is predicted as each."""
-        shares = self.probabilities
-        examples = Examples(self.labels.astype(np.int64), shares.argmax(axis=1), shares.max(axis=1))
-        return examples.confusion(len(self.classes))
+        labels, predictions, num_classes = self._counted()
+        examples = Examples(labels.astype(np.int64), predictions, self.probabilities.max(axis=1))
+        return examples.confusion(num_classes)
 
     def per_class(self) -> list[ClassScore]:
         """Return the metrics of each class."""
-        confusion = self.confusion()
-        wrong = confusion - np.diag(confusion.diagonal())
-        instead = [self.classes[row.argmax()] if row.any() else "" for row in wrong]
-        counts = confusion.sum(axis=1).tolist()
-        rows = zip(self.classes, counts, class_scores(confusion), instead, strict=True)
+        instead = {each: self.classes[wrong] for each, wrong in most_mistaken(*self._counted())}
+        counts = np.bincount(self.labels, minlength=len(self.classes)).tolist()
+        rows = zip(self.classes, counts, class_scores(*self._counted()), strict=True)
         return [
-            ClassScore(name, count, score.recall, *score, mistaken_for)
-            for name, count, score, mistaken_for in rows
+            ClassScore(name, count, score.recall, *score, instead.get(number, ""))
+            for number, (name, count, score) in enumerate(rows)
         ]
 
     def macro(self) -> Scores:
         """Return precision, recall and F1 as means over the classes, each class counted once."""
-        return macro_scores(class_scores(self.confusion()))
+        return macro_scores(class_scores(*self._counted()))
 
     def calibration_error(self) -> float:
         """Return the expected calibration error of the predictions, in 15 bins."""

@@ -104,9 +104,13 @@ def check_same_run(
     """
     where, config, old = run.where, run.config(), run.kernels()
     if kernels != old:
+        from paceline.kernels.library import why_unavailable
+
+        reason = why_unavailable() if old == "own" else ""
+        advice = f"--kernels own cannot be used: {reason}" if reason else f"give --kernels {old}"
         raise UserError(
             f"{where} was trained with --kernels {old}; --kernels {kernels} "
-            f"gives different bits; give --kernels {old}, or use another --run-dir"
+            f"gives different bits; {advice}, or use another --run-dir"
         )
     if changed := run.experiment().changes_to(experiment):
         raise UserError(

@@ -128,7 +128,10 @@ def explained(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = f"cannot {doing} {path}: {error.strerror or error}"
+        reason = error.strerror or error
+        if error.errno == errno.EEXIST and path.is_symlink():
+            reason = f"it is a link to {os.readlink(path)}, which does not exist"
+        text = f"cannot {doing} {path}: {reason}"
         gone = error.errno == errno.ENOENT and doing.startswith("read")
         raise (PassingFault if gone or may_pass(error) else UserError)(text) from error
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import threading
 import time
 import uuid
@@ -21,12 +20,13 @@ from dataclasses import dataclass, field
 
 from paceline.errors import UserError
 from paceline.storage.files import to_log
+from paceline.storage.locations import seconds
 from paceline.storage.lock import NOBODY, LeaseLost, Owner, parse_owner, refusal, this_process
 from paceline.storage.remote import StorageError, Store, Version, leaves_folder
 
 LEASE = "lease.json"
 FORMAT = 1
-LOCK_TIMEOUT_S = float(os.environ.get("PACELINE_LOCK_TIMEOUT_S") or 60.0)
+LOCK_TIMEOUT_S = seconds("PACELINE_LOCK_TIMEOUT_S", 60.0)
 """After this time without a sign of life, a lease is taken over."""
 BEAT_EVERY_S = LOCK_TIMEOUT_S / 6
 """How often the holder must call `beat`."""
@@ -155,10 +155,10 @@ class Holder:
         lease = parse_lease(found[0], self._store.url) if found else Lease()
         if found and lease.owner.token == self.token:
             return lease, found[1]
-        who = f"{lease.owner} has taken over" if found else "somebody has removed"
+        silence = f"this run (lease {self.lease.epoch}) was silent for {LOCK_TIMEOUT_S:.0f} s"
+        who = f"{lease.owner} has taken over, because {silence}" if found else "it was removed"
         self._lost = LeaseLost(
-            f"{who} {self._store.url}, because this run (lease {self.lease.epoch}) showed no sign "
-            f"of life for {LOCK_TIMEOUT_S:.0f} s; it ends here, and everything up to its last "
+            f"{self._store.url}/{LEASE}: {who}; this run ends here, and everything up to its last "
             "checkpoint is saved"
         )
         raise self._lost

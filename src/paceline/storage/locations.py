@@ -8,14 +8,25 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from paceline.errors import UserError
 from paceline.messages import Send, Transfer
 
 
 def is_remote(path: str | Path) -> bool:
     """Return whether a path is a URL."""
     return "://" in str(path)
+
+
+def seconds(name: str, default_s: float) -> float:
+    """Return the seconds that an environment variable sets, or the default."""
+    text = os.environ.get(name) or str(default_s)
+    with suppress(ValueError):
+        if 0.01 <= float(text) <= 86_400:
+            return float(text)
+    raise UserError(f"{name} is {text!r}; it must be a number of seconds from 0.01 to 86400")
 
 
 def cache_folder() -> Path:

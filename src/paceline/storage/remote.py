@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from paceline.errors import PassingFault, UserError
 from paceline.storage.files import growing_pauses, replacing_path, retry
+from paceline.storage.locations import seconds
 from paceline.storage.progress_bar import late_bar
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ Report = Callable[[str], None]
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "hdfs": "hdfs", "http": "http", "https": "http"}
 """Which extra to install for a protocol."""
-PATIENCE_S = float(os.environ.get("PACELINE_STORAGE_PATIENCE_S") or 60.0)
+PATIENCE_S = seconds("PACELINE_STORAGE_PATIENCE_S", 60.0)
 """How long passing faults of storage are tried again."""
 FIRST_PAUSE_S = 1.0
 REQUEST_S, SILENCE_S = 3600.0, 60.0
@@ -155,12 +156,20 @@ class ReadOnlyFolder:
 
     def files(self) -> dict[str, File]:
         """Return all files by name, also in subfolders."""
-        with _explained("list", self.url):
+        with _explained("list", self.url), ThreadPoolExecutor(PARALLEL) as pool:
             system, root = self._opened
-            listed = sorted(system.find(root, detail=True).items())
+            if not (found := system.find(root, detail=True)):
+                system.ls(root)  # `find` does not say that a server did not answer
+            # pages of a web server name files without their sizes
+            unknown = [path for path, facts in found.items() if facts.get("size") is None]
+            found |= zip(unknown, pool.map(system.info, unknown), strict=True)
         files = {}
-        for path, facts in listed:
+        for path, facts in sorted(found.items()):
             name = path[len(root) + 1 :]
+            if facts.get("size") is None:
+                raise StorageError(
+                    f"{path}: its server does not say how large it is; copy it first"
+                )
             if leaves_folder(name):
                 raise UserError(
                     f"{self.url} contains the file {name!r}, which a folder cannot contain; give "
@@ -283,6 +292,8 @@ def _advice(error: Exception, extra: str) -> str:
         return "; make it first, or give another"
     if kind == "InvalidPathError":
         return "; give the URL of a folder whose files a disk can have"
+    if "TimeTooSkewed" in text:
+        return "; set the clock of this machine"
     answer = re.search(r"status code: (4\d\d)", text)
     denied = isinstance(error, PermissionError) or kind.startswith(("Permission", "Unauth"))
     if denied or (answer and answer[1] not in ("408", "409", "429")):  # those may pass

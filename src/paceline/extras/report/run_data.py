@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import UserError
+from paceline.errors import UserError, public
 from paceline.experiment.fields import Json, flatten
 from paceline.experiment.plan import build_plan
 from paceline.maths.metrics import Examples
@@ -150,7 +150,7 @@ def read_run(run: RunFolder) -> RunData:
         notes.append("It is training now; this page shows how far it was.")
     elif not result.get("finished"):
         command = shlex.join(resume_command(run.where, with_data(run, experiment)))
-        notes.append(f"It is not finished; this command continues it: paceline {command}")
+        notes.append(f"It is not finished; this command continues it: paceline {public(command)}")
     data = run.data_facts()
     if bad := result.get("left_out"):
         notes.append(f"{data.get('left_out')} bad examples were left out, such as {bad[0]}")

@@ -7,6 +7,7 @@ only. Imports no TensorFlow.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from paceline.errors import UserError, WorkerFailed
+from paceline.errors import Ended, UserError, WorkerFailed, first_line
 from paceline.job import Spark
 from paceline.kernels.library import find_library
 from paceline.storage.files import run_file
@@ -44,9 +45,11 @@ DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
     "spark.stage.maxConsecutiveAttempts": "1",  # `launch` starts it again from its checkpoint
+    "spark.ui.enabled": "false",  # it would be open to the network
     "spark.ui.showConsoleProgress": "false",
 }
 """Settings of a session that is started here. Those of --spark.conf take precedence."""
+SHIPPED = "paceline-spark-"
 FAILURES = (
     (r"paceline\.errors\.UserError: (.*)", "{}"),
     (
@@ -79,12 +82,20 @@ def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
             "leave them out"
         )
     context = running or _start(spark, log)
+    from py4j.protocol import Py4JError
+
     try:
         ship_package(context)
         yield context
+    except (Py4JError, ConnectionError) as error:
+        raise Ended(
+            f"Spark's Java process is gone ({first_line(error)}); the same command continues from "
+            f"the last checkpoint; its log is {log}"
+        ) from error
     finally:
         if running is None:
-            context.stop()
+            with suppress(Py4JError, ConnectionError):
+                context.stop()
 
 
 def ship_package(context: SparkContext) -> None:
@@ -95,8 +106,15 @@ def ship_package(context: SparkContext) -> None:
 
 @cache
 def shipping_folder() -> Path:
-    """Return a folder for files that executors fetch; it exists until this process ends."""
-    folder = tempfile.mkdtemp(prefix="paceline-spark-")
+    """Return a folder for files that executors fetch; it exists until this process ends.
+
+    Folders of processes that were killed are removed.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{SHIPPED}*-*"):
+        pid = old.name.removeprefix(SHIPPED).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=f"{SHIPPED}{os.getpid()}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
@@ -109,6 +127,7 @@ def _start(spark: Spark, log: Path) -> SparkContext:
 
     check_master(spark.master)
     # it asks for an older pandas than it needs, in the middle of the progress bar
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # else pages about a process that is gone
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
