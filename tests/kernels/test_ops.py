@@ -270,8 +270,8 @@ def op(name, *more, **attributes):
             op("batch_norm_gradient", *[np.zeros(8, np.float32)] * 4, [], slope=0.0),
             ((2, 4, 3, 8), IMAGES),
         ),
-        (lambda x: ops_more.max_pool(x, 2, 2), ((2, 2, 8),)),
-        (lambda x: ops_more.max_pool(x, 2, 2), ((1, 1, 2, 8),)),
+        (lambda x: ops.max_pool(x, 2, 2), ((2, 2, 8),)),
+        (lambda x: ops.max_pool(x, 2, 2), ((1, 1, 2, 8),)),
         (lambda x, f: ops_more.swish(x, f, tf.zeros(16), 1.0), ((2, 8), (8,))),
     ],
 )
@@ -338,7 +338,7 @@ def test_max_pooling_equals_tensorflows_bit_for_bit(side, window):
     numbers, because windows that overlap add them in different orders."""
     x = np.maximum(random(0, 3, side, side + 1, 12), 0)
     dy = np.round(9 * random(1, *tf.nn.max_pool2d(x, *window).shape))
-    own = with_gradients(lambda x: ops_more.max_pool(x, *window), (x,), dy)
+    own = with_gradients(lambda x: ops.max_pool(x, *window), (x,), dy)
     stock = with_gradients(lambda x: tf.nn.max_pool2d(x, *window), (x,), dy)
     for mine, theirs in zip(own, stock, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -35,7 +35,7 @@ def test_the_entrypoint_of_the_rayjob_and_the_script_of_spark_are_commands_of_pa
     script = spark["mainApplicationFile"].removeprefix(PACKAGE)
     assert Path(paceline.__file__).parent.joinpath(script).exists()
     for words in (entrypoint, spark["arguments"]):
-        command = [sys.executable, "-m", "paceline", *words[:2], "--help"]
+        command = [sys.executable, "-m", "paceline", *words[:2], "--help", "all"]
         dry = subprocess.run(command, capture_output=True, text=True)
         assert dry.returncode == 0
         for flag in (word for word in words if word.startswith("--")):

@@ -238,5 +238,5 @@ def test_a_lasting_fault_of_storage_is_one_for_which_the_workers_start_again(
     said: list[Message] = []
     job = Job(Experiment(), run=Run(run_dir=folder))
     evaluator = _Evaluator(job, said.append, threading.Event())
-    assert not evaluator._tried(evaluator._folder.refresh)
+    evaluator._refreshed()
     assert said == [Warn("files: it is away; the evaluator tries again")]

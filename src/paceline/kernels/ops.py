@@ -1,5 +1,6 @@
-"""The kernels as TensorFlow functions with gradients: convolutions and batch normalization, and
-pairs of them that are faster together. `ops_more` has those that not every training needs.
+"""The kernels as TensorFlow functions with gradients: convolutions, batch normalization,
+max-pooling, and pairs of them that are faster together. `ops_more` has what not every training
+needs.
 
 `load` brings the operations into this process. Call it before a graph that contains them is built,
 read or run.
@@ -105,6 +106,12 @@ def batch_norm(
     return cut(found.y, channels), cut(found.mean, channels), cut(found.variance, channels)
 
 
+def max_pool(x: tf.Tensor, size: int, stride: int, padding: str = "VALID") -> tf.Tensor:
+    """Return the maximum of square windows."""
+    found = load().paceline_max_pool(filled(x), size=size, stride=stride, padding=padding)
+    return cut(found, x.shape[-1])
+
+
 # The gradient of a norm contains what x does through its moments: they need none of their own.
 @tf.RegisterGradient("PacelineConv3x3")
 def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
@@ -138,3 +145,9 @@ def _batch_norm_gradient(op: tf.Operation, dy: tf.Tensor, *_: tf.Tensor) -> list
         dy, x, gamma, beta, mean, scale, [y] * residuals, slope=op.get_attr("slope")
     )
     return [found.dx, found.dgamma, found.dbeta, *found.dresidual, *([None] * num_moments)]
+
+
+@tf.RegisterGradient("PacelineMaxPool")
+def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+    given = {name: op.get_attr(name) for name in ("size", "stride", "padding")}
+    return load().paceline_max_pool_gradient(op.inputs[0], dy, **given)

@@ -1,5 +1,5 @@
-"""Kernels that not every training needs: norms with fixed statistics (evaluation), max-pooling,
-and z sigmoid(alpha z)."""
+"""Kernels that not every training needs: norms with fixed statistics (evaluation), and
+z sigmoid(alpha z)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,6 @@ def conv_norm_inference(
         x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
     )
     return cut(y, channels)
-
-
-def max_pool(x: tf.Tensor, size: int, stride: int, padding: str = "VALID") -> tf.Tensor:
-    """Return the maximum of square windows."""
-    found = load().paceline_max_pool(filled(x), size=size, stride=stride, padding=padding)
-    return cut(found, x.shape[-1])
 
 
 def swish(x: tf.Tensor, factor: tf.Tensor, offset: tf.Tensor, alpha: float) -> tf.Tensor:
@@ -87,12 +81,6 @@ def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
         epsilon, slope = op.get_attr("epsilon"), op.get_attr("slope")
         y = batch_norm_inference(y, [gamma, beta, mean, variance], residual, epsilon, slope)
     return tape.gradient(y, list(op.inputs), dy)
-
-
-@tf.RegisterGradient("PacelineMaxPool")
-def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
-    given = {name: op.get_attr(name) for name in ("size", "stride", "padding")}
-    return load().paceline_max_pool_gradient(op.inputs[0], dy, **given)
 
 
 @tf.RegisterGradient("PacelineSwish")

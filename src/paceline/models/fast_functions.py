@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from paceline.kernels.arithmetic import mean, number, plain, positive_part, product
+from paceline.kernels.ops import max_pool
 from paceline.models.fast_layers import activated, is_plain, relu_slope, swish_alpha
 from paceline.models.layers import SigmoidGelu
 
@@ -43,8 +44,6 @@ def _global_mean(layer: keras.layers.GlobalAveragePooling2D, x: tf.Tensor) -> tf
 def _window_mean(layer: keras.layers.AveragePooling2D, x: tf.Tensor) -> tf.Tensor:
     size, stride = layer.pool_size[0], layer.strides[0]
     if size == 1:  # a slice with steps would take ten times as long
-        from paceline.kernels.ops_more import max_pool
-
         return max_pool(x, 1, stride)
     tall, wide, channels = x.shape[1] // size, x.shape[2] // size, x.shape[3]
     x = x[:, : tall * size, : wide * size]
@@ -53,14 +52,10 @@ def _window_mean(layer: keras.layers.AveragePooling2D, x: tf.Tensor) -> tf.Tenso
 
 
 def _maximum(layer: keras.layers.MaxPooling2D, x: tf.Tensor) -> tf.Tensor:
-    from paceline.kernels.ops_more import max_pool
-
     return max_pool(x, layer.pool_size[0], layer.strides[0], layer.padding.upper())
 
 
 def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.Tensor:
-    from paceline.kernels.ops_more import max_pool
-
     if x.shape[1] != x.shape[2]:  # of a model for images of any size
         return layer(x)
     y = max_pool(x, x.shape[1], x.shape[1])

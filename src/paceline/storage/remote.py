@@ -1,8 +1,7 @@
 """A folder on remote storage: list it, read and write its files, replace one conditionally.
 
 obstore reads and writes S3 and Google Cloud Storage, where an object appears with its last byte.
-Data sets can also be read from other storage through fsspec (`ReadOnlyFolder`). Both libraries are
-imported only if they are needed.
+Data sets can also be read from other storage through fsspec. Both are imported only if needed.
 """
 
 from __future__ import annotations
