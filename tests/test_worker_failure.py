@@ -30,7 +30,7 @@ class FullDisk:
         (PassingFault("cannot read b"), Error("cannot read b", passing=True), 2),
         (AddressTaken("cannot listen"), Error("cannot listen", address_taken=True), 2),
         (ValueError("first line\nsecond"), Crash("ValueError: first line"), 1),
-        (KeyError(), Crash("KeyError: "), 1),
+        (KeyError(), Crash("KeyError: KeyError"), 1),
     ],
 )
 def test_every_error_is_reported_even_if_the_log_is_on_a_full_disk(

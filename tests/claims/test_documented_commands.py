@@ -11,10 +11,11 @@ import pytest
 from paceline.cli.commands import COMMANDS, load_command, split_command
 from paceline.cli.parse import flags_of, parse
 from paceline.errors import UserError
+from paceline.experiment.names import SHORT_NAMES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "deploy" / "README.md"]
-FLAGS = {flag for name in COMMANDS for flag in flags_of(load_command(name))}
+FLAGS = {flag for name in COMMANDS for flag in flags_of(load_command(name))} | set(SHORT_NAMES)
 FOREIGN = {
     *("archives", "cpus-per-task", "deploy-mode", "master", "py-files", "signal", "volume", "wait"),
     *("round", "seeds", "sync", "version", "help", "zip"),

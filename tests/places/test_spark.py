@@ -79,7 +79,7 @@ def test_two_tasks_give_the_bits_of_one_process_though_an_executor_is_killed(
     assert "2 workers" in ended.out
     assert re.search(r"worker \d failed: its executor on host \S+ is gone; ", ended.out), ended.out
     assert "starting 2 again from the last checkpoint" in ended.out
-    assert "resuming at step 1 of 24" in ended.out, "from the memory of the other worker"
+    assert "resuming at step 1 of 24" in ended.out, ended.out  # from the memory of the other worker
     assert ended.err == "", "what Spark says is in its log, not between the lines of the progress"
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
     assert (tmp_path / "run" / "worker-1.log").exists()
