@@ -29,9 +29,9 @@ from paceline.run_folder.actions import (
     write_metrics,
 )
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.comparison import identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.identity import identity_of
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine

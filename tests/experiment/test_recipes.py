@@ -15,7 +15,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Augmentation, Experiment
 from paceline.experiment.plan import build_plan
 from paceline.experiment.recipes.table import RECIPES, get_recipe, recipes
-from paceline.experiment.schedule import learning_rate
+from paceline.experiment.schedule import learning_rate, warmup_steps
 from paceline.models.fine_tuning import with_own_scaling
 from tiny import build_source, build_tiny_core
 
@@ -114,7 +114,7 @@ def test_the_warm_up_of_a_recipe_scales_with_the_training(name, epochs):
     for size in (1_000, 12_345, 50_000):
         plan, short = build_plan(recipe, size), build_plan(replace(recipe, steps=12), size)
         steps = [
-            recipe.schedule.warmup_steps(each.steps_per_epoch, each.total_steps)
+            warmup_steps(recipe.schedule, each.steps_per_epoch, each.total_steps)
             for each in (plan, short)
         ]
         assert steps == [round(epochs * plan.steps_per_epoch), round(12 * epochs / recipe.epochs)]

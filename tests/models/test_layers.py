@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paceline.models.layers import FusedBatchNormalization, InitialWeights, SigmoidGelu
+from paceline.models.initial_weights import InitialWeights
+from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
 
 def both_norms(momentum=0.9):

@@ -27,7 +27,7 @@ from paceline.maths.state import State, StateLayout
 from paceline.run_folder import checkpoint_file
 from paceline.run_folder import checkpoints as checkpoint
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.comparison import RunIdentity
+from paceline.run_folder.identity import RunIdentity
 from paceline.storage.files import replacing
 
 LAYOUT = StateLayout(

@@ -15,8 +15,8 @@ from paceline.experiment.experiment import MOVABLE, Augmentation, Data, Experime
 from paceline.kernels import library
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.comparison import RunIdentity, identity_of
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.identity import RunIdentity, identity_of
 from paceline.run_folder.weights import newest_variables
 from paceline.storage.files import unsealed
 from paceline.versions import library_versions

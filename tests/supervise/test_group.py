@@ -13,6 +13,7 @@ from paceline.errors import AddressTaken, Interrupted, PassingFault, UserError, 
 from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place
 from paceline.messages import Alive, Block, Crash, Error, Message, Result, Start, Warn, Working
+from paceline.supervise import diagnosis
 from paceline.supervise.group import Group
 from paceline.supervise.watchdog import Watchdog
 
@@ -56,6 +57,18 @@ def test_the_first_cause_is_raised_whoever_reports_first(
         with group_of(*order) as group, pytest.raises(kind, match=f"^{text}") as raised:
             group.run(lambda message: None)
         assert type(raised.value) is kind
+
+
+def test_after_a_death_in_training_nobody_waits_for_more_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others notice the loss and end, and their memory with them."""
+    monkeypatch.setattr(diagnosis, "EXPLAIN_S", 3600.0)
+    with (
+        group_of((STARTED, Block(1), -9), (STARTED, UNTIL_SIGNAL)) as group,
+        pytest.raises(WorkerFailed, match="worker 0 failed: killed by SIGKILL"),
+    ):
+        group.run(lambda message: None)
 
 
 def test_a_slow_listener_makes_no_worker_silent() -> None:

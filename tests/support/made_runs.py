@@ -18,8 +18,8 @@ from paceline.maths.state import State
 from paceline.requests import ExportRequest
 from paceline.results.export import answer
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.comparison import identity_of
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.identity import identity_of
 from small_images import encode as encode
 
 SMALL = Experiment(model=Model(depth=8, width=4), global_batch_size=16, replicas=2, steps=4)

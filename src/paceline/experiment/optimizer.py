@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Annotated, Literal
 
 from paceline.experiment.fields import Range
@@ -84,12 +83,6 @@ class Schedule:
     """Rate at which cosine and one-cycle end, as a share of the highest rate."""
     scale_to_batch: Annotated[int, Range(0)] = 0
     """Reference batch size: the rate is multiplied by global_batch_size / this. 0 disables."""
-
-    def warmup_steps(self, steps_per_epoch: int, total_steps: int) -> int:
-        """Return the length of the warm-up in steps."""
-        if isinstance(self.warmup, str):
-            return round(Fraction(self.warmup) * total_steps)
-        return round(self.warmup * steps_per_epoch)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ def learning_rate(
     """
     steps_per_epoch, total_steps = plan.steps_per_epoch, plan.total_steps
     scale = global_batch_size / schedule.scale_to_batch if schedule.scale_to_batch else 1
-    peak, rising = schedule.rate * scale, schedule.warmup_steps(steps_per_epoch, total_steps)
+    peak, rising = schedule.rate * scale, warmup_steps(schedule, steps_per_epoch, total_steps)
     if step < rising:
         return peak * (schedule.warmup_from + (1 - schedule.warmup_from) * (step + 1) / rising)
     if schedule.name == "constant":
@@ -40,10 +41,17 @@ def learning_rate(
     return peak * (schedule.final + (1 - schedule.final) * left)
 
 
+def warmup_steps(schedule: Schedule, steps_per_epoch: int, total_steps: int) -> int:
+    """Return the length of the warm-up in steps."""
+    if isinstance(schedule.warmup, str):
+        return round(Fraction(schedule.warmup) * total_steps)
+    return round(schedule.warmup * steps_per_epoch)
+
+
 def unfinished_warmup(experiment: Experiment, plan: Plan) -> str:
     """Return a warning if training ends while the rate still rises; empty if it does not."""
     warmup, total = experiment.schedule.warmup, plan.total_steps
-    rising = experiment.schedule.warmup_steps(plan.steps_per_epoch, total)
+    rising = warmup_steps(experiment.schedule, plan.steps_per_epoch, total)
     if rising < total:
         return ""
     return (

@@ -19,10 +19,10 @@ from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.comparison import identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.finding import watched_run
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.identity import identity_of
 from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Initial weights from integer hashes: the same bits on every CPU, which normal numbers from
-logarithms and cosines do not promise. No TensorFlow.
+logarithms and cosines do not promise.
 
 A weight depends on the seed, the name of its layer and its position, and on nothing else.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +27,21 @@ KINDS = {
     "uniform": (1.0, "one", "uniform"),
 }
 """By name: the variance times the fan, which fan, and the distribution."""
+
+
+@keras.saving.register_keras_serializable("paceline")
+class InitialWeights(keras.initializers.Initializer):
+    """The first weights of a layer."""
+
+    def __init__(self, kind: str, layer: str, seed: int) -> None:
+        self.kind, self.layer, self.seed = kind, layer, seed
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        kernel = initial_kernel(self.kind, self.layer, self.seed, tuple(shape))
+        return keras.ops.convert_to_tensor(kernel, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"kind": self.kind, "layer": self.layer, "seed": self.seed}
 
 
 def initial_kernel(kind: str, layer: str, seed: int, shape: tuple[int, ...]) -> Kernel:

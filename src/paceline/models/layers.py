@@ -1,4 +1,4 @@
-"""What Keras lacks, or computes slowly: a fused BatchNorm, an activation, and initial weights."""
+"""What Keras lacks, or computes slowly: a fused BatchNorm, and an activation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-
-from paceline.models.initial_weights import initial_kernel
 
 
 @keras.saving.register_keras_serializable("paceline")
@@ -52,18 +50,3 @@ class SigmoidGelu(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
-
-
-@keras.saving.register_keras_serializable("paceline")
-class InitialWeights(keras.initializers.Initializer):
-    """The first weights of a layer (`models.initial_weights`)."""
-
-    def __init__(self, kind: str, layer: str, seed: int) -> None:
-        self.kind, self.layer, self.seed = kind, layer, seed
-
-    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        kernel = initial_kernel(self.kind, self.layer, self.seed, tuple(shape))
-        return keras.ops.convert_to_tensor(kernel, dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"kind": self.kind, "layer": self.layer, "seed": self.seed}

@@ -14,7 +14,8 @@ from keras import layers
 
 from paceline.experiment.experiment import Model
 from paceline.experiment.model import IMAGENET_STAGES
-from paceline.models.layers import FusedBatchNormalization, InitialWeights, SigmoidGelu
+from paceline.models.initial_weights import InitialWeights
+from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
 
 def build_resnet(

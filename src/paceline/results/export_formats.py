@@ -60,7 +60,8 @@ def _portable_model(trained: TrainedModel) -> keras.Model:
     import keras
 
     from paceline.maths.view_average import mean_over_views
-    from paceline.models.layers import FusedBatchNormalization, InitialWeights, SigmoidGelu
+    from paceline.models.initial_weights import InitialWeights
+    from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
     def clone(layer: keras.Layer) -> keras.Layer:
         fused = isinstance(layer, FusedBatchNormalization)

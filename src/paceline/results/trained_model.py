@@ -111,7 +111,7 @@ def load_trained_model(
     from paceline.models.accelerate import accelerated
     from paceline.models.build import build_model
     from paceline.run_folder.checkpoints import Checkpoints
-    from paceline.run_folder.comparison import identity_of
+    from paceline.run_folder.identity import identity_of
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
     stored = tuple(stored) if stored else None

@@ -22,7 +22,7 @@ from safetensors.numpy import save as to_safetensors
 
 from paceline.errors import UserError
 from paceline.maths.state import State, StateLayout
-from paceline.run_folder.comparison import RunIdentity
+from paceline.run_folder.identity import RunIdentity
 from paceline.storage.files import read_run_file, retry, run_file, sealed, unsealed
 from paceline.versions import library_versions
 

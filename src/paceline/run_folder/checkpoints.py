@@ -19,7 +19,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder import checkpoint_file
 from paceline.run_folder.checkpoint_file import Damaged
-from paceline.run_folder.comparison import ANY_RUN, RunIdentity
+from paceline.run_folder.identity import ANY_RUN, RunIdentity
 from paceline.storage.files import explained, may_pass, refuse_link, replacing, retry
 
 

@@ -16,7 +16,7 @@ from paceline.maths.state import State
 from paceline.messages import Held, Send
 from paceline.run_folder.actions import check_finite
 from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.comparison import identity_of
+from paceline.run_folder.identity import identity_of
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 

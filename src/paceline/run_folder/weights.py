@@ -14,8 +14,8 @@ from paceline.maths.state import AVERAGED_STATS, State
 from paceline.messages import Send, Warn
 from paceline.run_folder.checkpoint_file import Array, Damaged, read_variables
 from paceline.run_folder.checkpoints import file_of, list_steps
-from paceline.run_folder.comparison import ANY_RUN, RunIdentity, identity_of
 from paceline.run_folder.finding import existing_run
+from paceline.run_folder.identity import ANY_RUN, RunIdentity, identity_of
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:

@@ -26,16 +26,19 @@ def first_cause(
     """Return what to raise: of all reports, the one that explains the others.
 
     `report` is the last message of worker `index`, or None if it ended without one. Which message
-    arrives first decides nothing: those that train have a moment to report too.
+    arrives first decides nothing: those that train have a moment to report too. Once training has
+    begun, a worker that died explains itself, and the memory of the others is asked at once: those
+    that notice the loss end, too.
     """
     reports, deadline = {index: report}, time.monotonic() + EXPLAIN_S
     trainers = {i for i, worker in enumerate(workers) if not worker.job.cluster.serves}
     while True:
         first = min(reports, key=lambda each: (_rank(reports[each]), each))
-        if not _rank(reports[first]) or not trainers & {*watchdog.running()} - reports.keys():
+        rank, waiting = _rank(reports[first]), trainers & {*watchdog.running()} - reports.keys()
+        if not rank or not waiting or (watchdog.began and rank < LOST):
             return _to_exception(workers[first], reports[first])
         if time.monotonic() > deadline:
-            if _rank(reports[first]) == LOST and (silent := watchdog.silent(EXPLAIN_S)):
+            if rank == LOST and (silent := watchdog.silent(EXPLAIN_S)):
                 return worker_failed(workers[silent[0]], stopped(EXPLAIN_S))
             return _to_exception(workers[first], reports[first])
         with suppress(queue.Empty):

@@ -29,6 +29,7 @@ class Watchdog:
         self._clock = clock
         self._stall_timeout = place.stall_timeout
         self._limit = place.start_timeout
+        self.began = False
         self._num_workers = num_workers
         self._ended: set[int] = set()
         self.reset()
@@ -71,7 +72,7 @@ class Watchdog:
 
     def training_began(self) -> None:
         """From now on, apply the stall timeout instead of the start timeout."""
-        self._limit = self._stall_timeout
+        self._limit, self.began = self._stall_timeout, True
 
     def running(self) -> list[int]:
         """Return the workers from which more is expected."""
