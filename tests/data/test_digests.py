@@ -20,12 +20,14 @@ FLAGS = (
 
 
 def write_pictures(folder: Path, count: int) -> list[Path]:
-    """Write so many images to train on and one to test; return them in the order of the source."""
+    """Write so many images to train on and one to test, the last of class b; return them in the
+    order of the source."""
     for name, number in (("train", count), ("val", 1)):
-        (folder / name / "a").mkdir(parents=True)
         for each in range(number):
+            place = folder / name / ("ab"[each == count - 1])
+            place.mkdir(parents=True, exist_ok=True)
             image = Image.fromarray(np.full((9, 9, 3), each + 1, np.uint8))
-            image.save(folder / name / "a" / f"{each:03d}.png")
+            image.save(place / f"{each:03d}.png")
     return sorted(folder.rglob("*.png"))
 
 
