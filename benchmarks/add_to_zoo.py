@@ -22,8 +22,8 @@ from paceline.kernels.library import ARITHMETIC
 from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
 from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
 from paceline.run_folder.checkpoints import file_of
-from paceline.run_folder.comparison import ANY_RUN
 from paceline.run_folder.finding import existing_run
+from paceline.run_folder.identity import ANY_RUN
 from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
 
 
