@@ -135,15 +135,13 @@ def product(a: tf.Tensor, b: tf.Tensor, transpose_a: bool = False) -> tf.Tensor:
     """Return the product of two matrices. Without `transpose_a` it has gradients."""
     if not is_fixed():
         return tf.matmul(a, b, transpose_a=transpose_a)
-    inner, columns = a.shape[0 if transpose_a else 1], b.shape[1]
-    b = tf.pad(b, [[0, 0], [0, -columns % 8]])
+    columns, b = b.shape[1], ops.filled(b)
     if transpose_a:  # as the gradient of a filter
         kernel, x, dy = tf.zeros([1, 1, a.shape[1], b.shape[1]]), a[:, None, None], b[:, None, None]
         given = {"stride": 1, "padding": "SAME"}
         return ops.load().paceline_conv_filter_gradient(x, dy, kernel, **given)[0, 0, :, :columns]
-    a = tf.pad(a, [[0, 0], [0, -inner % 8]])
-    b = tf.pad(b, [[0, -inner % 8], [0, 0]])
-    return ops.conv(a[:, None, None], b[None, None], 1)[:, 0, 0, :columns]
+    y = ops.conv(ops.filled(a)[:, None, None], ops.filled(b, 0)[None, None], 1)
+    return ops.cut(y[:, 0, 0], columns)
 
 
 def positive_part(x: tf.Tensor) -> tf.Tensor:
