@@ -19,10 +19,10 @@ def test_the_program_stays_small(tmp_path: Path) -> None:
         "imported by worker.py": sizes.count(sizes.closure("paceline.worker")),
     }
     limits = {
-        "all": (25_065, 193),
-        "main path, runs": (9_119, 67),
-        "main path, imported": (10_047, 79),
-        "imported by worker.py": (10_088, 78),
+        "all": (25_066, 193),
+        "main path, runs": (9_120, 67),
+        "main path, imported": (10_048, 79),
+        "imported by worker.py": (10_089, 78),
     }
     too_large = {
         name: f"{lines} lines in {files} files, at most {limits[name]}"
