@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-all test-long check docs docs-serve sanitize format setup setup-all trackers chaos simulate wheel image bench clean
+.PHONY: train test test-all test-long test-gpu check docs docs-serve sanitize format setup setup-all trackers chaos simulate wheel image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -32,6 +32,10 @@ test-all: setup-all
 # Ten minutes of `make chaos` run beside other tests: a program may take longer before it counts as hanging.
 test-long: setup-all
 	PACELINE_TEST_TIMEOUT_S=400 $(PYTEST) -m "not hours" --timeout 1500 --durations 25
+
+# For a person with 1, 2 or 4 GPUs: ten minutes, and gpu-report.md to send back. Set up with `make setup EXTRA=gpu`.
+test-gpu: setup
+	$(BIN)/python tests/gpu/examine_gpus.py
 
 check: setup-all
 	$(BIN)/ruff check .

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shutil
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
-from paceline.cli.zoo import train_first
+from paceline.api.training import train
 from paceline.errors import UserError
 from paceline.experiment.experiment import MOVABLE, Experiment
+from paceline.experiment.fields import Json
 from paceline.extras.zoo import ADVICE, Row
 from paceline.kernels.library import ARITHMETIC
 from paceline.maths.state import Part, State, StateLayout, evaluated_vectors
-from paceline.run_folder.checkpoint_file import WEIGHTS, Damaged, pack, read_variables
+from paceline.run_folder.checkpoint_file import ANY_RUN, WEIGHTS, Damaged, pack, read_variables
 from paceline.run_folder.checkpoints import file_of
 from paceline.run_folder.finding import existing_run
-from paceline.run_folder.identity import ANY_RUN
 from paceline.storage.files import explained, read_json, replacing_path, sealed, write_json
 
 
@@ -70,6 +72,15 @@ def write_weights(checkpoints: Path, folder: Path, step: int, experiment_digest:
     content = pack(State(step, vectors), StateLayout(parts), experiment_digest, None)
     target.write_bytes(content)
     return target
+
+
+def train_first(experiment: Experiment, kernels: str, stop_at: int, data_dir: str) -> Json:
+    """Train an experiment up to a step, or with 0 to its end, in a temporary folder."""
+    where = os.path.abspath(data_dir) if data_dir else experiment.data.dir
+    with tempfile.TemporaryDirectory(prefix="paceline-zoo-") as folder:
+        settings: Json = {"run_dir": f"{folder}/run", "stop_at": stop_at, "data.dir": where}
+        settings["kernels"] = "own" if kernels == "own" else "tensorflow"
+        return vars(train(experiment, **settings))
 
 
 def main() -> None:

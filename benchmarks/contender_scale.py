@@ -25,8 +25,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from benchmarks.forked import run_forked
+from paceline.engines.hosts import Hosts, meet
 from paceline.engines.pairs import Collectives, ExactSum
 from paceline.engines.shared_memory import Neighbors, find_neighbors
+from paceline.job import Cluster
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, tree_sum
 
@@ -49,11 +51,19 @@ class Case:
     turns: int
 
 
-def exact(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
-    """Return the sum as Paceline computes it: one vector for each subtree of a worker's share."""
+def collectives(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
+    """Return the sum as Paceline computes it between GPUs, by TensorFlow's collectives."""
     members = len(case.addresses)
     sums = [vector] * len(divided_tree(case.replicas, members)[index])
     return ExactSum(case.replicas, members, index, Collectives(index, 1).swap, add).total(sums)
+
+
+def exact(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
+    """Return the sum as Paceline computes it over TCP: one vector for each subtree of a share."""
+    global hosts
+    hosts = hosts or meet(Cluster(tuple(case.addresses), index))
+    sums = [vector] * len(divided_tree(case.replicas, len(case.addresses))[index])
+    return hosts.total(case.replicas, index, sums)
 
 
 def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
@@ -66,6 +76,7 @@ def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
 
 
 neighbors: Neighbors | None = None
+hosts: Hosts | None = None
 
 
 def ring(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
@@ -82,6 +93,7 @@ def gather(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
 
 ALGORITHMS: dict[str, Callable[[Case, int, tf.Tensor], tf.Tensor]] = {
     "exact": exact,
+    "collectives": collectives,
     "memory": memory,
     "ring": ring,
     "gather": gather,
@@ -105,7 +117,7 @@ def sent_bytes() -> int:
 def connect(case: Case, index: int) -> tf.distribute.Strategy:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    if len(case.addresses) == 1:
+    if not {"ring", "gather", "collectives"} & {*case.algorithms}:
         return tf.distribute.OneDeviceStrategy("/cpu:0")
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": case.addresses}),

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import keras
 
+from paceline.build import build_model
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import build_phases, build_plan
-from paceline.models.build import build_model
 
 
 def training_flops_of(experiment: Experiment, train_size: int) -> float:

@@ -195,12 +195,23 @@ def warm_up(running: Running, turn_seconds: float) -> int:
     return max(1, round(steps * turn_seconds / wall_s))
 
 
+Turns = Mapping[str, Sequence[Turn]]
+"""The turns of each contender so far."""
+
+
+def take_turns(
+    running: Sequence[Running], steps: Mapping[str, int], earlier: Turns
+) -> dict[str, Turn]:
+    return {each.name: each.turn(steps[each.name]) for each in running}
+
+
 def alternate(
     contenders: Sequence[Contender],
     rounds: int,
     turn_seconds: float,
     timeout_s: float = 900.0,
     tell: Callable[[str], None] = lambda message: None,
+    round_of: Callable[[Sequence[Running], Mapping[str, int], Turns], dict[str, Turn]] = take_turns,
 ) -> dict[str, Measured]:
     """Start and warm up all, then give each a turn per round, beginning with another each time."""
     with ExitStack() as stack:
@@ -212,8 +223,9 @@ def alternate(
         for number in range(rounds):
             tell(f"round {number + 1} of {rounds}")
             first = number % len(running)
-            for each in running[first:] + running[:first]:
-                turns[each.name].append(each.turn(steps[each.name]))
+            taken = round_of(running[first:] + running[:first], steps, turns)
+            for name, turn in taken.items():
+                turns[name].append(turn)
         return {
             each.name: Measured(
                 each.name,

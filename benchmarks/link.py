@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import heapq
 import os
+import random
 import select
 import shutil
 import struct
@@ -25,12 +26,14 @@ _TUNSETIFF, _IFF_TUN_NO_PI = 0x400454CA, 0x1001
 _MTU = 1500
 
 
-@dataclass(frozen=True)
+@dataclass
 class Link:
-    """Of each direction: megabits per second and seconds of delay."""
+    """Of each direction: megabits per second, and with a delay also the share of lost packets."""
 
     mbit_per_s: float
     delay_s: float = 0.0
+    lost: float = 0.0
+    """It can change while the link is used."""
 
     def __str__(self) -> str:
         rate = (
@@ -71,7 +74,7 @@ def two_hosts(link: Link | None = None) -> Iterator[tuple[str, str]]:
         for name in names:
             run("ip", "netns", "add", name)
         if link and link.delay_s:
-            forwarder = _Forwarder(devices, link.delay_s)
+            forwarder = _Forwarder(devices, link)
         else:
             run("ip", "link", "add", devices[0], "type", "veth", "peer", "name", devices[1])
         for name, device, address in zip(names, devices, ADDRESSES, strict=True):
@@ -152,8 +155,8 @@ def cut(name: str) -> None:
 class _Forwarder:
     """Two TUN devices in a thread: what one sends comes out of the other after the delay."""
 
-    def __init__(self, devices: tuple[str, str], delay_s: float) -> None:
-        self._files, self._delay_s, self._closed = [_tun(name) for name in devices], delay_s, False
+    def __init__(self, devices: tuple[str, str], link: Link) -> None:
+        self._files, self._link, self._closed = [_tun(name) for name in devices], link, False
         self._thread = threading.Thread(target=self._forward, daemon=True)
         self._thread.start()
 
@@ -164,10 +167,10 @@ class _Forwarder:
             pause = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 0.1
             for file in select.select(self._files, [], [], min(pause, 0.1))[0]:
                 other = self._files[1 - self._files.index(file)]
-                number += 1
-                heapq.heappush(
-                    waiting, (time.monotonic() + self._delay_s, number, other, os.read(file, 65536))
-                )
+                number, packet = number + 1, os.read(file, 65536)
+                if random.random() >= self._link.lost:
+                    arrives = time.monotonic() + self._link.delay_s
+                    heapq.heappush(waiting, (arrives, number, other, packet))
             while waiting and waiting[0][0] <= time.monotonic():
                 _, _, file, packet = heapq.heappop(waiting)
                 try:

@@ -168,7 +168,7 @@ def measure(folder: Path, accuracies: dict[str, float]) -> Measured:
         petaflops=round(training_flops_of(experiment, run.data["train"]) / 1e15, 4),
         cpu_minutes=round(cost["cpu_seconds"] / 60, 1),
         training_minutes=round(run.training_minutes, 1),
-        images_per_second=round(run.images_per_second or 0),
+        images_per_second=round(run.last("images_per_second") or 0),
         peak_memory_gb=round(cost["peak_memory_mb"] / 1000, 1),
         processor=machine()["cpu"],
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.harness import Contender
-from benchmarks.heats import choose_fastest
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python
 from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
 from benchmarks.suites import Settings
-from benchmarks.summary import Figure, SuiteResult, best, ratio, rows
+from benchmarks.summary import SuiteResult, best, compared, rows
 
 VARIANTS = ("threads", "processes", "compile", "processes-compile")
 
@@ -26,16 +25,9 @@ def contenders(folder: str) -> list[Contender]:
 
 def measure(settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
-        chosen, heats = choose_fastest(contenders(folder), ("pytorch-",), settings)
-        measured = settings.alternate(chosen)
+        measured, repeated = settings.alternate_quietly(contenders(folder))
     pytorch = best(measured, "pytorch-")
-    speed = ratio(measured[OWN], measured[pytorch])
-    cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
-    figures = [
-        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x"),
-        Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
-        *pair_figures(measured),
-    ]
-    notes = [note, *heats, *pair_notes()]
+    figures = [*compared(measured, OWN), *pair_figures(measured)]
+    notes = [note, *repeated, *pair_notes()]
     title = "Evaluation of ResNet-20, 10,000 images of CIFAR-10, float32"
     return SuiteResult(title, figures, notes, pytorch, rows(measured, pytorch))

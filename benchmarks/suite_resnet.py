@@ -6,12 +6,11 @@ import sys
 
 from benchmarks.flops import training_flops
 from benchmarks.harness import Contender, Measured
-from benchmarks.heats import choose_fastest
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python
 from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
 from benchmarks.suites import Settings
-from benchmarks.summary import Figure, SuiteResult, best, quartiles, ratio, rows
+from benchmarks.summary import Figure, SuiteResult, best, compared, quartiles, ratio, rows
 
 
 def contenders(depth: int, folder: str) -> list[Contender]:
@@ -38,19 +37,16 @@ def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
     paceline = measured[OWN]
     pytorch, peak = best(measured, "pytorch-"), best(measured, "sgemm-")
     giga_flops = training_flops(depth) / 1e9
-    cpu = ratio(measured[pytorch], paceline, lambda turn: turn.cpu_ms_per_image)
-    speed, share = ratio(paceline, measured[pytorch]), ratio(paceline, measured[peak]).scaled(100)
+    share = ratio(paceline, measured[peak]).scaled(100)
     pytorch_share = ratio(measured[pytorch], measured[peak]).scaled(100)
     peaks = quartiles(turn.images_per_s for turn in measured[peak].turns).scaled(giga_flops)
-    by_pytorch = f"images/s, paceline to PyTorch's best ({pytorch})"
     keras = [
         Figure("images/s, paceline to Keras's fit", ratio(paceline, own), "x")
         for name, own in measured.items()
         if name == "keras-fit"
     ]
     return [
-        Figure(by_pytorch, speed, "x"),
-        Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
+        *compared(measured, OWN),
         *pair_figures(measured),
         *keras,
         Figure(f"paceline's share of the peak ({peak})", share, "%"),
@@ -61,15 +57,14 @@ def figures(depth: int, measured: dict[str, Measured]) -> list[Figure]:
 
 def measure(depth: int, settings: Settings) -> SuiteResult:
     with cifar10_folder() as (folder, note):
-        chosen, heats = choose_fastest(contenders(depth, folder), ("pytorch-", "sgemm-"), settings)
-        measured = settings.alternate(chosen)
+        measured, repeated = settings.alternate_quietly(contenders(depth, folder))
     baseline = best(measured, "pytorch-")
     flops = (
         f"one image of training is {training_flops(depth) / 1e6:.1f} MFLOP if convolutions are "
         "computed directly; the sgemm rows are counted in images of that size"
     )
     title = f"ResNet-{depth}, CIFAR-10, global batch 128, float32"
-    notes = [note, *heats, flops, *pair_notes()]
+    notes = [note, *repeated, flops, *pair_notes()]
     return SuiteResult(title, figures(depth, measured), notes, baseline, rows(measured, baseline))
 
 

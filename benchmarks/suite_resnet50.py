@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Contender
-from benchmarks.heats import choose_fastest
 from benchmarks.machine import torch_python
 from benchmarks.pair import OWN, paceline_pair, pair_figures, pair_notes
 from benchmarks.suites import Settings
-from benchmarks.summary import Figure, SuiteResult, best, ratio, rows
+from benchmarks.summary import SuiteResult, best, compared, rows
 from paceline.formats.arrays import save_arrays
 
 PICTURES = 128
@@ -39,20 +38,13 @@ def measure(settings: Settings) -> SuiteResult:
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         folder = Path(parent, "pictures")
         write_pictures(folder)
-        chosen, heats = choose_fastest(contenders(str(folder)), ("pytorch-",), settings)
-        measured = settings.alternate(chosen)
+        measured, repeated = settings.alternate_quietly(contenders(str(folder)))
     pytorch = best(measured, "pytorch-")
-    cpu = ratio(measured[pytorch], measured[OWN], lambda turn: turn.cpu_ms_per_image)
-    speed = ratio(measured[OWN], measured[pytorch])
-    figures = [
-        Figure(f"images/s, paceline to PyTorch's best ({pytorch})", speed, "x"),
-        Figure(f"CPU time per image, {pytorch} to paceline", cpu, "x"),
-        *pair_figures(measured),
-    ]
+    figures = [*compared(measured, OWN), *pair_figures(measured)]
     notes = [
         f"data: {PICTURES} random images in memory, scaled by mean and deviation, "
         "the same for all; no JPEG is decoded",
-        *heats,
+        *repeated,
         *pair_notes(),
     ]
     title = "ResNet-50 v1.5, 224x224, 1000 classes, global batch 16, float32"

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.disturbance import QuietRounds
 from benchmarks.harness import Contender, Measured, alternate
 from benchmarks.summary import SuiteResult
 
@@ -48,6 +49,15 @@ class Settings:
 
     def alternate(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
         return alternate(contenders, self.rounds, self.turn_seconds, tell=self.tell)
+
+    def alternate_quietly(
+        self, contenders: Sequence[Contender]
+    ) -> tuple[dict[str, Measured], list[str]]:
+        """Repeat the rounds that were disturbed; return also a note about them."""
+        rounds = QuietRounds(self.tell, most=2 * self.rounds)
+        turns = self.rounds, self.turn_seconds
+        measured = alternate(contenders, *turns, tell=self.tell, round_of=rounds)
+        return measured, [f"rounds that were disturbed and repeated: {len(rounds.reasons)}"]
 
 
 def load(name: str) -> Callable[[Settings], SuiteResult]:

@@ -78,6 +78,32 @@ def best(measured: Mapping[str, Measured], prefix: str) -> str:
     )
 
 
+def best_of_rounds(measured: Mapping[str, Measured], prefix: str) -> Measured:
+    """Return the fastest turn of each round, of the contenders whose names begin with `prefix`."""
+    group = [each for name, each in measured.items() if name.startswith(prefix)]
+    turns = zip(*(each.turns for each in group), strict=True)
+    fastest = tuple(max(each, key=lambda turn: turn.images_per_s) for each in turns)
+    return Measured(best(measured, prefix), 0, fastest, 0.0)
+
+
+MOST_CONTRADICTION = 1.15
+
+
+def compared(measured: Mapping[str, Measured], own: str) -> list[Figure]:
+    """Return how much faster a contender is than PyTorch's best of each round, also in CPU time.
+
+    Both use all cores, so the two figures should be close. If they are not, something disturbed
+    the measurement, and there is no ratio of speeds.
+    """
+    pytorch = best_of_rounds(measured, "pytorch-")
+    speed = ratio(measured[own], pytorch)
+    cpu = ratio(pytorch, measured[own], lambda turn: turn.cpu_ms_per_image)
+    of_speed = Figure(f"images/s, paceline to PyTorch's best (mostly {pytorch.name})", speed, "x")
+    of_cpu = Figure("CPU time per image, PyTorch's best to paceline", cpu, "x")
+    larger, smaller = max(speed.median, cpu.median), min(speed.median, cpu.median)
+    return [of_speed, of_cpu] if larger <= MOST_CONTRADICTION * smaller else [of_cpu]
+
+
 def rows(measured: Mapping[str, Measured], baseline: str) -> list[Row]:
     return [
         Row(

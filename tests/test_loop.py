@@ -13,7 +13,7 @@ from paceline.experiment.plan import Plan
 from paceline.loop import BLOCK_SECONDS, Outcome, StopRequested, next_block_steps, train
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.maths.state import State
-from paceline.run_folder.actions import StopEarly
+from paceline.run_folder.early_stopping import StopEarly
 
 PLAN = Plan(steps_per_epoch=5, total_steps=20, evaluate_every=5)
 
@@ -119,7 +119,7 @@ def test_a_recovered_block_is_not_trained_again_but_evaluated_and_reported() -> 
 @pytest.mark.parametrize(("patience", "steps"), [(0, 20), (1, 10), (2, 15), (3, 20)])
 def test_training_ends_early_after_an_evaluation_of_all_splits(patience: int, steps: int) -> None:
     engine = FakeEngine()
-    ends_early = StopEarly(EarlyStopping(patience), engine.agree)
+    ends_early = StopEarly(EarlyStopping(patience), engine.agree) if patience else None
     outcome = train(engine, PLAN, [], 0, ends_early)
     assert outcome.block is not None
     assert (outcome.block.step, outcome.ended_early) == (steps, steps < 20)

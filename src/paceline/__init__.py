@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from paceline.api.functions import evaluate, export, predict, report, runs
     from paceline.api.search import search
     from paceline.api.training import Result, train
+    from paceline.data.order import order
     from paceline.data.source import Source, Split
     from paceline.errors import UserError
     from paceline.experiment.data import Augmentation, Data, Records, Scaling
     from paceline.experiment.experiment import Experiment
-    from paceline.experiment.groups import Group
     from paceline.experiment.model import Model
     from paceline.experiment.optimizer import (
         Average,
         EarlyStopping,
+        Group,
         Loss,
         Optimizer,
         Schedule,
@@ -39,29 +40,22 @@ if TYPE_CHECKING:
 __all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group"]
 __all__ += ["KerasCallbacks", "Loss", "Model", "Optimizer", "Place", "Records", "Result", "Run"]
 __all__ += ["Scaling", "Schedule", "SearchResult", "Source", "Split", "Sync", "UserError"]
-__all__ += [
-    "Weights",
-    "accelerate",
-    "evaluate",
-    "export",
-    "get_recipe",
-    "load",
-    "load_predictor",
-    "predict",
-]
-__all__ += ["recipes", "report", "runs", "search", "train"]
+__all__ += ["Weights", "accelerate", "evaluate", "export", "get_recipe", "load"]
+__all__ += ["load_predictor", "order", "predict", "recipes", "report", "runs", "search", "train"]
 
 _NAMES = {
     "api.functions": ("evaluate", "export", "predict", "report", "runs"),
     "api.search": ("search",),
     "api.training": ("Result", "train"),
+    "data.order": ("order",),
     "data.source": ("Source", "Split"),
     "errors": ("UserError",),
     "experiment.data": ("Augmentation", "Data", "Records", "Scaling"),
     "experiment.experiment": ("Experiment",),
-    "experiment.groups": ("Group",),
     "experiment.model": ("Model",),
-    "experiment.optimizer": ("Average", "EarlyStopping", "Loss", "Optimizer", "Schedule", "Sync"),
+    "experiment.optimizer": (
+        *("Average", "EarlyStopping", "Group", "Loss", "Optimizer", "Schedule", "Sync"),
+    ),
     "experiment.recipes.table": ("get_recipe", "recipes"),
     "extras.keras_callbacks": ("KerasCallbacks",),
     "extras.search.run_search": ("SearchResult",),

@@ -1,4 +1,5 @@
-"""Job -> core: the data, the model and the pure functions of an experiment.
+"""Job -> core: the data, the model and the pure functions of an experiment; and its numbers in a
+line.
 
 Every process that computes replicas builds its own core from the job.
 """
@@ -6,6 +7,7 @@ Every process that computes replicas builds its own core from the job.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import keras
 import tensorflow as tf
@@ -14,17 +16,26 @@ from paceline.data.build_source import build_source
 from paceline.data.images import image_shape
 from paceline.data.source import Split, hold_out
 from paceline.engines import devices
-from paceline.errors import UserError
+from paceline.errors import UserError, first_line
 from paceline.experiment.data import Views
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Experiment, application_of
 from paceline.experiment.fields import Json
 from paceline.experiment.plan import build_plan
 from paceline.job import Job
 from paceline.maths import replica
 from paceline.maths.template import build_template
+from paceline.messages import Start
 from paceline.models.accelerate import accelerated
-from paceline.models.build import build_model
 from paceline.run_folder.folder import RunFolder
+
+LAYOUTS = {
+    "cifar": ("paceline.models.resnet", "build_resnet"),
+    "imagenet": ("paceline.models.resnet", "build_resnet"),
+    "speedrun": ("paceline.models.speedrun", "build_speedrun"),
+}
+"""By `model.layout`: the function that builds the network."""
+GIVEN = ("paceline.models.fine_tuning", "build_given")
+"""Builds the network that `model.build` names, or that of the weights to start from."""
 
 
 def build_core(job: Job, views: Views = "none") -> replica.Core:
@@ -43,7 +54,7 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
             "early-stopping.patience is above 0, but the data has no validation split; give "
             "--data.validation N to hold out N training examples"
         )
-    plan = build_plan(experiment, train.size, job.run.stop_at)
+    plan = build_plan(experiment, train.size, job.run.stop_at, job.run.act_every)
     num_classes = experiment.model.num_classes or len(source.classes)
     if num_classes < len(source.classes):
         raise UserError(
@@ -84,6 +95,24 @@ def _resolve(experiment: Experiment, train: Split, num_classes: int, stored: Jso
     return with_numbers(experiment, train, num_classes, stored)
 
 
+def build_model(
+    experiment: Experiment, image_shape: tuple[int, int, int], num_classes: int
+) -> keras.Model:
+    """Return a model whose initial weights depend on the experiment alone."""
+    keras.utils.set_random_seed(experiment.seed)
+    precision, model = experiment.precision, experiment.model
+    keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
+    is_given = model.build or application_of(model)
+    module, name = GIVEN if is_given else LAYOUTS[model.layout]
+    build = getattr(import_module(module), name)
+    built: keras.Model = build(model, image_shape, num_classes, experiment.seed)
+    if model.freeze:
+        from paceline.models.fine_tuning import freeze_layers
+
+        freeze_layers(built, model.freeze)
+    return built
+
+
 def _check_model(experiment: Experiment, model: keras.Model) -> None:
     """Check that the model accepts images of every size that the training has, and its width."""
     settings = experiment.model
@@ -100,5 +129,32 @@ def _check_model(experiment: Experiment, model: keras.Model) -> None:
         except (ValueError, tf.errors.InvalidArgumentError) as error:
             raise UserError(
                 f"augment.sizes has {size}, but the model does not accept images of {size} pixels "
-                f"({str(error).strip().splitlines()[0]}); use a model that ends with global pooling"
+                f"({first_line(error)}); use a model that ends with global pooling"
             ) from error
+
+
+def summary_line(job: Job, core: replica.Core) -> str:
+    """Return every derived number in one line."""
+    e, sizes = job.experiment, core.layout.sizes()
+    workers, threads = job.place.workers, e.threads_per_replica
+    servers = f" + {len(job.cluster.ps)} ps" if job.cluster.ps else ""
+    frozen = int(core.template.fixed_mask().sum())
+    parameters = f"{sizes['params']:,} parameters" + (f", {frozen:,} more frozen" if frozen else "")
+    tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
+    return (
+        f"{core.train.size:,} train, {tests} examples of {len(core.source.classes)} classes · "
+        f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
+        f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
+        f"{threads} thread{'s' * (threads > 1)} per replica, {devices.own_share(job)} · "
+        f"kernels {core.template.kernels} · bits: {core.template.bits} · "
+        f"{core.plan.steps_per_epoch:,} steps per epoch, "
+        f"{core.plan.total_steps:,} in all"
+    )
+
+
+def start_message(
+    job: Job, core: replica.Core, first_step: int, who: str = "", lease: int = 0
+) -> Start:
+    """Return the message that training begins or continues."""
+    plan, line = core.plan, who + summary_line(job, core)
+    return Start(plan.total_steps, plan.steps_per_epoch, first_step, line, lease)

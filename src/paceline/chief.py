@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from paceline.engines import devices
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
@@ -21,23 +22,22 @@ from paceline.messages import Block, Result, Send, Warn
 from paceline.run_folder.actions import (
     SaveCheckpoint,
     Speed,
-    StopEarly,
-    read_values,
     send_metrics,
     stop_on_bad_loss,
     write_evaluation,
     write_metrics,
 )
-from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.identity import identity_of
 
 if TYPE_CHECKING:
     from paceline.engines.base import Engine
     from paceline.maths.replica import Core
+    from paceline.run_folder.early_stopping import StopEarly
 
 OPTIONAL_ACTIONS = {
+    "chain": "paceline.extras.proof.chain:load_chain",
     "track": "paceline.extras.tracking.trackers:load_trackers",
     "actions": "paceline.run_folder.user_actions:load_user_actions",
     "histograms": "paceline.extras.tensorboard_more:load_histograms",
@@ -46,7 +46,8 @@ OPTIONAL_ACTIONS = {
 """Setting of `Run` -> the function that loads its actions; it is imported only if it is set.
 
 It takes the job, so that a mistake is found before anything is written, and returns a function
-`(chief) -> actions`. At the end, `finish(result)` and `close()` of an action are called.
+`(chief) -> actions`. At the end, `facts()` of an action are added to the result, then
+`finish(result)` and `close()` are called.
 """
 
 
@@ -114,15 +115,22 @@ class FollowerRun:
 
     def actions(self, state: State) -> list[Action]:
         """Report that training begins; return what a follower does after each block."""
-        from paceline.describe import start_message
+        from paceline.build import start_message
 
         name = f"worker {self.job.cluster.index}: "
         self.send(start_message(self.job, self.core, state.step, name))
         return [stop_on_bad_loss, self.speed, lambda block, _: self.send(Block(block.step))]
 
-    def ends_early(self, state: State) -> StopEarly:
-        """Return what asks the chief whether training ends early."""
-        return StopEarly(self.job.experiment.early_stopping, self.engine.agree)
+    def ends_early(self, state: State) -> StopEarly | None:
+        """Return what decides whether training ends early; None if it never does."""
+        settings = self.job.experiment.early_stopping
+        if not settings.patience:
+            return None
+        from paceline.run_folder.early_stopping import StopEarly, read_values
+
+        step, is_chief = state.reported_step, self.job.cluster.is_chief
+        values = read_values(self.folder, settings, self.core.plan, step) if is_chief else []
+        return StopEarly(settings, self.engine.agree, values)
 
     def finish(self, state: State, outcome: Outcome) -> None:
         """Report the result, which is the chief's."""
@@ -161,11 +169,11 @@ class ChiefRun(FollowerRun):
     def begin(self, core: Core, engine: Engine) -> Iterator[None]:
         """Make the folder that of this job, or check that it is; report an error in result.json."""
         self.core, self.engine = core, engine
-        self._optional: list[Callable[[ChiefRun], list[Action]]] = []
+        self._optional: dict[str, Callable[[ChiefRun], list[Action]]] = {}
         for name, loader in OPTIONAL_ACTIONS.items():
             if getattr(self.job.run, name):
                 module, _, function = loader.partition(":")
-                self._optional.append(getattr(import_module(module), function)(self.job))
+                self._optional[name] = getattr(import_module(module), function)(self.job)
         self._open_folder()
         with self._at_end:
             try:
@@ -221,41 +229,36 @@ class ChiefRun(FollowerRun):
 
     def actions(self, state: State) -> list[Action]:
         """Report that training begins; return what the chief does after each block, in order."""
-        from paceline.describe import start_message
+        from paceline.build import start_message
 
         job, core, folder, send = self.job, self.core, self.folder, self.send
         self.first_step = state.reported_step
         if damaged := folder.metrics.truncate(self.first_step):
             send(Warn(f"{damaged} damaged lines of {folder.metrics.path} were left out"))
-        if warning := unfinished_warmup(job.experiment, core.plan):
+        warmup = unfinished_warmup(job.experiment, core.plan)
+        for warning in (*devices.warnings(job), *[warmup] * bool(warmup)):
             send(Warn(warning))
         send(start_message(job, core, state.step, lease=folder.epoch))
-        folder.append_start(state.step, job.place.on, job.cluster.num_workers)
+        folder.append_start(state.step, job.place.on, job.cluster.num_workers, job.engine)
         self.board = TensorBoard(folder.events, self.first_step, folder.epoch)
         self.board.settings(job.experiment)
-        self._save = SaveCheckpoint(
-            self.engine.state, self.checkpoints, core.plan.saves_at, send, folder.publish
-        )
+        self._save = SaveCheckpoint(self)
+        optional = {name: build(self) for name, build in self._optional.items()}
         self._actions = [
             stop_on_bad_loss,
             self.speed,
+            *optional.pop("chain", []),  # never behind metrics.jsonl, which a resume believes
             partial(write_metrics, folder),
             self.board,
             partial(send_metrics, send),
             self._save,
             partial(write_evaluation, folder, core),
-            *(action for build in self._optional for action in build(self)),
+            *(action for actions in optional.values() for action in actions),
         ]
         for action in self._actions:
             if close := getattr(action, "close", None):
                 self._at_end.callback(close)
         return self._actions
-
-    def ends_early(self, state: State) -> StopEarly:
-        """Return what decides whether training ends early."""
-        settings = self.job.experiment.early_stopping
-        values = read_values(self.folder, settings, self.core.plan, state.reported_step)
-        return StopEarly(settings, self.engine.agree, values)
 
     def finish(self, state: State, outcome: Outcome) -> None:
         """Save the last state; write and report the result."""
@@ -272,6 +275,9 @@ class ChiefRun(FollowerRun):
         self.send(Result(result | {"run_dir": self.folder.where}))
 
     def _write_result(self, result: Json) -> None:
+        for action in self._actions:
+            if facts := getattr(action, "facts", None):
+                result |= facts()
         self.folder.write_result(result)
         for action in self._actions:
             if finish := getattr(action, "finish", None):

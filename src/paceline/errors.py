@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import signal
+import traceback
 from collections.abc import Collection
 from pathlib import Path
 
@@ -78,9 +79,16 @@ def public(text: str) -> str:
     return printable(text)
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: object) -> str:
     """Return the first line of an error's message, or its type if there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def in_own_code(error: Exception) -> str:
+    """Return type, first line and position of an error in code of the user's own."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text} ({last.filename}:{last.lineno})"
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from paceline.build import own_code
 from paceline.experiment.fields import Json
-from paceline.experiment.user_code import code_digest
 from paceline.job import Job
 from paceline.kernels.library import cpu_flags, exact_name
 from paceline.versions import library_versions
@@ -50,7 +49,11 @@ def data_facts(job: Job, core: Core) -> Json:
 
 def code_digests(job: Job) -> dict[str, str]:
     """Return digests of the code of the user's own functions that decide the numbers."""
-    return {name: code_digest(spec) for name, spec in own_code(job).items()}
+    if not (specs := own_code(job)):
+        return {}
+    from paceline.experiment.user_code import code_digest
+
+    return {name: code_digest(spec) for name, spec in specs.items()}
 
 
 def cpu_features() -> str:

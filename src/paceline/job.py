@@ -6,11 +6,11 @@ This is what crosses processes. It is frozen and converts to JSON, like the expe
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import Range, check_fields, from_json
+from paceline.experiment.fields import Json, Range, check_fields, from_json
 from paceline.requests import DescribeRequest, Request
 
 PlaceName = Literal["auto", "local", "tf_config", "slurm", "kubernetes", "ray", "spark"]
@@ -52,6 +52,9 @@ class Ray:
     """Number of cores that Ray reserves for each worker."""
     gpus_per_worker: float = -1.0
     """Number of GPUs that Ray reserves for each worker. -1 means one if the cluster has GPUs."""
+    evaluator: bool = False
+    """Start one more actor, on the node of this command, that evaluates every checkpoint while the
+    others train."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,11 @@ class Place:
     ps: Annotated[int, Range(0)] = 0
     """Number of parameter servers, which share the state among them (local). With parameter
     servers, one extra process, the chief, coordinates the workers. 0 disables."""
+    chief_trains: bool = False
+    """With parameter servers, the chief also computes replicas. A `master` of TF_CONFIG always
+    does."""
+    ignore_ps: bool = False
+    """Train without the ps tasks of TF_CONFIG: they wait, and end with the others."""
     ray: Ray = field(default_factory=Ray)
     spark: Spark = field(default_factory=Spark)
 
@@ -115,10 +123,16 @@ class Run:
     0 trains to the end."""
     keep: Annotated[int, Range(1)] = 2
     """Number of newest checkpoints to keep, beside the best one."""
+    chain: bool = True
+    """Record digests and signatures of the training, with which `paceline verify` and `paceline
+    diff` work."""
     actions: tuple[str, ...] = ()
     """Functions of your own, as package.module:function or file.py:function.
     Each is called with (step, metrics) after every block. After a crash, it can be called again for
     steps that it has seen before."""
+    act_every: Annotated[int, Range(0)] = 0
+    """Steps between two calls of your actions. 0 calls them after every block of about 5 seconds.
+    An action with the attribute `wants_state` also gets the weights, read-only."""
     track: tuple[TrackerName, ...] = ()
     """Experiment trackers that get settings, metrics, result and files of the run: mlflow, wandb.
     Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
@@ -136,18 +150,22 @@ class Cluster:
     """The processes of a run, chief first, and which of them this one is.
 
     Without addresses there is one process, as for an evaluator. With parameter servers (`ps`), the
-    chief coordinates and computes nothing; workers and parameter servers do what it sends them.
+    chief coordinates; workers and parameter servers do what it sends them.
     """
 
     addresses: tuple[str, ...] = ()
     index: int = 0
     role: Literal["worker", "evaluator", "ps"] = "worker"
     ps: tuple[str, ...] = ()
+    chief_trains: bool = False
+    """Whether the chief of parameter servers also computes replicas."""
+    idle: tuple[str, ...] = ()
+    """Addresses of ps tasks that only wait for the end (`places.platform_task`)."""
 
     @property
     def num_workers(self) -> int:
         """Number of processes that compute."""
-        return max(1, len(self.addresses) - bool(self.ps))
+        return max(1, len(self.addresses) - bool(self.ps and not self.chief_trains))
 
     @property
     def is_chief(self) -> bool:
@@ -156,8 +174,8 @@ class Cluster:
 
     @property
     def serves(self) -> bool:
-        """Whether this process does what a chief of parameter servers sends it."""
-        return bool(self.ps) and not self.is_chief
+        """Whether this process does what a chief sends it, or waits for the chief's end."""
+        return self.role == "ps" or (bool(self.ps) and not self.is_chief)
 
     @property
     def everyone(self) -> tuple[str, ...]:
@@ -167,7 +185,7 @@ class Cluster:
     @property
     def address(self) -> str:
         """Address of this process."""
-        return (self.ps if self.role == "ps" else self.addresses)[self.index]
+        return ((self.ps or self.idle) if self.role == "ps" else self.addresses)[self.index]
 
     @property
     def name(self) -> str:
@@ -235,12 +253,12 @@ class Job:
             )
         return "object_store" if self.place.on == "ray" else "collective"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the job as plain containers."""
         return asdict(self)
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Job:
+    def from_json(values: Json) -> Job:
         """Rebuild a job."""
         return from_json(Job, values)
 
@@ -255,6 +273,11 @@ def _check_place(place: Place, replicas: int) -> None:
     if place.min_workers > workers:
         raise UserError(
             f"min-workers is {place.min_workers}; it must be at most the {workers} workers"
+        )
+    if place.ps and place.chief_trains and workers < 2:
+        raise UserError(
+            "workers is 1 with ps and chief-trains: the chief is one of the workers, and parameter "
+            "servers need another one; give --workers 2 or more"
         )
     if place.ps and place.on in ("ray", "spark"):
         raise UserError(

@@ -11,16 +11,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
 from paceline.errors import UserError, WorkerFailed
+from paceline.experiment.fields import Json
 from paceline.job import Job, PlaceName
 from paceline.messages import Send, Warn
 from paceline.supervise.group import Group
 from paceline.supervise.restarts import Attempt, decide
 
 
-def launch(job: Job, listen: Send) -> dict[str, Any]:
+def launch(job: Job, listen: Send) -> Json:
     """Run a job to its end, with restarts, and return the chief's result.
 
     `listen` gets the messages of the workers. Raises UserError, WorkerFailed or Interrupted.

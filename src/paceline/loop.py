@@ -45,7 +45,7 @@ def train(
     plan: Plan,
     actions: Sequence[Action],
     first_step: int = 0,
-    ends_early: EndsEarly = lambda evaluation: False,
+    ends_early: EndsEarly | None = None,
     recovered: BlockResult | None = None,
 ) -> Outcome:
     """Train from `first_step` to the end of the plan, or until it ends early or an action stops it.
@@ -69,12 +69,14 @@ def next_block_steps(block: BlockResult) -> int:
     return min(2 * block.num_steps + 1, most)
 
 
-def _evaluate(engine: Engine, plan: Plan, step: int, ends_early: EndsEarly) -> EvalResult | None:
+def _evaluate(
+    engine: Engine, plan: Plan, step: int, ends_early: EndsEarly | None
+) -> EvalResult | None:
     """Evaluate if the plan says so; return all splits if training ends here."""
     if not plan.evaluates_at(step):
         return None
     final = step == plan.total_steps
     evaluation = engine.evaluate(final)
-    if final or not ends_early(evaluation):
+    if final or not (ends_early and ends_early(evaluation)):
         return evaluation
     return replace(engine.evaluate(final=True), ended_early=True)

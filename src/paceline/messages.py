@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+
+from paceline.experiment.fields import Json
 
 MESSAGES = "PACELINE_MESSAGES"
 """Environment variable with the file descriptor to which a worker writes its messages."""
 NEIGHBORS = "PACELINE_NEIGHBORS"
 """Environment variable with the file descriptors through which workers of one machine exchange
 vectors: the shared memory, and a socket to each other worker, in their order."""
+
+TOKEN = "PACELINE_TOKEN"
+"""Environment variable with a secret that workers of several machines show each other."""
 
 
 class Message:
@@ -55,7 +59,7 @@ class Block(Message):
     """A worker has trained a block that ended at `step`; the chief adds the block's scalars."""
 
     step: int
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: Json = field(default_factory=dict)
     evaluation_follows: bool = False
     """Whether the next message is the evaluation after this block."""
 
@@ -65,7 +69,7 @@ class Evaluation(Message):
     """The measures of an evaluation after `step`, named test_* and validation_*."""
 
     step: int
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,14 +105,14 @@ class Progress(Message):
 class Predictions(Message):
     """The next predictions, each as `vars` of a `results.predict.Prediction`."""
 
-    predictions: list[dict[str, Any]]
+    predictions: list[Json]
 
 
 @dataclass(frozen=True)
 class Result(Message):
     """The work is done. After training, `values` are `run_dir` and the fields of result.json."""
 
-    values: dict[str, Any]
+    values: Json
 
     @property
     def already(self) -> bool:

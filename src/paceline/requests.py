@@ -43,9 +43,7 @@ class ExportRequest:
 
     out: str
     to: str
-    serving: bool = True
     checkpoint: str = "best"
-    views: Views = "none"
     kind: Literal["export"] = "export"
 
 

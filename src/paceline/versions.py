@@ -6,7 +6,8 @@ import os
 import platform
 import socket
 from pathlib import Path
-from typing import Any
+
+from paceline.experiment.fields import Json
 
 PACKAGES = ("paceline", "tensorflow", "tensorflow-cpu", "keras", "numpy", "safetensors")
 
@@ -24,7 +25,7 @@ def library_versions() -> dict[str, str]:
     return found
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Json:
     """Return where this process runs, for people who compare speeds."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.exists() else []

@@ -78,7 +78,7 @@ def train_from(
     plan, ends_early = core.plan, run.ends_early(state)
     if state.reported_step == plan.total_steps:  # stopped between the last step and the result
         return Outcome(evaluation=engine.evaluate(final=True))
-    if ends_early.has_ended():
+    if ends_early and ends_early.has_ended():
         return Outcome(evaluation=replace(engine.evaluate(final=True), ended_early=True))
     if plan.stops_at(state.reported_step):
         return Outcome()  # an earlier command stopped here

@@ -33,8 +33,6 @@ def test_export_of_the_library_writes_the_model_and_replaces_nothing(
         assert file.keys()
     with pytest.raises(library.UserError, match="exists"):
         library.export(uninterrupted, out, to="safetensors")
-    with pytest.raises(library.UserError, match="only weights"):
-        library.export(uninterrupted, tmp_path / "new", to="safetensors", serving=True)
 
 
 def test_report_of_the_library_writes_a_page_and_returns_what_it_left_out(

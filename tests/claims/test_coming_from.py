@@ -3,7 +3,6 @@ with fewer steps and less data."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -11,11 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from benchmarks.slurm_cluster import WHY_NOT, slurm_cluster
 
-from helpers import OWN_CODE, once_per_session, paceline, result_of
+from cifar_folders import write_binary
+from helpers import OWN_CODE, TIMEOUT_S, once_per_session, paceline, result_of
 from in_process import paceline_here
 from small_images import write_images
 
@@ -37,15 +35,18 @@ IMAGENET = {"--steps": "1", "--model.depth": "18", "--model.width": "8"} | {
 
 def smaller(command: str) -> list[str]:
     """Return the words after `paceline`; of a container with its folders as its -v flags say."""
-    inside = command[command.index("paceline train" if "docker" in command else "paceline ") :]
+    inside = command[command.index("paceline-gpu" if "docker" in command else "paceline ") :]
     for folder, mounted in re.findall(r"-v \$PWD/(\w+):(\S+)", command):
         inside = inside.replace(mounted, folder)
     words = shlex.split(inside)[1:]
+    if words[:2] == ["data", "convert"]:
+        return ["data", "convert", "data/cifar-10-batches-bin", *words[3:]]
     if words[0] != "train":
         return words
     flags = dict(IMAGENET if words[1] == "uai-resnet50" else CIFAR)
     flags |= {"--epochs": "1"} if "--epochs" in words else {}
     flags |= {"--data.validation": "8"} if words[1] == "estimator-resnet44" else {}
+    flags |= {"--devices": "cpu"} if "--gpus" in words else {}
     flags |= {"--spark.master": "local-cluster[2,1,1024]"} if "--spark.master" in words else {}
     if "--model.build" in words:
         flags.pop("--model.depth")
@@ -62,17 +63,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, uninterrupted: Path) -> 
     """What a person has: CIFAR and ImageNet, both tiny, and a finished run."""
 
     def make(folder: Path) -> None:
-        random = np.random.default_rng(0)
-        ten = [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
-        for name, files, labels, classes in (
-            ("cifar-10-batches-bin", ten, 1, 10),
-            ("cifar-100-binary", ["train.bin", "test.bin"], 2, 20),
-        ):
-            (folder / "data" / name).mkdir(parents=True)
-            for file in files:
-                records = random.integers(0, 256, (24, 3072 + labels), np.uint8)
-                records[:, :labels] %= classes
-                records.tofile(folder / "data" / name / file)
+        for name, place in (("cifar10", "10-batches-bin"), ("cifar100", "100-binary")):
+            write_binary(folder / "data" / f"cifar-{place}", name, per_file=24)
         write_images(folder / "pictures", "pictures")
         convert = "data convert pictures imagenet --first-label 1 --processes 1"
         assert paceline(*convert.split(), cwd=folder).code == 0
@@ -90,25 +82,26 @@ def here(workspace: Path, tmp_path: Path) -> Path:
 def test_the_page_has_commands_for_all_nine_systems() -> None:
     assert len(re.findall(r"^## ", TEXT, re.M)) == 9
     assert len(COMMANDS_NOW) == TEXT.count("\n|") - 2 * 9
-    starts = ("paceline ", "python ", "srun ", "docker run ")
+    starts = ("paceline ", "python ", "srun ", "docker run ", "tensorboard ")
     assert all(command.startswith(starts) for command in COMMANDS_NOW)
 
 
-def is_quick(command: str) -> bool:
-    """Runs take some seconds each: without `long`, the first of each recipe on this machine."""
-    recipe = re.search(r"paceline train (\S+)", command)
-    first = recipe and (c for c in COMMANDS_NOW if f" {recipe[1]} " in c and "--on" not in c)
-    return not first or command == next(first)
+def to_run() -> list[str]:
+    """Return the commands of this machine; of those that are the same in small, only the first."""
+    found = [c for c in COMMANDS_NOW if c.startswith(("paceline", "docker"))]
+    small = {" ".join(smaller(c)).replace(" --run-dir run", ""): c for c in reversed(found)}
+    return [c for c in small.values() if "tensorboard" not in c]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(c, id=c, marks=[] if is_quick(c) else [pytest.mark.long])
-        for c in COMMANDS_NOW
-        if c.startswith(("paceline", "docker")) and "tensorboard" not in c
-    ],
-)
+def marks_of(command: str) -> list[pytest.MarkDecorator]:
+    """Runs take seconds: the first of each recipe on this machine is slow, the others long."""
+    if not (recipe := re.search(r"paceline train (\S+)", command)):
+        return []
+    first = next(c for c in COMMANDS_NOW if f" {recipe[1]} " in c and "--on" not in c)
+    return [pytest.mark.slow if command == first else pytest.mark.long]
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, id=c, marks=marks_of(c)) for c in to_run()])
 def test_what_to_type_now_works(command: str, here: Path) -> None:
     """Of a container, only its command; tests/cli starts TensorBoard."""
     if "--on spark" in command and not shutil.which("java"):
@@ -126,27 +119,6 @@ def test_what_to_type_now_works(command: str, here: Path) -> None:
         assert f"{result_of(here / 'model')['test_accuracy']:.4f}" in ended.out
 
 
-@pytest.mark.long
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "it can")
-@pytest.mark.parametrize("command", [c for c in COMMANDS_NOW if c.startswith("srun")])
-def test_what_to_type_on_slurm_works(command: str, here: Path, tmp_path: Path) -> None:
-    start = (*command[: command.index("paceline")].split(), sys.executable, "-m", "paceline")
-    with slurm_cluster(tmp_path / "slurm") as cluster:
-        words, settings = smaller(command), {"environment": cluster.environment, "command": start}
-        ended = paceline(*words, cwd=here, **settings)
-    assert ended.code == 0, ended.err
-    assert ended.last_line["finished"] == "true"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("command", [c for c in COMMANDS_NOW if c.startswith("python")])
-def test_the_examples_that_replace_code_run(command: str) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    words = [sys.executable, *command.split()[1:]]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 @pytest.mark.slow
 def test_the_python_that_replaces_code_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
@@ -154,4 +126,4 @@ def test_the_python_that_replaces_code_runs() -> None:
         "\nimport numpy as np\n"
         "np.testing.assert_array_equal(2 * paceline.Weights(first).get_flat(), flat)\n"
     )
-    subprocess.run([sys.executable, "-c", code + check], timeout=120, check=True)
+    subprocess.run([sys.executable, "-c", code + check], timeout=TIMEOUT_S, check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,22 @@ from paceline.experiment.names import SHORT_NAMES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "deploy" / "README.md"]
-FLAGS = {flag for name in COMMANDS for flag in flags_of(load_command(name))} | set(SHORT_NAMES)
+FLAGS = {flag for name in COMMANDS for flag in flags_of(load_command(name))} | {
+    *SHORT_NAMES,
+    "gpus",
+}
 FOREIGN = {
-    *("archives", "cpus-per-task", "deploy-mode", "master", "py-files", "signal", "volume", "wait"),
+    *(
+        "archives",
+        "cpus-per-task",
+        "gpus-per-task",
+        "deploy-mode",
+        "master",
+        "py-files",
+        "signal",
+        "volume",
+        "wait",
+    ),
     *("round", "seeds", "sync", "version", "help", "zip"),
 }
 """Flags of other programs and of our scripts."""
@@ -46,9 +60,10 @@ def command_in(code: str) -> list[str]:
     return words if split_command(words)[0] in COMMANDS and "--help" not in words else []
 
 
-def refusal_of(words: list[str]) -> str:
+@cache
+def refusal_of(*words: str) -> str:
     """Return why the program refuses a command; empty if it does not."""
-    name, arguments = split_command(words)
+    name, arguments = split_command(list(words))
     command, default = load_command(name), None
     try:
         if hasattr(command, "of_recipe"):
@@ -68,7 +83,7 @@ def test_every_command_of_a_page_is_understood(
     monkeypatch.chdir(tmp_path)
     written = {" ".join(words): words for words in map(command_in, code_of(page))}
     written = {text: words for text, words in written.items() if text not in {"", *COMMANDS}}
-    refused = {text: refusal_of(words) for text, words in written.items()}
+    refused = {text: refusal_of(*words) for text, words in written.items()}
     assert {text: why for text, why in refused.items() if why} == {}
 
 
@@ -93,4 +108,4 @@ def test_every_file_of_the_repository_that_a_page_names_exists(page: Path) -> No
 def test_the_commands_are_found() -> None:
     found = [words for page in PAGES for words in map(command_in, code_of(page)) if words]
     assert len(found) > 150
-    assert refusal_of(["train", "smoke", "--no-such-flag", "1"])
+    assert refusal_of("train", "smoke", "--no-such-flag", "1")

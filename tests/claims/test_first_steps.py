@@ -62,7 +62,7 @@ def test_every_command_of_the_first_steps_does_what_the_page_says(tmp_path: Path
     (predicted,) = (each.out for line, each in ended.items() if "predict" in line)
     rows = predicted.splitlines()[-2:]
     assert [re.findall("moon|star", row)[1] for row in rows] == ["moon", "star"], predicted
-    for name in ("report.html", "model.keras", "model.keras.json"):
+    for name in ("report.html", "model.keras"):
         assert (tmp_path / name).exists(), name
 
 

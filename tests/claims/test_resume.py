@@ -157,3 +157,15 @@ def contents(run: Path) -> dict[str, bytes]:
         for file in run.rglob("*")
         if file.is_file() and file.name != "lock"
     }
+
+
+@pytest.mark.slow
+def test_a_finished_run_of_a_constant_rate_can_be_extended_to_the_same_bits(tmp_path):
+    flags = ("--schedule.name", "constant", "--schedule.warmup", "0.5")
+    for run, epochs in (("whole", "2"), ("parts", "1"), ("parts", "2")):
+        ended = train(tmp_path / run, *flags, "--epochs", epochs)
+        assert ended.code == 0, ended.err
+    assert result_of(tmp_path / "parts")["step"] == 16
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    ended = train(tmp_path / "parts", "--schedule.warmup", "0.5", "--epochs", "4")
+    assert ended.code == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -21,7 +19,6 @@ pytestmark = [
     pytest.mark.xdist_group("wheel"),  # one after the other, in one environment
     pytest.mark.skipif(not UV, reason="uv is not installed"),
 ]
-CROSS = "aarch64-linux-gnu-g++"
 needs_compiler = pytest.mark.skipif(
     not build.find_compiler() or bool(library.missing_instructions()), reason="no C++ compiler"
 )
@@ -68,29 +65,6 @@ def test_a_wheel_has_the_kernels_and_trains_with_them_where_there_is_no_compiler
     assert "slower" not in ended.out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["kernels"] == "own"
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
-
-
-@pytest.mark.skipif(not shutil.which(CROSS), reason=f"no {CROSS}")
-@needs_compiler
-def test_a_wheel_for_arm_has_a_library_that_needs_what_tensorflow_has(tmp_path: Path) -> None:
-    wheel, _ = build_wheel(tmp_path, CXX=CROSS)
-    assert wheel.name.endswith("-py3-none-linux_aarch64.whl")
-    inside = f"paceline/kernels/lib/{library.library_name('aarch64')}"
-    built = Path(zipfile.ZipFile(wheel).extract(inside, tmp_path))
-    assert built.read_bytes()[18] == 183  # EM_AARCH64
-    native = library.find_library()
-    assert native
-    assert needed_of_tensorflow(built) == needed_of_tensorflow(native)
-
-
-def needed_of_tensorflow(file: Path) -> set[str]:
-    done = subprocess.run(
-        ["nm", "--dynamic", "--undefined-only", file], capture_output=True, text=True, check=True
-    )
-    names = {line.split()[-1] for line in done.stdout.splitlines()}
-    found = {name for name in names if "tensorflow" in name or "absl" in name}
-    assert found
-    return found
 
 
 def test_without_a_compiler_a_line_says_that_the_wheel_has_no_kernels_and_it_trains_without(

@@ -94,6 +94,12 @@ def test_a_ctrl_c_in_the_first_second_is_no_traceback(
     assert capsys.readouterr().err == ""
 
 
+def test_no_file_takes_the_place_of_a_standard_stream_that_is_closed() -> None:
+    code = "import os, paceline.cli.commands as c; c.main(['--version']); print(os.dup(0) > 2)"
+    closed = ("sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-c", code)
+    assert subprocess.run(closed, capture_output=True, text=True).stdout.endswith("\nTrue\n")
+
+
 @pytest.mark.parametrize(
     ("code", "words"), [(errno.EPIPE, ""), (errno.ENOSPC, "cannot write to standard output: No sp")]
 )

@@ -11,7 +11,7 @@ from in_process import paceline_here
 from paceline.cli.parse import parse
 from paceline.cli.train import Train
 from paceline.errors import UserError
-from paceline.experiment.groups import Group
+from paceline.experiment.optimizer import Group
 
 TEXT = """
 recipe = "cifar10-speedrun"

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from helpers import (
-    TIMEOUT_S,
     Ended,
     assert_refused,
     files_in,
@@ -35,8 +29,7 @@ from paceline.experiment.recipes.table import get_recipe
 
 RESULT_FIELDS = [
     *("step", "finished", "test_accuracy", "test_loss", "images_per_second", "state_sha256"),
-    "bits",
-    "run_dir",
+    *("bits", "chain", "run_dir"),
 ]
 
 
@@ -172,7 +165,7 @@ def test_a_run_leaves_what_the_manual_says(here: Path, own_code: Path) -> None:
     *_, last, as_json = ended.out.splitlines()
     result = json.loads(as_json)
     assert list(result) == RESULT_FIELDS
-    shown = [name for name in RESULT_FIELDS if name != "bits"]
+    shown = [name for name in RESULT_FIELDS if name not in ("bits", "chain")]
     assert list(Ended(0, last, "").last_line) == shown
     assert (result["step"], result["finished"]) == (3, True)
     assert 0 <= result["test_accuracy"] <= 1
@@ -225,62 +218,3 @@ def test_data_and_model_of_ones_own_are_learned(here: Path, own_code: Path) -> N
     assert ended.code == 0, ended.err
     assert "96 train, 7 test examples of 3 classes" in ended.out
     assert float(ended.last_line["test_accuracy"]) > 0.6
-
-
-@pytest.mark.slow
-def test_validation_ema_and_bfloat16_work_together(here: Path) -> None:
-    ended = quick(
-        "--data.validation", "50", "--average.decay", "0.9", "--precision", "bfloat16", cwd=here
-    )
-    assert ended.code == 0, ended.err
-    assert "222 train" in ended.out
-    assert "50 validation" in ended.out
-    assert {"test_accuracy", "validation_accuracy"} <= metrics_of(here / "run")[-1].keys()
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_a_bar_and_ends_with_the_result(here: Path) -> None:
-    write_own_code(here)
-    flags = "--run-dir run --steps 3 --replicas 2 --model.build own.py:build_model"
-    screen, code = on_a_terminal("train", "smoke", *flags.split(), cwd=here)
-    assert code == 0
-    assert "━" in screen, "there is no bar"
-    assert "step 3/3" in screen
-    assert "images/s" in screen
-    assert "saved at step 3" in screen
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", screen)
-    assert re.search(r"^test accuracy +0\.\d+\n(.*\n)*digest +[0-9a-f]{64}$", plain, re.MULTILINE)
-    assert plain.rstrip("\n").endswith("next: paceline eval run\n      paceline report run")
-    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1, (
-        "the cursor is hidden and comes back"
-    )
-    assert not re.search(r"[\x00-\x06\x0e-\x1a]|Traceback|WARNING|oneDNN", screen)
-
-
-def on_a_terminal(*arguments: str, cwd: Path) -> tuple[str, int]:
-    """What a terminal of 100 columns gets to show."""
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", *arguments],
-        cwd=cwd,
-        env=environment,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    received, deadline = b"", time.monotonic() + TIMEOUT_S
-    try:
-        while time.monotonic() < deadline:
-            if select.select([ours], [], [], 0.5)[0]:
-                try:
-                    received += os.read(ours, 65536)
-                except OSError:  # the other side is closed
-                    break
-        return received.decode(), process.wait(max(0.1, deadline - time.monotonic()))
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)

@@ -1,12 +1,9 @@
 """Batches for training and evaluation: golden digests pin every augmentation."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from augmented import UNIT, sha256, to_pixels, train_batch
-from helpers import paceline, result_of
 from paceline.data.batches import build_eval_batches, build_train_batches
 from paceline.data.source import in_memory
 from paceline.experiment.experiment import Augmentation, Experiment, Loss
@@ -78,36 +75,3 @@ def test_evaluation_batches_are_scaled_not_augmented_and_padded_with_weight_zero
         [0, 0, 0, 0],
     ]
     np.testing.assert_array_equal(second.targets.numpy()[:3], np.eye(10)[4:7])
-
-
-FLAGS = (
-    *("train", "smoke", "--steps", "4", "--augment.saturation", "0.4", "--augment.hue", "0.1"),
-    *("--augment.rand-augment", "2", "--augment.random-erasing", "0.5", "--augment.cutmix", "1"),
-    *("--augment.mixup", "0.2", "--loss.class-weights", "balanced", "--scaling.mean", "auto"),
-)
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training in one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    assert paceline(*FLAGS, "--run-dir", "run", cwd=folder).code == 0
-    return folder / "run"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "place",
-    [
-        ("--workers", "2"),
-        ("--workers", "3"),
-        ("--workers", "2", "--ps", "2"),
-        ("--on", "ray", "--workers", "2"),
-    ],
-)
-def test_with_all_augmentations_and_class_weights_every_place_gives_the_same_bits(
-    place: tuple[str, ...], alone: Path, tmp_path: Path
-) -> None:
-    ended = paceline(*FLAGS, "--run-dir", "run", *place, cwd=tmp_path, timeout_s=240)
-    assert ended.code == 0, ended.err
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(alone)["state_sha256"]

@@ -60,11 +60,16 @@ def test_a_run_is_not_resumed_with_different_data_and_continues_with_its_own(
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_workers_with_different_data_do_not_train_together(tmp_path: Path) -> None:
-    """Each task has a folder `data` of its own, in which one label differs."""
+@pytest.mark.parametrize(
+    ("lacking", "reason"), [(None, "differs from the chief: data.content"), (1, "no"), (0, "no")]
+)
+def test_workers_with_different_data_do_not_train_together(
+    lacking: int | None, reason: str, tmp_path: Path
+) -> None:
+    """Each task has a folder `data` of its own, in which one label differs, or it is not there."""
     cluster = {"worker": free_addresses(2)}
     for index in range(2):
-        folder = tmp_path / str(index) / "data"
+        folder = tmp_path / str(index) / ("elsewhere" if index == lacking else "data")
         folder.mkdir(parents=True)
         labels = np.array([0, 1, 0, 1 - index, 0])
         for name in ("train", "test"):
@@ -74,7 +79,7 @@ def test_workers_with_different_data_do_not_train_together(tmp_path: Path) -> No
     flags = (*FLAGS, "--data.source", "arrays", "--run-dir", str(tmp_path / "run"))
 
     def task(index: int) -> object:
-        environment = tf_config(cluster, "worker", index)
+        environment = tf_config(cluster, "worker", index, model_dir="")
         return program(*flags, cwd=tmp_path / str(index), environment=environment)
 
     with task(0) as chief, task(1) as other:
@@ -83,6 +88,6 @@ def test_workers_with_different_data_do_not_train_together(tmp_path: Path) -> No
     for each in ended:
         line = each.err.splitlines()[-1]
         assert line.startswith("paceline: "), ended
-        assert "worker 1 (127.0.0.1:" in line
-        assert "differs from the chief: data.content" in line
+        assert lacking is not None or "worker 1 (127.0.0.1:" in line
+        assert reason in line
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from helpers import free_addresses
+from helpers import free_addresses, wait_until
 from paceline.engines import probe
-from paceline.errors import AddressTaken
+from paceline.errors import AddressTaken, UserError
 from paceline.job import Cluster
 
 
@@ -58,6 +58,19 @@ def test_the_silent_of_several_addresses_are_found() -> None:
     (absent,) = free_addresses(1)
     assert probe.find_silent([absent]) == [absent]
     assert probe.find_silent([]) == []
+
+
+def test_a_task_that_cannot_train_tells_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TELL_S", 2.0)
+    own, other = free_addresses(2)
+    telling = threading.Thread(target=probe.tell, args=(own, "there is no folder data"))
+    telling.start()
+    reason = f"the worker at {own} cannot train: there is no folder data"
+    wait_until(lambda: probe.ask(own))
+    with pytest.raises(UserError, match=reason):
+        probe.find_silent([own, other])
+    telling.join()
+    assert probe.find_silent([own]) == [own]
 
 
 def test_a_web_server_at_the_port_of_a_worker_is_not_a_worker() -> None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from paceline.engines.shared_memory import PIECE, Neighbors, WorkerGone, find_neighbors
 from paceline.messages import NEIGHBORS
-from paceline.worker_failure import _lost_another_worker
+from paceline.worker_process import _lost_another_worker
 
 
 def two() -> tuple[Neighbors, Neighbors, socket.socket]:

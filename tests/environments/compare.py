@@ -69,7 +69,9 @@ EXPERIMENTS = {
     "speedrun": SPEEDRUN,
     "my-images": (
         *("my-images", "--global-batch-size", "16", "--steps", "5", "--data.dir", "IMAGES"),
-        *("--data.image-size", "64"),
+        # not the network for images as small as these
+        *("--data.image-size", "64", "--model.layout", "imagenet", "--model.depth", "18"),
+        *("--augment.crop-area-min", "0.25"),
     ),
     "TensorFlow": ("smoke", "--kernels", "tensorflow"),
 }

@@ -221,17 +221,6 @@ def test_walking_from_stop_to_stop_passes_no_due_step(plan, block_steps):
     assert all(b - a <= longest for a, b in zip([0, *stops], stops, strict=False))
 
 
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 40))
-def test_what_falls_due_in_each_interval_happens_once_by_the_end_of_its_round(
-    total, every, round_steps
-):
-    plan = Plan(7, total, round_steps, evaluate_every=every)
-    expected = {
-        min(-(-step // round_steps) * round_steps, total) for step in range(every, total + 1, every)
-    } | {total}
-    assert {step for step in range(1, total + 1) if plan.evaluates_at(step)} == expected
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -1,37 +1,12 @@
-"""The benchmarks can be started, and the published tables are made from what was measured."""
+"""The published tables are made from what was measured, and disturbed rounds do not count."""
 
 from __future__ import annotations
 
 import pytest
 from benchmarks import results
-from benchmarks.flops import training_flops
-from benchmarks.flops_of_training import training_flops_of
+from benchmarks.disturbance import QuietRounds, why_repeat
 from benchmarks.harness import Measured, Turn
-from benchmarks.suites import SUITES, load
-from benchmarks.summary import Quartiles, quartiles, ratio
-
-from paceline.experiment.recipes.table import get_recipe
-
-
-def test_every_suite_of_the_table_can_be_loaded() -> None:
-    assert all(callable(load(name)) for name in SUITES)
-
-
-def test_published_ratios_are_medians_of_the_ratios_within_rounds() -> None:
-    def measured(name: str, speeds: list[float]) -> Measured:
-        turns = tuple(Turn(images=speed, wall_s=1.0, cpu_s=2.0) for speed in speeds)
-        return Measured(name, 1, turns, 0.0)
-
-    ours, theirs = measured("ours", [200, 20, 300]), measured("theirs", [100, 10, 100])
-    assert ratio(ours, theirs) == Quartiles(2, 2, 2.5)
-    assert quartiles([5, 1, 4, 2, 3]) == Quartiles(2, 3, 4)
-
-
-def test_operations_counted_by_the_model_are_those_counted_by_hand() -> None:
-    experiment = get_recipe("cifar10-fast")
-    images = experiment.epochs * (50_000 // experiment.global_batch_size)
-    counted = training_flops_of(experiment, 50_000) / (images * experiment.global_batch_size)
-    assert counted == pytest.approx(training_flops(20), rel=1e-3)
+from benchmarks.summary import compared
 
 
 def test_the_page_and_its_picture_are_made_from_what_was_measured() -> None:
@@ -40,3 +15,39 @@ def test_the_page_and_its_picture_are_made_from_what_was_measured() -> None:
     assert results.picture(finished) == (results.DOCS / "images" / "results.svg").read_text()
     names = {row.run_name(seed) for row in results.ROWS for seed in range(row.seeds)}
     assert {file.stem for file in results.MEASURED.glob("*.json")} <= names
+
+
+@pytest.mark.parametrize(
+    ("stolen", "used", "cpu_s", "word"),
+    [(0, 8, 4, ""), (0.5, 8, 4, "machines"), (0, 9, 4, "programs"), (0, 11, 5.5, "least")],
+)
+def test_a_round_is_disturbed_by_machines_programs_and_spinning_threads(
+    stolen: float, used: float, cpu_s: float, word: str
+) -> None:
+    turns = {name: Turn(images=100, wall_s=2, cpu_s=cpu_s) for name in ("ours", "theirs")}
+    earlier = {name: [Turn(images=100, wall_s=2, cpu_s=4)] for name in turns}
+    reason = why_repeat((10, 1, 5), (20, 1 + stolen, 5 + used), turns, earlier)
+    assert word in reason
+    assert bool(reason) == bool(word)
+
+
+def test_disturbed_rounds_are_repeated_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = ["noise", "more noise", ""]
+    monkeypatch.setattr("benchmarks.disturbance.why_repeat", lambda *_: reasons.pop(0))
+    rounds = QuietRounds(lambda message: None)
+    rounds([], {}, {})
+    assert rounds.reasons == ["noise", "more noise"]
+    assert not reasons
+
+
+def test_pytorchs_best_of_each_round_counts_and_a_contradiction_is_not_printed() -> None:
+    def measured(speeds: list[float], cpu_s: list[float]) -> Measured:
+        turns = tuple(Turn(each, 1.0, cpu) for each, cpu in zip(speeds, cpu_s, strict=True))
+        return Measured("any", 1, turns, 0.0)
+
+    slow, fast = measured([10, 20], [2, 2]), measured([20, 10], [2, 2])
+    pytorch = {"pytorch-a": slow, "pytorch-b": fast}
+    speed, cpu = compared({"paceline": measured([40, 40], [2, 2]), **pytorch}, "paceline")
+    assert speed.measured.median == cpu.measured.median == 2
+    (cpu,) = compared({"paceline": measured([40, 40], [1.5, 1.5]), **pytorch}, "paceline")
+    assert cpu.name.startswith("CPU time")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -17,12 +16,9 @@ from paceline.extras import doctor
 def test_doctor_tells_of_every_part_and_leaves_nothing(tmp_path: Path) -> None:
     ended = paceline("doctor", "--run-dir", str(tmp_path / "later" / "runs"), cwd=tmp_path)
     found = dict(re.findall(r"^(?:good|slow|broken) +([^:]+): (.*)$", ended.out, re.MULTILINE))
-    assert list(found) == [
-        *("versions", "TensorFlow", "devices", "kernels", "cores", "memory"),
-        "run folder",
-    ]
-    assert re.fullmatch(r"2\.21\.\d+, imported in .* s", found["TensorFlow"])
-    assert f"MB/s to {tmp_path}" in found["run folder"]
+    assert list(found) == ["versions", "TensorFlow", "kernels", "cores", "run folder"]
+    assert re.match(r"2\.21\.\d+, ", found["TensorFlow"])
+    assert str(tmp_path) in found["run folder"]
     assert ended.code == ("broken" in ended.out)
     assert not list(tmp_path.iterdir())
 
@@ -31,17 +27,12 @@ def test_a_run_folder_that_cannot_be_written_is_broken() -> None:
     assert doctor.check_run_folder(Path("/proc/nowhere/runs")).state == "broken"
 
 
-def test_a_tensorflow_that_fails_is_broken_and_one_that_does_not_answer_slow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(doctor, "PROBE", "import no_such_module")
-    (finding,) = doctor.check_tensorflow()
+def test_a_tensorflow_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setitem(sys.modules, "keras", sys.modules[__name__])
+    finding = doctor.check_tensorflow()
     assert (finding.state, finding.what) == ("broken", "TensorFlow")
-    assert "no_such_module" in finding.text
-    timeout = subprocess.TimeoutExpired("python", doctor.TIMEOUT_S)
-    monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=timeout))
-    (finding,) = doctor.check_tensorflow()
-    assert (finding.state, finding.what) == ("slow", "TensorFlow")
+    assert "pip install" in finding.text
 
 
 @pytest.mark.parametrize(("reason", "state"), [("", "good"), ("this CPU has no avx2", "slow")])

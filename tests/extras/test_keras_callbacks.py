@@ -11,7 +11,6 @@ import pytest
 
 import paceline
 from helpers import metrics_of, result_of
-from in_process import paceline_here
 from paceline import EarlyStopping, KerasCallbacks, UserError
 from paceline.extras.keras_callbacks import REFUSED
 from paceline.run_folder.folder import RunFolder
@@ -131,18 +130,3 @@ def test_a_training_calls_callbacks_and_ends_early_as_the_setting_says(library_h
     epoch = ["epoch begins", "test ends", "epoch ends"]
     assert [call[0] for call in diary.calls] == ["train begins", *epoch, *epoch, "train ends"]
     assert RunFolder(run).experiment().early_stopping == EarlyStopping(1, min_delta=2.0)
-
-
-@pytest.mark.slow
-def test_the_adapter_is_an_action_of_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "import keras, paceline\n"
-        "log = paceline.KerasCallbacks([keras.callbacks.CSVLogger('log.csv')])\n"
-    )
-    small = ("--data.train-size", "32", "--data.test-size", "16", "--epochs", "1")
-    ended = paceline_here(
-        *("train", "smoke", "--actions", "own.py:log", "--global-batch-size", "8", *small),
-        cwd=tmp_path,
-    )
-    assert ended.code == 0, ended.err
-    assert (tmp_path / "log.csv").read_text().startswith("epoch,accuracy,learning_rate,loss,val_")

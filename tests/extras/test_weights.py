@@ -74,16 +74,6 @@ def test_names_are_those_of_the_layers_and_arrays_have_their_shapes():
     }
 
 
-def test_two_models_in_one_process_have_the_same_names_and_do_not_collide():
-    first, second = (Weights(build_model(seed)) for seed in (0, 1))
-    before = second.get_flat()
-    assert list(first.get_weights()) == list(second.get_weights())
-    first.set_flat(before * 0 + 7)
-    np.testing.assert_array_equal(second.get_flat(), before)
-    second.set_weights(first.get_weights())
-    np.testing.assert_array_equal(second.get_flat(), before * 0 + 7)
-
-
 def test_what_is_got_and_what_was_set_are_copies():
     weights = Weights(build_model())
     before = weights.get_flat()
@@ -128,9 +118,26 @@ def test_a_vector_of_another_length_is_a_clear_error_that_changes_nothing(shape)
     np.testing.assert_array_equal(weights.get_flat(), before)
 
 
-def test_a_model_that_is_not_built_is_a_clear_error():
+def test_a_model_that_is_built_later_has_weights_then_and_a_clear_error_before():
+    model = keras.Sequential([keras.layers.Dense(3)])
+    weights = Weights(model)
     with pytest.raises(UserError, match="not built"):
-        Weights(keras.Sequential([keras.layers.Dense(3)]))
+        weights.get_flat()
+    model(np.zeros([1, 2], np.float32))
+    assert weights.get_flat_size() == 9
+    assert list(weights.variables.values()) == model.weights
+    assert list(weights.variables) == list(weights.get_weights())
+
+
+def test_some_weights_are_set_only_on_request():
+    weights = Weights(build_model())
+    before = weights.get_weights()
+    weights.set_weights({BIAS: before[BIAS] + 1}, partial=True)
+    np.testing.assert_array_equal(weights.get_weights()[BIAS], before[BIAS] + 1)
+    kernel = "sequential/dense/kernel"
+    np.testing.assert_array_equal(weights.get_weights()[kernel], before[kernel])
+    with pytest.raises(UserError, match="'other' is unknown"):
+        weights.set_weights({"other": before[BIAS]}, partial=True)
 
 
 def compiled(optimizer, seed=0):

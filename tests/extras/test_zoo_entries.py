@@ -58,9 +58,7 @@ def test_each_row_of_the_results_has_its_weights_in_the_zoo() -> None:
     assert {name for name, digest in rows.items() if digest not in digests} == {asynchronous}
 
 
-@pytest.mark.parametrize(
-    "name", [*ENTRIES[:3], *(pytest.param(each, marks=pytest.mark.long) for each in ENTRIES[3:])]
-)
+@pytest.mark.parametrize("name", ENTRIES[:3])
 def test_an_entry_loads_as_a_keras_model_and_predicts_a_file(name: str, tmp_path: Path) -> None:
     model = paceline.load(f"zoo:{name}")
     assert model.output_shape == (None, 10)
@@ -74,7 +72,7 @@ def test_an_entry_loads_as_a_keras_model_and_predicts_a_file(name: str, tmp_path
     "name",
     [
         pytest.param(each, marks=pytest.mark.long if each.startswith("cifar10") else ())
-        for each in ENTRIES
+        for each in ENTRIES[:3]
     ],
 )
 def test_an_entry_has_the_accuracy_of_its_row(name: str, tmp_path: Path) -> None:
@@ -96,4 +94,4 @@ def test_the_first_steps_of_an_entry_have_the_digest_of_its_row(name: str, tmp_p
         return
     flags = ("--steps", str(row.first_steps), *data_flags(name))
     ended = paceline_here("reproduce", name, *flags, cwd=tmp_path)
-    assert "the same digest" in ended.out, ended
+    assert "s: equal" in ended.out, ended

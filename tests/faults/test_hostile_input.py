@@ -1,8 +1,7 @@
 """Whatever comes from outside is read right or refused with one line.
 
 First single inputs that were once accepted or ended in a crash, then mutated ones: their corpus and
-readers are in `hostile_inputs.py` and `hostile_commands.py`, which run in their own process with
-limits of memory and time. `test_tfrecord_fuzz.py` mutates records and Examples further.
+readers are in `hostile_inputs.py`, which runs in its own process with limits of memory and time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import SUPPORT
+from helpers import SUPPORT, TIMEOUT_S
 from paceline.cli.commands import main
 from paceline.experiment.user_code import code_digest
 from paceline.formats.check import check
@@ -26,7 +25,7 @@ from paceline.formats.image_folder import files_digest
 from paceline.formats.tfrecord import index, record
 from paceline.formats.tfrecord.record import framed
 from paceline.formats.tfrecord.shards import find_splits, read_labels
-from paceline.results.image_bytes import as_jpeg_or_png, to_png
+from paceline.results.image_bytes import find_fault
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.array_files import read_npy
 from paceline.storage.files import sealed
@@ -70,9 +69,7 @@ def test_an_eps_file_never_starts_ghostscript(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
-    for read in (as_jpeg_or_png, to_png):
-        with pytest.raises(ValueError, match=r"not an image|cannot be decoded"):
-            read(eps)
+    assert find_fault(eps) == "is not an image"
 
 
 @pytest.mark.parametrize("command", ["eval", "predict", "export"])
@@ -137,7 +134,7 @@ def test_the_digest_of_code_changes_with_the_code_and_not_with_comments(tmp_path
 def test_names_of_files_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/caf\xe9"
     command = [sys.executable, "-m", "paceline", "data", "check", folder]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 2, done
     assert b"Traceback" not in done.stderr
     assert b"caf\\udce9" in done.stderr
@@ -154,12 +151,10 @@ def run_inputs(seed: int, count: int, timeout_s: float) -> int:
 
 @pytest.mark.slow
 def test_some_hundred_mutated_inputs_are_read_right_or_refused() -> None:
-    assert run_inputs(20, 50, timeout_s=100) >= 500
+    assert run_inputs(20, 60, timeout_s=TIMEOUT_S) >= 500
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("part", range(4))
-def test_a_hundred_thousand_mutated_inputs_are_read_right_or_refused(part: int) -> None:
-    """In four parts, so that several processes can share them."""
-    assert run_inputs(16 + part, 2_150, timeout_s=1400) >= 25_000
+def test_many_thousand_mutated_inputs_are_read_right_or_refused() -> None:
+    assert run_inputs(16, 3_000, timeout_s=1400) >= 25_000

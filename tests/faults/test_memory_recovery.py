@@ -18,9 +18,6 @@ from helpers import paceline
 # victims, workers, phase, step of the newest state
 CASES = [
     ("0", "2", "in-update", 11),
-    ("1", "2", "before-exchange", 10),
-    ("1", "2", "in-update", 11),
-    ("1,2", "4", "before-exchange", 10),
     ("0,1,2", "4", "before-exchange", 10),
     ("1,2,3", "4", "in-update", 11),
 ]
@@ -53,16 +50,6 @@ def test_at_most_one_round_is_computed_twice(
         steps = computed(tmp_path, worker)
         assert set(steps) == set(range(24))
         assert len(steps) - len(set(steps)) <= 1, f"worker {worker} computed {steps}"
-
-
-@pytest.mark.long
-def test_the_checkpoint_is_used_if_every_survivor_was_in_the_middle_of_its_update(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    ended = train(tmp_path, "2", fault(tmp_path, 1, "torn", "SIGKILL"))
-    assert (tmp_path / "torn").exists()
-    assert resumed_at(ended) == 8
-    assert_same_run(tmp_path / "run", uninterrupted)
 
 
 @pytest.mark.long

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import paceline, result_of
+from helpers import result_of
+from in_process import paceline_here
 from paceline.cli.commands import main
 from paceline.errors import PassingFault, UserError
 from paceline.maths.state import State, StateLayout
@@ -165,7 +166,6 @@ def test_runs_are_listed_while_files_vanish_and_the_disk_fails(
     assert "Stale file handle" in failed.note
 
 
-@pytest.mark.timeout(200)
 def test_a_finished_run_with_a_damaged_result_computes_it_anew(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_finished_run_with_a_damaged_result_computes_it_anew(
     whole = result_of(tmp_path / "run")
     text = (tmp_path / "run" / "result.json").read_text()
     (tmp_path / "run" / "result.json").write_text(text.replace('"finished"', '"finishes"'))
-    ended = paceline("train", "smoke", "--run-dir", "run", cwd=tmp_path)
+    ended = paceline_here("train", "smoke", "--run-dir", "run", cwd=tmp_path)
     assert ended.code == 0, ended
     assert "result.json is damaged" in ended.out + ended.err
     found = result_of(tmp_path / "run")

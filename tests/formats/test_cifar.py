@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from cifar_folders import cifar_parts, write_binary, write_pickles
+from helpers import TIMEOUT_S
 from image_folders import build, read_all
+from paceline.data.build_source import build_source
 from paceline.errors import UserError
+from paceline.experiment.data import Data
 from paceline.formats.cifar import CLASSES, LAYOUTS
 from paceline.formats.detect import detect
 from record_folders import assert_one_line
@@ -45,6 +48,21 @@ def test_cifar_is_found_in_its_usual_subfolder_and_detected(tmp_path, layout):
     write = write_binary if layout.label_bytes else write_pickles
     write(tmp_path / layout.folder, layout.source)
     assert detect(tmp_path) == detect(tmp_path / layout.folder) == layout.source
+
+
+def test_a_pattern_chooses_training_files_and_a_file_can_be_the_test_split(tmp_path):
+    write_binary(tmp_path, "cifar10")
+    whole = build("cifar10", tmp_path)
+    some = build("cifar10", tmp_path / "data_batch_[12]*")
+    assert (some.train.size, some.test.size) == (whole.train.size * 2 // 5, whole.test.size)
+    own = Data("cifar10", str(tmp_path / "data_batch*"), test=str(tmp_path / "data_batch_5.bin"))
+    chosen = build_source(own)
+    assert chosen.train.size == whole.train.size * 4 // 5
+    np.testing.assert_array_equal(read_all(chosen.test)[1], [*cifar_parts("cifar10")][4][2])
+    with pytest.raises(UserError, match=r"no training file of .* is named like 'none\*'"):
+        build("cifar10", tmp_path / "none*")
+    with pytest.raises(UserError, match="only CIFAR's test file can be chosen"):
+        build_source(Data(test="test_batch.bin"))
 
 
 def test_class_names_are_those_of_the_authors():
@@ -101,7 +119,7 @@ def test_hostile_pickles_are_refused_within_little_memory(tmp_path):
     for number, content in enumerate(HOSTILE):
         (tmp_path / str(number)).write_bytes(content)
     command = [sys.executable, "-c", code, *sorted(map(str, tmp_path.iterdir()))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout) == (0, "refused\n" * len(HOSTILE)), done
 
 

@@ -9,6 +9,7 @@ import tarfile
 import pytest
 from rich.console import Console
 
+from helpers import TIMEOUT_S
 from paceline.errors import UserError
 from paceline.formats import fetch as fetch_module
 from paceline.formats.cifar import LAYOUTS
@@ -83,4 +84,4 @@ def test_fetching_saving_and_detecting_need_no_tensorflow():
         "import paceline.formats.arrays, paceline.data.shapes; "
         "sys.exit('tensorflow' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=TIMEOUT_S).returncode == 0

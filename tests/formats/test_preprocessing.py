@@ -28,8 +28,8 @@ from paceline.results.predict import Predictor, load_predictor
 from paceline.run_folder.folder import RunFolder
 
 DOCS = Path(__file__).parents[2] / "docs"
-LOSSLESS = {"png": {}, "bmp": {}, "webp": {"lossless": True}, "tiff": {}}
-"""With JPEG, the five formats. TensorFlow reads all of them but TIFF."""
+LOSSLESS = {"png": {}, "bmp": {}, "webp": {"lossless": True}}
+"""With JPEG, four formats."""
 
 
 def code_blocks(name: str) -> list[str]:
@@ -53,7 +53,7 @@ def photo(seed: int, width: int, height: int) -> Image.Image:
     return Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8))
 
 
-def in_five_formats(jpeg: bytes) -> dict[str, bytes]:
+def in_four_formats(jpeg: bytes) -> dict[str, bytes]:
     """Return files with the pixels of a JPEG, which Pillow decodes here."""
     pixels = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))
     others = {kind: encode(pixels, kind.upper(), **more) for kind, more in LOSSLESS.items()}
@@ -78,7 +78,7 @@ def predictor(pictures: RunFolder) -> Predictor:
 
 
 def test_a_jpeg_and_other_files_with_the_same_pixels_get_the_same_predictions(predictor: Predictor):
-    files = [in_five_formats(jpeg) for jpeg in JPEGS]
+    files = [in_four_formats(jpeg) for jpeg in JPEGS]
     found = {kind: predictor.predict([each[kind] for each in files]) for kind in files[0]}
     for kind in LOSSLESS:
         np.testing.assert_array_equal(found["jpg"], found[kind], err_msg=kind)
@@ -104,7 +104,7 @@ def runs_to_repeat(folder: Path) -> dict[str, RunFolder]:
 def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path):
     """To a thousandth, also of images that EXIF turns, by the code in docs/preprocessing.md."""
     theirs = documented()
-    files = [data for jpeg in JPEGS for data in in_five_formats(jpeg).values()]
+    files = [data for jpeg in JPEGS for data in in_four_formats(jpeg).values()]
     for orientation in range(2, 9):
         exif = Image.Exif()
         exif[0x0112] = orientation
@@ -177,7 +177,7 @@ def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for to, out in (("keras", "model.keras"), ("savedmodel", "model"), ("onnx", "model.onnx")):
-        export(pictures, tmp_path / out, to, serving=True)
+        export(pictures, tmp_path / out, to)
     (tmp_path / "prepare.py").write_text(code_blocks("preprocessing.md")[0])
     (tmp_path / "photo.jpg").write_bytes(JPEGS[2])
     monkeypatch.chdir(tmp_path)

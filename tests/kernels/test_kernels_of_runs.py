@@ -1,26 +1,18 @@
 """Which kernels a training uses: chosen, stored, compared, and never changed silently."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from helpers import SUPPORT, fine, once_per_session, paceline, result_of
+from helpers import fine, once_per_session, paceline, result_of, train_smoke
 from in_process import paceline_here
 from kernel_checks import needs_kernels
 from paceline.kernels import library
 
 NO_KERNELS = {library.DISABLE: "1"}
 STOCK = ("--kernels", "tensorflow")
-FAULTS = SUPPORT / "faults"
-PLACES = {
-    "parameter servers": ("--workers", "2", "--ps", "1"),
-    "ray": ("--on", "ray", "--workers", "2"),
-    "spark": ("--on", "spark", "--workers", "2", "--spark.master", "local-cluster[2,1,1024]"),
-    "two devices in each of two workers": ("--workers", "2"),
-}
 
 
 @needs_kernels
@@ -53,19 +45,10 @@ def test_without_own_kernels_auto_uses_tensorflows_and_says_why(
     assert len({result_of(run)["state_sha256"] for run in runs}) == 3
 
 
-@pytest.mark.parametrize(
-    "place", ["two workers", *(pytest.param(place, marks=pytest.mark.long) for place in PLACES)]
-)
-def test_tensorflows_kernels_give_the_same_bits_in_every_place(
-    place: str, stock: Path, tmp_path: Path
-) -> None:
-    """The tests of the places do the same with own kernels, where these can be used."""
-    flags, environment = PLACES.get(place, ("--workers", "2")), dict[str, str]()
-    if "devices" in place:
-        environment = {"LOGICAL_DEVICES": "2", "DEVICES_FOLDER": str(tmp_path)}
-        environment["PYTHONPATH"] = os.pathsep.join([str(FAULTS), os.environ.get("PYTHONPATH", "")])
-    flags = ("train", "smoke", "--run-dir", "run", *STOCK, *flags)
-    fine(paceline(*flags, cwd=tmp_path, environment=environment, timeout_s=240))
+@pytest.mark.slow
+def test_tensorflows_kernels_give_the_same_bits_on_two_workers(stock: Path, tmp_path: Path) -> None:
+    """tests/claims/test_any_experiment.py does the same with every engine."""
+    fine(train_smoke(tmp_path, "run", *STOCK, "--workers", "2"))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["kernels"] == "tensorflow"
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(stock)["state_sha256"]
 

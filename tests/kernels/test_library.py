@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import TIMEOUT_S
 from kernel_checks import needs_kernels
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
@@ -32,7 +33,7 @@ def run_build(folder: Path, **environment: str) -> subprocess.CompletedProcess[s
         env=os.environ | {"PACELINE_CACHE": str(folder / "cache")} | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=3 * TIMEOUT_S,
     )
 
 
@@ -147,7 +148,7 @@ def test_a_package_in_a_zip_file_has_its_library_unpacked_once(tmp_path: Path) -
             env=os.environ | {"PYTHONPATH": archive, "PACELINE_CACHE": str(tmp_path / "cache")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=TIMEOUT_S,
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr
@@ -178,6 +179,32 @@ def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
     assert build.main() == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "TensorFlow's are used" in line
+
+
+CASCADE_LAKE, ZEN_4, ZEN_5 = "GenuineIntel 6 85", "AuthenticAMD 25 17", "AuthenticAMD 26 2"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "flags", "given", "expected"),
+    [
+        (CASCADE_LAKE, "avx2 fma avx512f", None, True),
+        (CASCADE_LAKE, "avx2 fma", "1", False),
+        (CASCADE_LAKE, "avx2 fma avx512f", "0", False),
+        (ZEN_4, "avx2 fma avx512f", None, False),
+        (ZEN_4, "avx2 fma avx512f", "1", True),
+        (ZEN_5, "avx2 fma avx512f", None, True),
+    ],
+)
+def test_avx512_is_used_where_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, cpu: str, flags: str, given: str | None, expected: bool
+) -> None:
+    fields = dict(zip(("vendor_id", "cpu family", "model"), cpu.split(), strict=True))
+    monkeypatch.setattr(library, "cpu_fields", lambda: fields)
+    monkeypatch.setattr(library, "cpu_flags", lambda: frozenset(flags.split()))
+    monkeypatch.delenv(library.AVX512, raising=False)
+    if given:
+        monkeypatch.setenv(library.AVX512, given)
+    assert library.uses_avx512() == expected
 
 
 def test_the_reason_why_kernels_are_unavailable_says_what_to_do(
@@ -212,7 +239,7 @@ def test_a_wheel_can_be_built_where_no_dependency_is_installed() -> None:
     program = "import sys; sys.path.insert(0, sys.argv[1]); import paceline.kernels.build"
     source = str(Path(build.__file__).parents[2])
     command = [sys.executable, "-S", "-E", "-c", program, source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,5 +1,6 @@
 """The kernels as operations: exact, the same bits from any thread, and clear errors."""
 
+import ctypes
 import threading
 
 import numpy as np
@@ -9,13 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_checks import compare, needs_kernels, random, with_gradients
-from paceline.kernels import ops, ops_more
+from paceline.kernels import library, ops, ops_more
 
 pytestmark = needs_kernels
 
 CHANNELS = st.integers(1, 64).map(lambda n: 8 * n)
 SIDES = st.integers(1, 13)
 MORE_SIDES = st.one_of(SIDES, st.integers(14, 40))
+
+
+def conv3x3(x, kernel):
+    return ops.load().paceline_conv3x3(x, kernel, num_moments=0, forks=0, epsilon=0.0).y
 
 
 def stock_conv(stride, padding="SAME"):
@@ -27,7 +32,7 @@ def stock_conv(stride, padding="SAME"):
 @given(st.integers(1, 5), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(0, 99))
 def test_3x3_convolutions_and_their_gradients_are_as_exact_as_tensorflows(n, h, w, c, k, seed):
     images, kernel = random(seed, n, h, w, c), random(seed + 1, 3, 3, c, k)
-    compare(ops.conv3x3, stock_conv(1), [images, kernel], random(seed + 2, n, h, w, k))
+    compare(conv3x3, stock_conv(1), [images, kernel], random(seed + 2, n, h, w, k))
 
 
 def compare_conv(n, h, w, c, k, stride, size, padding, seed):
@@ -194,6 +199,34 @@ def test_a_convolution_with_its_norm_for_inference_and_their_gradients(stride, c
         assert one.tobytes() == other.tobytes()
 
 
+def numbers(seed, *shape):
+    """Return random numbers, of which some are zero or below the smallest normal number."""
+    found = random(seed, *shape)
+    return np.choose(np.arange(found.size).reshape(shape) % 7 % 4, [found, found, 1e-39, 0])
+
+
+@pytest.mark.skipif("avx512f" not in library.cpu_flags(), reason="this CPU has no AVX-512")
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), SIDES, MORE_SIDES, CHANNELS | st.just(3), CHANNELS, STRIDES, SIZES, SEEDS)
+def test_avx512_changes_no_bit(n, h, w, c, k, stride, size, seed):
+    ops.load()
+    use_avx512 = ctypes.CDLL(str(library.find_library())).paceline_use_avx512
+    images, kernel = numbers(seed, n, h, w, c), numbers(seed, size, size, c, k)
+    dy = numbers(seed, n, -(-h // stride), -(-w // stride), k)
+
+    def results():
+        found = with_gradients(lambda x, f: ops.conv(x, f, stride), [images, kernel], dy)
+        return [each.tobytes() for each in found]
+
+    try:
+        use_avx512(0)
+        expected = results()
+        use_avx512(1)
+        assert results() == expected
+    finally:
+        use_avx512(int(library.uses_avx512()))
+
+
 def test_six_threads_at_once_get_the_same_bits():
     x, kernel, dy = random(0, 8, 17, 13, 24), random(1, 3, 3, 24, 40), random(2, 8, 17, 13, 40)
     residual = random(3, 8, 17, 13, 24)
@@ -201,7 +234,7 @@ def test_six_threads_at_once_get_the_same_bits():
 
     def compute():
         norm = [x, random(4, 24), random(5, 24), residual]
-        results = with_gradients(ops.conv3x3, [x, kernel], dy)
+        results = with_gradients(conv3x3, [x, kernel], dy)
         results += with_gradients(own_norm(0.0), norm, x)
         results += with_gradients(lambda x, f: ops.conv(x, f, 2), [x, kernel], dy[:, :9, :7])
         results += with_gradients(lambda x, f: ops.conv(x, f, 1), [x, kernel[:1, :1]], dy)
@@ -228,11 +261,11 @@ def op(name, *more, **attributes):
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
-        (ops.conv3x3, (IMAGES, (3, 3, 16, 8))),
-        (ops.conv3x3, ((2, 4, 4, 12), (3, 3, 12, 8))),
-        (ops.conv3x3, (IMAGES, (5, 5, 8, 8))),
-        (ops.conv3x3, ((4, 4, 8), FILTER)),
-        (ops.conv3x3, (IMAGES, (3, 3, 8, 12))),
+        (conv3x3, (IMAGES, (3, 3, 16, 8))),
+        (conv3x3, ((2, 4, 4, 12), (3, 3, 12, 8))),
+        (conv3x3, (IMAGES, (5, 5, 8, 8))),
+        (conv3x3, ((4, 4, 8), FILTER)),
+        (conv3x3, (IMAGES, (3, 3, 8, 12))),
         (lambda x, f: ops.conv(x, f, 2), (IMAGES, (3, 3, 3, 8))),
         (lambda x, f: ops.conv(x, f, 1, "VALID"), (IMAGES, (5, 3, 8, 8))),
         (
@@ -284,7 +317,7 @@ def test_shapes_that_do_not_fit_are_errors_in_graphs_and_at_run_time(function, s
 @pytest.mark.parametrize("shape", [(0, 4, 4, 8), (2, 0, 4, 8), (2, 4, 0, 8)])
 def test_empty_images_are_errors(shape):
     for call in (
-        lambda x: ops.conv3x3(x, tf.zeros(FILTER)),
+        lambda x: ops.conv(x, tf.zeros(FILTER), 1),
         lambda x: ops.conv(x, tf.zeros(FILTER), 2),
         lambda x: ops.batch_norm(x, tf.ones(8), tf.ones(8), [], 1e-5, 0.0),
         lambda x: ops.load().paceline_conv3x3_filter_gradient(x, x),

@@ -12,9 +12,8 @@ from paceline.experiment.experiment import Average, Experiment, Model, Scaling
 from paceline.maths.initial_values import EPSILON, start_from, whiten, whitening_filters
 from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
-from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.identity import identity_of
 from paceline.run_folder.weights import read_weights
 from tiny import EXPERIMENT, SMALL_SPEEDRUN, build_source, build_tiny_core, pictures
 

@@ -66,7 +66,7 @@ def test_balanced_weights_do_not_read_images_where_labels_are_known():
 def test_weights_of_classes_are_in_the_loss_and_the_gradient_as_in_keras():
     core = build_tiny_core(with_weights(WEIGHTS), model := dense_model())
     gradient, _, tail = call_replica(core, step=1, replica=1)
-    batch = core.batch(number(1), number(1))
+    batch = core.phases[0].batch(number(1), number(1))
     weights = np.array(WEIGHTS)[batch.labels.numpy()]
     assert len(set(weights.tolist())) > 2
     loss_of = keras.losses.CategoricalCrossentropy(from_logits=True)

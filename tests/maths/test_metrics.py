@@ -18,14 +18,18 @@ from paceline.maths.metrics import (
 )
 from tiny import build_tiny_core
 
-TAILS = np.array([[2.0, 4, 16, 0, 0.5], [1.0, 8, 16, 0, 0.25], [3.0, 16, 16, 1, 0.125]], np.float32)
-"""Loss, correct, count, stop, seconds of three steps."""
+TAILS = np.array(
+    [[2.0, 4, 16, 0, 0.5, 7, 9], [1.0, 8, 16, 0, 0.25, 0, 1], [3.0, 16, 16, 1, 0.125, 65520, 2]],
+    np.float32,
+)
+"""Loss, correct, count, stop, seconds and two signatures of three steps."""
 
 
 def test_means_of_replicas_become_sums_where_a_step_counts():
-    replicas = np.array([[1.0, 2, 4, 0, 0.5], [3.0, 4, 4, 1, 1.5]], np.float32)
+    replicas = np.array([[1.0, 2, 4, 0, 0.5, 5, 0], [3.0, 4, 4, 1, 1.5, 0, 9]], np.float32)
     step = replicas.mean(0) * tail_scale(2)
-    assert dict(zip(Tail, step.tolist(), strict=True)) == {
+    assert step[len(Tail) :].tolist() == [5, 9]
+    assert dict(zip(Tail, step.tolist(), strict=False)) == {
         Tail.LOSS: 2.0,
         Tail.CORRECT: 6.0,
         Tail.COUNT: 8.0,
@@ -42,6 +46,7 @@ def test_a_block_has_a_number_for_each_of_its_steps():
     assert block.accuracies.tolist() == [0.25, 0.5, 1]
     assert (block.seconds_per_step, block.images_per_second) == (2.0, 8.0)
     assert block.stop_requested
+    assert block.signatures.tolist() == [[7, 9], [0, 1], [65520, 2]]
     assert not block_result(core, 4, TAILS[:2], seconds=2.0).stop_requested
     assert [step for step, _ in block.each_step()] == [3, 4, 5]
     assert block.each_step()[1][1].keys() == {"loss", "accuracy", "learning_rate"}

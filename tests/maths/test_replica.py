@@ -2,6 +2,7 @@
 kind a person may bring."""
 
 import itertools
+import threading
 from dataclasses import replace
 
 import keras
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from paceline.build import build_model
 from paceline.data.batches import Batch
 from paceline.experiment.experiment import Experiment, Loss
 from paceline.maths.metrics import Tail
-from paceline.maths.replica import Step
-from paceline.models.build import build_model
+from paceline.maths.replica import Step, run_side_by_side
 from tiny import (
     CLASSES,
     EXPERIMENT,
@@ -46,7 +47,7 @@ class OwnLayer(keras.layers.Layer):
 def by_keras(core, model, step=0, replica=0, from_logits=True):
     """Gradient, loss and statistics by the tape over the model's own variables with Keras's loss;
     the model itself moves."""
-    batch = core.batch(number(step), number(replica))
+    batch = core.phases[0].batch(number(step), number(replica))
     loss_of = keras.losses.CategoricalCrossentropy(from_logits=from_logits)
     with tf.GradientTape() as tape:
         outputs = model(batch.images, training=True)
@@ -194,3 +195,26 @@ def test_a_regulariser_of_bfloat16_outputs_counts_in_the_float32_loss():
     regularised, plain, exact = losses
     assert regularised > plain + 0.01
     assert regularised == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_next_batch_is_prepared_while_a_replica_computes_if_it_may_be(ahead):
+    """The first replica waits for the second one's batch, in vain if that begins afterwards."""
+    prepared = threading.Event()
+
+    def run(given):  # an operation without an input is computed before all others
+        def call(function):
+            return tf.numpy_function(lambda _: function(), [given], tf.float32, stateful=False)
+
+        def first(after):
+            return call(lambda: np.float32(prepared.wait(20.0 if ahead else 0.3)))
+
+        def second(after):
+            batch = call(lambda: prepared.set() or np.float32(2))
+            with tf.control_dependencies(after):
+                return batch + 1
+
+        return run_side_by_side([first, second], 1, ahead)
+
+    results = tf.function(run, autograph=False)(tf.constant(0.0))
+    assert [float(each) for each in results] == [ahead, 3.0]

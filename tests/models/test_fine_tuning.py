@@ -17,10 +17,10 @@ import pytest
 import tensorflow as tf
 from keras.src.legacy.saving.legacy_h5_format import save_weights_to_hdf5_group
 from keras.src.utils import file_utils
-from PIL import Image
 
-from helpers import paceline, result_of
+from image_folders import write_images
 from in_process import paceline_here
+from paceline.build import build_model
 from paceline.data.images import scale
 from paceline.engines.collective import CollectiveEngine
 from paceline.errors import UserError
@@ -31,7 +31,6 @@ from paceline.maths.initial_values import start_from
 from paceline.maths.replica import Step
 from paceline.maths.state import State
 from paceline.maths.template import build_template
-from paceline.models.build import build_model
 from paceline.models.fine_tuning import (
     build_application,
     own_scaling,
@@ -290,16 +289,8 @@ def test_frozen_weights_can_come_from_a_run_that_trained_them(uninterrupted: Pat
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bright and dark pictures as files, of two classes and two splits."""
-    folder, random = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for split, count in (("train", 12), ("val", 3)):
-        for label, name in enumerate(("dark", "light")):
-            (folder / split / name).mkdir(parents=True)
-            for k in range(count):
-                noise = random.integers(0, 100, (40, 50, 3)) + 150 * label
-                picture = Image.fromarray(noise.astype(np.uint8))
-                picture.save(folder / split / name / f"{k}.png")
-    return folder
+    """Pictures as files, of two classes and two splits."""
+    return write_images(tmp_path_factory.mktemp("photos"), 12, classes=("dark", "light"))
 
 
 SMALL = (
@@ -324,7 +315,7 @@ def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
     target = str(tmp_path / "model.keras")
     export = paceline_here("export", "run", target, "--to", "keras", cwd=tmp_path)
     assert export.code == 0, export.err
-    file = photos / "val/light/0.png"
+    file = photos / "val/light/light-val-0.jpg"
     predicted = paceline_here("predict", "run", str(file), "--json", cwd=tmp_path)
     assert predicted.code == 0, predicted.err
     experiment = Experiment(data=Data(image_size=32))
@@ -333,23 +324,3 @@ def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
     exported = keras.saving.load_model(target)(seen).numpy()[0]
     (best,) = json.loads(predicted.out)["top"][:1]
     assert exported.max() == pytest.approx(best["probability"], abs=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "place",
-    [("--workers", "2"), ("--workers", "2", "--ps", "2"), ("--on", "ray", "--workers", "2")],
-)
-def test_fine_tuning_gives_the_same_bits_in_every_place(
-    place: tuple[str, ...], home: Path, photos: Path, tmp_path: Path
-) -> None:
-    flags = ("train", "finetune", "--data.dir", str(photos), *SMALL)
-    digests = []
-    for k, where in enumerate(((), place)):
-        folder = tmp_path / str(k)
-        folder.mkdir()
-        settings = {"KERAS_HOME": str(home)}
-        ended = paceline(*flags, *where, cwd=folder, environment=settings, timeout_s=240)
-        assert ended.code == 0, ended.err
-        digests.append(result_of(folder / "run")["state_sha256"])
-    assert digests[0] == digests[1]

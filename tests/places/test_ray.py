@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import signal
@@ -20,7 +21,17 @@ import tensorflow as tf
 from keras.src.utils.naming import reset_uids
 from ray.cluster_utils import Cluster
 
-from helpers import TIMEOUT_S, WEIGHTS, paceline, program, result_of, wait_until, write_own_code
+from helpers import (
+    SOON_S,
+    TIMEOUT_S,
+    WEIGHTS,
+    digest_of,
+    paceline,
+    program,
+    result_of,
+    wait_until,
+    write_own_code,
+)
 from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
 from paceline.engines_more.object_store import actor as actor_module
@@ -34,6 +45,7 @@ from paceline.fingerprint import fingerprint
 from paceline.job import Job, Place, Run
 from paceline.job import Ray as RayFlags
 from paceline.maths.metrics import BlockResult
+from paceline.storage.files import unsealed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, METHODS = 8, ("weights", "gradients")  # the last crew is used by the tests that follow
@@ -188,27 +200,25 @@ def test_one_to_four_workers_on_two_nodes_give_the_bits_of_one_process(
 def test_the_command_with_two_workers_gives_the_bits_of_one_process_and_says_nothing_of_ray(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    ended = paceline("train", "smoke", *TWO_WORKERS, cwd=tmp_path)
+    """And an actor beside them evaluates the checkpoints."""
+    ended = paceline("train", "smoke", *TWO_WORKERS, "--ray.evaluator", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, ""), ended
-    assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    result = result_of(tmp_path / "run")
+    assert result["state_sha256"] == result_of(uninterrupted)["state_sha256"]
+    *_, last = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    evaluated = unsealed(json.loads(last))
+    for name in ("step", "test_accuracy", "test_loss", "state_sha256"):
+        assert evaluated[name] == result[name]
     assert "2 workers" in ended.out
     assert "ray" not in ended.out.lower()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("workers", "flags"), [("1", ()), ("3", ()), ("4", WEIGHTS), ("5", ("--replicas", "8"))]
-)
-def test_the_command_gives_the_bits_of_one_process(
-    uninterrupted: Path, averaged: Path, tmp_path: Path, workers: str, flags: tuple[str, ...]
+def test_the_command_with_averaged_weights_gives_the_bits_of_one_process(
+    averaged: Path, tmp_path: Path
 ) -> None:
-    place = ("--on", "ray", "--workers", workers)
-    many = paceline("train", "smoke", "--run-dir", "many", *place, *flags, cwd=tmp_path)
-    one = averaged if flags == WEIGHTS else uninterrupted
-    if "--replicas" in flags:
-        one = tmp_path / "one"
-        paceline("train", "smoke", "--run-dir", "one", "--replicas", "8", cwd=tmp_path)
-    assert many.last_line["state_sha256"] == result_of(one)["state_sha256"]
+    digest = digest_of(tmp_path, "run", "--on", "ray", "--workers", "4", *WEIGHTS)
+    assert digest == result_of(averaged)["state_sha256"]
 
 
 # --- faults
@@ -248,20 +258,18 @@ def spoil(actor: Any, phase: str, how: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("phase", PHASES)  # it varies fastest: a team is used six times
-@pytest.mark.parametrize(
-    ("method", "workers", "index"), [("weights", 3, 1), ("gradients", 2, 0), ("gradients", 4, 1)]
-)
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("method", "workers"), [("weights", 3)])
 def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
-    crews: Callable[..., Crew], method: str, workers: int, index: int, phase: str
+    crews: Callable[..., Crew], method: str, workers: int, phase: str
 ) -> None:
     """In one training: an exception in one actor, then a SIGKILL of the other."""
     crew = crews(method, workers)
     engine = engine_of(method, crew, workers, step=3)
-    spoil(crew.ready[index], phase, "exception")
+    spoil(crew.ready[1], phase, "exception")
     assert engine.advance(3, 6).events, "nothing failed"
     assert len(crew.ready) == workers
-    spoil(crew.ready[1 - index], phase, "SIGKILL")
+    spoil(crew.ready[0], phase, "SIGKILL")
     block = engine.advance(6, STEPS)
     assert block.events, "nothing failed"
     assert len(crew.ready) == workers - 1
@@ -319,20 +327,17 @@ def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("restarts", ["0", "3"])
-def test_a_run_whose_driver_is_killed_goes_on(
-    uninterrupted: Path, tmp_path: Path, restarts: str
-) -> None:
-    """By itself if it may restart, else with the same command; no actor outlives its driver."""
-    flags = (*TWO_WORKERS, "--max-restarts", restarts)
+def test_a_run_whose_driver_is_killed_goes_on(uninterrupted: Path, tmp_path: Path) -> None:
+    """By the same command; no actor outlives its driver."""
+    flags = (*TWO_WORKERS, "--max-restarts", "0")
     write_own_code(tmp_path)
     waits = ("--actions", "own.py:wait_for_a_signal")
     with program("train", "smoke", *flags, *waits, cwd=tmp_path) as running:
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.worker(), signal.SIGKILL)
         ended = running.wait()
-        running.wait_until_gone(5.0)  # Ray's agents alone would stay for a minute
-    assert ended.code == (1 if restarts == "0" else 0)
+        running.wait_until_gone(SOON_S)  # Ray's agents alone would stay for a minute
+    assert ended.code == 1
     again = paceline("train", "smoke", *flags, cwd=tmp_path)
     assert again.code == 0
     assert result_of(tmp_path / "run")["state_sha256"] == result_of(uninterrupted)["state_sha256"]
@@ -358,30 +363,6 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
         assert_as_expected(engine, "gradients", block)
     finally:
         crew.close()
-
-
-@pytest.mark.slow
-def test_the_object_store_holds_no_more_after_many_rounds(
-    nodes: Nodes, crews: Callable[..., Crew]
-) -> None:
-    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
-
-    engine = engine_of("gradients", crews("gradients"), step=2)
-
-    def store() -> Any:
-        return get_memory_info_reply(get_state_from_address(nodes.address)).store_stats
-
-    def used() -> int:
-        return store().object_store_bytes_used
-
-    engine.advance(2, 12)
-    time.sleep(0.5)
-    before = used()
-    engine.advance(12, 112)
-    sizes = core_of("gradients").layout.sizes()
-    most = before + 4 * (sizes["params"] + sizes["stats"])
-    wait_until(lambda: used() <= most, 10.0, f"{used():,} bytes, before {before:,}")
-    assert store().spilled_bytes_total == 0
 
 
 # The last quick test of actors: nobody has to wait for new ones.

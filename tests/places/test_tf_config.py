@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.job import Cluster
-from paceline.places.tf_config import parse_tf_config
+from paceline.experiment.experiment import Experiment
+from paceline.job import Cluster, Job, Run
+from paceline.places.tf_config import open_place, parse_tf_config
+from paceline.run_folder.folder import default_path
 
 CHIEF, ONE, TWO = "a:1", "b:2", "[::1]:3"
 
@@ -47,7 +49,7 @@ def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
         assert (parsed.role, parsed.num_workers, parsed.is_chief) == ("evaluator", 1, False)
 
 
-@pytest.mark.parametrize("chief", ["chief", "master"])
+@pytest.mark.parametrize(("chief", "computing"), [("chief", 2), ("master", 3)])
 @pytest.mark.parametrize(
     ("role", "index", "expected"),
     [
@@ -58,14 +60,48 @@ def test_an_evaluator_is_no_worker_whether_listed_or_not() -> None:
         ("ps", 0, ("ps 0", "p:4", True, False)),
     ],
 )
-def test_beside_parameter_servers_the_chief_does_not_compute(
-    chief: str, role: str, index: int, expected: tuple[str, str, bool, bool]
+def test_beside_parameter_servers_a_master_computes_and_a_chief_does_not(
+    chief: str, computing: int, role: str, index: int, expected: tuple[str, str, bool, bool]
 ) -> None:
     cluster = {chief: [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
     parsed, _ = parse(cluster, chief if role == "chief" else role, index)
     assert (parsed.name, parsed.address, parsed.serves, parsed.is_chief) == expected
-    assert parsed.num_workers == 2
+    assert parsed.num_workers == computing
     assert parsed.tasks == {"chief": [CHIEF], "worker": [ONE, TWO], "ps": ["p:4"]}
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("master", ("worker 0", CHIEF, False)),
+        ("worker", ("worker 1", ONE, False)),
+        ("ps", ("ps 0", "p:4", True)),
+    ],
+)
+def test_ignored_ps_tasks_are_idle_and_the_others_train(
+    role: str, expected: tuple[str, str, bool]
+) -> None:
+    cluster = {"master": [CHIEF], "worker": [ONE], "ps": ["p:4"]}
+    task = {"type": role, "index": 0}
+    parsed, _ = parse_tf_config(json.dumps({"cluster": cluster, "task": task}), ignore_ps=True)
+    assert (parsed.name, parsed.address, parsed.serves) == expected
+    assert (parsed.num_workers, parsed.ps, parsed.idle) == (2, (), ("p:4",))
+
+
+def test_a_run_folder_that_contradicts_model_dir_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, experiment = "runs/own", Experiment()
+    config = {"cluster": {"worker": [ONE]}, "task": {"type": "worker"}, "model_dir": "/shared"}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+    def opened(run_dir: str) -> str:
+        with open_place(Job(experiment, run=Run(run_dir=run_dir)), print) as place:
+            return place.job.run.run_dir
+
+    assert opened(default_path("smoke", experiment)) == opened("/shared") == "/shared"
+    with pytest.raises(UserError, match="--run-dir is runs/own, but TF_CONFIG has model_dir /sh"):
+        opened(own)
 
 
 def test_environment_is_ignored_and_model_dir_names_the_run_folder() -> None:

@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from helpers import SUPPORT, TIMEOUT_S, Ended, paceline
 from in_process import paceline_here
-from made_runs import SMALL, encode, export, make_grey_run, make_run
+from made_runs import SMALL, encode, export, make_grey_run, make_pictures_run, make_run
 from paceline.data.images import scale
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
@@ -28,26 +28,22 @@ from paceline.requests import ExportRequest
 from paceline.results.evaluate import evaluate_run
 from paceline.results.export import answer, check_target
 from paceline.results.export_formats import scaling_layers
-from paceline.results.trained_model import to_probabilities
+from paceline.results.onnx_predict import predict_onnx
+from paceline.results.predict import load_predictor
 from paceline.run_folder.folder import RunFolder
 
 TOLERANCE = 1e-4
 
 
-def use(
-    to: str, outs: list[Path], folder: Path, **inputs: np.ndarray
-) -> list[tuple[np.ndarray, list[str]]]:
-    """Return what each export predicts for images, in a process without Paceline."""
+def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Return what an export predicts for images, in a process without Paceline."""
     np.savez(folder / "inputs.npz", **inputs)
     program = str(SUPPORT / "exported.py")
-    command = [sys.executable, program, to, str(folder / "inputs.npz"), *map(str, outs)]
+    command = [sys.executable, program, to, str(folder / "inputs.npz"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    predicted = []
-    for out in outs:
-        with np.load(f"{out}.npz") as found:
-            predicted.append((found["outputs"], list(found["classes"])))
-    return predicted
+    with np.load(f"{out}.npz") as found:
+        return found["outputs"], list(found["classes"])
 
 
 @pytest.mark.slow
@@ -55,35 +51,24 @@ def use(
 def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
     uninterrupted: Path, tmp_path: Path, to: str
 ):
-    """Both the plain export and the one that serves."""
-    run, outs = RunFolder(uninterrupted), [tmp_path / f"{name}.{to}" for name in ("plain", "serve")]
-    for serving, out in enumerate(outs):
-        notes = export(run, out, to, bool(serving))
-        assert len(notes) == (serving and to != "savedmodel"), notes
-    beside = [] if to == "savedmodel" else [Path(f"{out}.json") for out in outs]
-    assert sorted(tmp_path.iterdir()) == sorted([*outs, *beside])
+    run, out = RunFolder(uninterrupted), tmp_path / f"model.{to}"
+    notes = export(run, out, to)
+    assert len(notes) == (to == "keras"), notes
+    assert list(tmp_path.iterdir()) == [out]
     images, _ = draw_shapes(1, 131)
-    predicted = use(
-        to,
-        outs,
-        tmp_path,
-        images=scale(run.experiment().scaling, tf.constant(images)).numpy(),
-        pixels=images.astype(np.float32),
-        encoded=np.array([encode(each) for each in images], object),
-    )
+    encoded = np.array([encode(each) for each in images], object)
+    found, classes = use(to, out, tmp_path, pixels=images.astype(np.float32), encoded=encoded)
     evaluation = evaluate_run(run)
-    for serving, (found, classes) in enumerate(predicted):
-        assert classes == list(evaluation.classes)
-        shares, expected = found if serving else to_probabilities(found, True), evaluation
-        np.testing.assert_array_equal(shares.argmax(axis=1), expected.probabilities.argmax(axis=1))
-        np.testing.assert_allclose(shares, expected.probabilities, atol=TOLERANCE)
+    assert classes == list(evaluation.classes)
+    np.testing.assert_array_equal(found.argmax(axis=1), evaluation.probabilities.argmax(axis=1))
+    np.testing.assert_allclose(found, evaluation.probabilities, atol=TOLERANCE)
 
 
 def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(
     tmp_path: Path,
 ):
     run, core, _ = make_grey_run(tmp_path)
-    export(run, tmp_path / "weights.safetensors", "safetensors", serving=False)
+    export(run, tmp_path / "weights.safetensors", "safetensors")
     with safe_open(tmp_path / "weights.safetensors", framework="numpy") as file:
         assert json.loads(file.metadata()["classes"]) == ["a", "b", "[red]c"]
         assert {name: file.get_tensor(name).shape for name in file.keys()} == dict(  # noqa: SIM118
@@ -110,47 +95,31 @@ def described(out: Path) -> dict[str, object]:
     else:
         with safe_open(out, framework="numpy") as file:
             texts = {name: text for name, text in file.metadata().items() if name != "format"}
-    plain = ("input", "output", "views", "inside", "run", "state_sha256")
+    plain = ("input", "output", "inside", "run", "state_sha256")
     return {name: text if name in plain else json.loads(text) for name, text in texts.items()}
 
 
-@pytest.mark.parametrize(
-    ("to", "name", "description"),
-    [
-        ("keras", "model.keras", "model.keras.json"),
-        ("savedmodel", "model", "model/preprocessing.json"),
-        ("onnx", "model.onnx", "model.onnx.json"),
-        ("safetensors", "weights.safetensors", "weights.safetensors.json"),
-    ],
-)
-def test_a_json_file_beside_an_export_has_its_whole_description(
-    tmp_path: Path, to: str, name: str, description: str
-):
+@pytest.mark.parametrize("name", ["model.keras", "model", "model.onnx", "weights.safetensors"])
+def test_an_export_contains_its_description(tmp_path: Path, name: str):
     run, _, _ = make_grey_run(tmp_path)
-    out, file = tmp_path / "exports" / name, tmp_path / "exports" / description
-    export(run, out, to, serving=to != "safetensors")
-    facts = json.loads(file.read_text())
-    assert facts == described(out)
+    out = tmp_path / name
+    to = out.suffix[1:] or "savedmodel"
+    export(run, out, to)
+    facts = described(out)
     assert facts["classes"] == ["a", "b", "[red]c"]
     assert facts["preprocessing"]["grey"] == [0.2989, 0.587, 0.114]
-    assert file.stat().st_mode & 0o777 == 0o644
 
 
-def test_no_export_has_the_description_of_another(tmp_path: Path, monkeypatch):
+def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch):
     run, _, _ = make_grey_run(tmp_path)
-    out, file = tmp_path / "exports" / "model.onnx", tmp_path / "exports" / "model.onnx.json"
-    out.parent.mkdir()
-    file.write_text("a file of the user's own")
-    with pytest.raises(UserError, match=r"model\.onnx\.json exists; give --force"):
-        check_target(str(out), "onnx", force=False)
-    check_target(str(out), "onnx", force=True)
+    out = tmp_path / "exports" / "weights"
 
     def fail(new: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.raises(UserError, match="No space left"):
-        export(run, out, "safetensors", serving=False)
+        export(run, out, "safetensors")
     assert list(out.parent.iterdir()) == []
 
 
@@ -173,7 +142,7 @@ def test_a_run_of_lower_precision_is_exported_in_float32_with_a_note(tmp_path: P
         tmp_path / "run",
         replace(SMALL, data=Data(train_size=32, test_size=9), precision="bfloat16"),
     )
-    (note,) = export(run, tmp_path / "model.keras", "keras", serving=False)
+    note, _ = export(run, tmp_path / "model.keras", "keras")
     assert note == "the export computes in float32, the training did in bfloat16"
     assert {
         layer.compute_dtype for layer in keras.models.load_model(tmp_path / "model.keras").layers
@@ -198,7 +167,7 @@ def test_a_target_that_exists_is_replaced_only_when_forced(tmp_path: Path):
 def test_forcing_replaces_a_savedmodel_whole_and_a_failure_leaves_the_old_one(tmp_path: Path):
     run, _, _ = make_grey_run(tmp_path)
     out = tmp_path / "a new folder" / "model"  # export makes its parent folder
-    export(run, out, "savedmodel", serving=False)
+    export(run, out, "savedmodel")
     (out / "left-over").touch()
     with pytest.raises(UserError, match="no checkpoint of step 9"):
         _export_again(run, out, checkpoint="9")
@@ -209,7 +178,7 @@ def test_forcing_replaces_a_savedmodel_whole_and_a_failure_leaves_the_old_one(tm
 
 
 def _export_again(run: RunFolder, out: Path, checkpoint: str) -> None:
-    request = ExportRequest(str(out), "savedmodel", serving=False, checkpoint=checkpoint)
+    request = ExportRequest(str(out), "savedmodel", checkpoint=checkpoint)
     answer(Job(run.experiment(), run=Run(run_dir=str(run.path))), request, lambda message: None)
 
 
@@ -223,9 +192,9 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
     ended = paceline(*command, cwd=tmp_path)
     assert ended.code == 0, ended
     assert ended.out.startswith(
-        "wrote model.onnx (step 24): pixels from 0 to 255, float32 [n, 32, 32, 3] -> probabilities"
+        "wrote model.onnx (step 24): RGB images of any size, uint8 [n, height, width, 3] -> "
     )
-    assert ended.err.startswith("note: onnx cannot decode JPEG")
+    assert ended.err == ""
     written = (tmp_path / "model.onnx").read_bytes()
     assert refused(paceline_here(*command, cwd=tmp_path), "model.onnx exists")
     assert (tmp_path / "model.onnx").read_bytes() == written
@@ -235,7 +204,21 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
     )
     unknown = paceline_here("export", str(uninterrupted), "m.pt", cwd=tmp_path)
     assert refused(unknown, "to is 'pt' for m.pt; it must be one of keras")
-    views = ("m.safetensors", "--views", "mirror")  # the ending names the format
-    assert refused(
-        paceline_here("export", str(uninterrupted), *views, cwd=tmp_path), "only weights"
-    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [make_grey_run, make_pictures_run])
+def test_onnx_takes_images_of_any_size_and_agrees_with_predict(tmp_path: Path, make):
+    run, _, _ = make(tmp_path)
+    export(run, tmp_path / "model.onnx", "onnx")
+    random, files = np.random.default_rng(0), []
+    for number, (height, width) in enumerate([(12, 10), (64, 47), (31, 90), (7, 5)]):
+        files.append(tmp_path / f"{number}.png")
+        files[-1].write_bytes(encode(random.integers(0, 256, (height, width, 3), np.uint8)))
+    found = list(predict_onnx(str(tmp_path / "model.onnx"), [*map(str, files), "gone.jpg"], 9))
+    assert found.pop().error == "is empty"
+    predictor = load_predictor(run.path, "last")
+    expected = predictor.predict([file.read_bytes() for file in files])
+    for prediction, shares in zip(found, expected, strict=True):
+        given = [dict(prediction.top)[name] for name in predictor.classes]
+        np.testing.assert_allclose(given, shares, atol=1e-3)

@@ -125,8 +125,6 @@ GREY = np.repeat(TEST_IMAGES[0][..., :1], 3, axis=-1)
 COLOUR = TEST_IMAGES[0]
 LOSSLESS: dict[str, tuple[np.ndarray, Callable[[], bytes]]] = {
     "BMP": (COLOUR, lambda: encode(COLOUR, "BMP")),
-    "TIFF": (COLOUR, lambda: encode(COLOUR, "TIFF")),
-    "PPM": (COLOUR, lambda: encode(COLOUR, "PPM")),
     "lossless WebP": (COLOUR, lambda: encode(COLOUR, "WEBP", lossless=True)),
     "PNG with transparency": (COLOUR, lambda: encode(Image.fromarray(COLOUR).convert("RGBA"))),
     "grey PNG": (GREY, lambda: encode(GREY[..., 0])),
@@ -134,7 +132,6 @@ LOSSLESS: dict[str, tuple[np.ndarray, Callable[[], bytes]]] = {
     "GIF": (GREY, lambda: encode(GREY[..., 0], "GIF")),
     "palette PNG": (GREY, lambda: encode(Image.fromarray(GREY[..., 0]).convert("P"))),
     "16 bit PNG": (GREY, lambda: encode(as_16_bit(GREY))),
-    "16 bit TIFF": (GREY, lambda: encode(as_16_bit(GREY), "TIFF")),
 }
 
 
@@ -169,7 +166,7 @@ def test_what_is_not_an_image_is_named_by_its_index_and_the_others_are_predicted
     found, faults = predictor.try_predict(mixed)
     assert sorted(faults) == [1, 2, 3, 4, 5]
     assert (faults[1], faults[2]) == ("is empty", "is not an image")
-    assert "truncated" in faults[3]
+    assert "cannot be decoded" in faults[3]
     assert faults[4] == "has 100 megapixels; 90 is the most: make it smaller"
     assert "cannot be decoded" in faults[5]
     assert np.isnan(found[1:6]).all()

@@ -1,5 +1,6 @@
 """Actions: what is written, saved and told between two blocks, and what stops training."""
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from paceline.errors import UserError
 from paceline.experiment.plan import Plan
 from paceline.loop import StopRequested
 from paceline.maths.state import State, StateLayout
-from paceline.messages import Block, Evaluation, Message, Saved, Warn, from_line, to_line
+from paceline.messages import Block, Evaluation, Message, Saved, Send, Warn, from_line, to_line
 from paceline.run_folder.actions import (
     SaveCheckpoint,
     TrainingFailed,
@@ -29,6 +30,22 @@ from paceline.worker import _stop_action
 EVALUATED = evaluation_of(test=0.75, validation=0.625)
 
 
+def chief_of(
+    state: Callable[[], State],
+    checkpoints: Checkpoints,
+    save_every: int = 1,
+    send: Send = lambda message: None,
+) -> Any:
+    """Return what saving a checkpoint needs of a chief."""
+    return SimpleNamespace(
+        engine=SimpleNamespace(state=state),
+        checkpoints=checkpoints,
+        core=SimpleNamespace(plan=Plan(10, 1000, save_every=save_every)),
+        folder=SimpleNamespace(publish=lambda: None),
+        send=send,
+    )
+
+
 class Trained:
     """A fake engine and its checkpoints."""
 
@@ -36,9 +53,7 @@ class Trained:
         self.step = 0
         self.checkpoints = Checkpoints(folder, StateLayout({"params": (("kernel", (2,)),)}), keep=9)
         self.sent: list[Message] = []
-        self.save = SaveCheckpoint(
-            self.state, self.checkpoints, lambda step: step % 10 == 0, self.sent.append
-        )
+        self.save = SaveCheckpoint(chief_of(self.state, self.checkpoints, 10, self.sent.append))
 
     def state(self) -> State:
         return State(self.step, {"params": np.full(2, self.step, np.float32)})
@@ -136,19 +151,35 @@ def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
 
 def test_a_users_action_gets_the_step_and_plain_numbers() -> None:
     got: list[tuple[int, dict[str, float]]] = []
-    action = UserAction("own.py:note", lambda step, metrics: got.append((step, metrics)))
-    action(block_of(7), EVALUATED)
+    state, plan = State(7, {"params": np.ones(3, np.float32)}), Plan(4, 9, act_every=7)
+    note = lambda step, metrics: got.append((step, metrics))  # noqa: E731
+    action = UserAction("own.py:note", note, lambda: state, plan.acts_at)
+    for step in (6, 7, 8):
+        action(block_of(step), EVALUATED)
     ((step, metrics),) = got
     assert step == 7
     assert (metrics["loss"], metrics["test_accuracy"]) == (0.375, 0.75)
     assert all(isinstance(value, int | float) for value in metrics.values())
 
 
+def test_an_action_that_wants_the_state_gets_vectors_that_it_cannot_change() -> None:
+    state = State(7, {"params": np.ones(3, np.float32)})
+
+    def double(step: int, metrics: dict[str, float], vectors: dict[str, np.ndarray]) -> None:
+        assert vectors["params"].sum() == 3
+        vectors["params"] *= 2
+
+    double.wants_state = True  # type: ignore[attr-defined]
+    action = UserAction("own.py:double", double, lambda: state, lambda step: True)
+    with pytest.raises(TrainingFailed, match=r"own.py:double failed at step 7.*read-only"):
+        action(block_of(7), None)
+
+
 def test_a_state_that_is_not_finite_is_not_saved_though_the_loss_is(tmp_path: Path) -> None:
     layout = StateLayout({"params": (("a", (3,)),)})
     state = State(4, {"params": np.array([1.0, np.inf, 2.0], np.float32)})
     checkpoints = Checkpoints(tmp_path, layout)
-    save = SaveCheckpoint(lambda: state, checkpoints, lambda step: True)
+    save = SaveCheckpoint(chief_of(lambda: state, checkpoints))
     with pytest.raises(TrainingFailed, match=r"the vector params .* after step 4"):
         save(block_of(4), None)
     assert checkpoints.steps() == []

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import MOVABLE, Augmentation, Data, Experiment
+from paceline.experiment.experiment import MOVABLE, Augmentation, Data, Experiment, Schedule
 from paceline.kernels import library
 from paceline.maths.state import State, StateLayout
-from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.checkpoint_file import RunIdentity
+from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.identity import RunIdentity, identity_of
 from paceline.run_folder.weights import newest_variables
 from paceline.storage.files import unsealed
 from paceline.versions import library_versions
@@ -126,3 +126,31 @@ def test_kernels_that_cannot_be_used_are_not_advised(
         monkeypatch.setattr(library, "why_unavailable", lambda reason=reason: reason)
         with pytest.raises(UserError, match=f"gives different bits; .*{advice}, or use another"):
             run.open(EXPERIMENT, FACTS, "tensorflow", CODE)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "extends"),
+    [
+        (Schedule("constant"), True),
+        (Schedule("steps", boundaries=(1,), factors=(0.1,)), True),
+        (Schedule("cosine"), False),
+        (Schedule("constant", warmup="1/2"), False),
+    ],
+)
+def test_a_run_may_be_extended_if_all_its_steps_stay_the_same(
+    tmp_path: Path, schedule: Schedule, extends: bool
+) -> None:
+    run, old = RunFolder(tmp_path), Experiment(epochs=2, schedule=schedule)
+    run.open(old, FACTS)
+    run.write_result({"finished": True, "step": 782, "state_sha256": "aa"})
+    longer, identity = replace(old, epochs=3), identity_of(run).experiment
+    if extends:
+        run.open(longer, FACTS)
+        assert run.experiment() == longer
+        assert run.read_result() == {"finished": False}
+        assert identity_of(run) == RunIdentity(identity)
+    else:
+        with pytest.raises(UserError, match=rf"epochs: 2.0 -> 3.* --model.init-from {tmp_path}"):
+            run.open(longer, FACTS)
+    with pytest.raises(UserError, match="different experiment"):
+        run.open(replace(old, epochs=1), FACTS)

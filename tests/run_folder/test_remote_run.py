@@ -11,22 +11,17 @@ from typing import Any
 
 import pytest
 
-from helpers import wait_until
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.extras.evaluator import _Evaluator
 from paceline.job import Job, Run
-from paceline.messages import Message, Transfer, Warn
-from paceline.run_folder import remote_run
+from paceline.messages import Message, Warn
 from paceline.run_folder.finding import all_runs
 from paceline.run_folder.remote_run import RemoteRun
 from paceline.storage import lease, remote
 from paceline.storage.lease import read_lease
 from paceline.storage.lock import LeaseLost
 from paceline.storage.remote import StorageFault, Store
-from s3_server import leased_files
-
-OLD, NEW = (f"checkpoints/step-0000000{step}.safetensors" for step in (4, 8))
 
 
 @pytest.fixture
@@ -79,86 +74,6 @@ def test_a_chief_that_wakes_up_after_its_successor_finished_changes_nothing(
     frozen.unlock()
     assert read_lease(Store(either))[0] == before
     assert json.loads(Store(either).read(before.files["result.json"]) or b"") == {"step": 400}
-
-
-def test_signs_of_life_continue_while_an_upload_takes_long(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_end, begun = threading.Event(), threading.Event()
-
-    class SlowStore(Store):
-        def put(self, name: str, content: Path | bytes) -> None:
-            begun.set()
-            assert may_end.wait(60)
-            super().put(name, content)
-
-    monkeypatch.setattr(remote_run, "BEAT_EVERY_S", 0.05)
-    said: list[Message] = []
-    run = chief_of(folder, tmp_path / "local", SlowStore(folder))
-    run._send = said.append
-    run.keep_alive()
-    write(tmp_path / "local", "config.json")
-    upload = threading.Thread(target=run.publish)
-    upload.start()
-    assert begun.wait(30)
-    first, _ = read_lease(Store(folder))
-
-    def has_beaten() -> bool:
-        return read_lease(Store(folder))[0].beat >= first.beat + 3
-
-    wait_until(has_beaten, 30, "the lease is not renewed during an upload")
-    assert any(isinstance(message, Transfer) for message in said)
-    assert leased_files(folder) == {}
-    may_end.set()
-    upload.join()
-    run.unlock()
-    assert set(leased_files(folder)) == {"config.json"}
-
-
-def test_two_threads_that_publish_remove_nothing_that_the_lease_names(
-    folder: str, tmp_path: Path
-) -> None:
-    """The chief reports the loss of a worker, while its survivor's thread saves the state."""
-    may_end, begun = threading.Event(), threading.Event()
-
-    class SlowStore(Store):
-        def put(self, name: str, content: Path | bytes) -> None:
-            super().put(name, content)
-            if name.endswith("result.json") and not begun.is_set():
-                begun.set()
-                assert may_end.wait(60)
-
-    run = chief_of(folder, tmp_path / "local", SlowStore(folder))
-    write(tmp_path / "local", "result.json")
-    reporting = threading.Thread(target=run.publish)
-    reporting.start()
-    assert begun.wait(30)
-    write(tmp_path / "local", NEW)
-    saving = threading.Thread(target=run.publish)
-    saving.start()
-    saving.join(1.0)
-    may_end.set()
-    reporting.join()
-    saving.join()
-    named = read_lease(Store(folder))[0].files
-    assert named.keys() == {"result.json", NEW}
-    assert set(named.values()) <= Store(folder).files().keys()
-    run.unlock()
-
-
-def test_what_a_killed_chief_uploaded_in_vain_is_removed_by_the_next(
-    folder: str, tmp_path: Path, at_once: None
-) -> None:
-    killed = chief_of(folder, tmp_path / "killed")
-    write(tmp_path / "killed", "config.json")
-    killed.publish()
-    write(tmp_path / "killed", "result.json")
-    killed._put("result.json")  # and then, before it is published, SIGKILL
-    assert "attempts/1/2/result.json" in Store(folder).files()
-    run = chief_of(folder, tmp_path / "next")
-    run.publish()
-    assert set(Store(folder).files()) == {"lease.json", "attempts/1/1/config.json"}
-    run.unlock()
 
 
 def test_a_missing_or_damaged_lease_is_reported_and_nothing_is_overwritten(

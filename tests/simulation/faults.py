@@ -61,6 +61,19 @@ def terminate(scene: Scene, fault: Fault) -> str:
     return send(fault, scene.chance.choice(scene.running()), signal.SIGTERM)
 
 
+def interrupt(scene: Scene, fault: Fault) -> str:
+    """A person, a terminal or a platform interrupts a command, perhaps twice."""
+    running = [each.process for each in scene.commands.values() if each.process.alive]
+    process = scene.chance.choice(running)
+    first, second = (scene.chance.choice(GENTLE) for _ in range(2))
+    process.signal(first)
+    if scene.chance.random() < 0.5:
+        later(scene, fault, lambda: process.signal(second))
+    else:
+        fault.end = fault.begin
+    return f"{process.name} by {first.name}"
+
+
 def send(fault: Fault, process: Process, number: int) -> str:
     fault.end = fault.begin
     process.signal(number)
@@ -145,6 +158,18 @@ def second_command(scene: Scene, fault: Fault) -> str:
     return host
 
 
+def race(scene: Scene, fault: Fault) -> str:
+    """A command loses power, and several are started at the same moment: one of them trains."""
+    if scene.plan.place == "tf_config":
+        return ""
+    command = scene.chance.choice(scene.running()).command
+    for process in scene.running(command):
+        process.exit(-signal.SIGKILL)
+    for host in ("other", "a third one"):
+        start_second(scene, fault, host)
+    return f"command {command}"
+
+
 def start_second(scene: Scene, fault: Fault, host: str) -> None:
     """Start a command; the fault lasts until it ends."""
     process = scene.start(host, is_second=True).process
@@ -179,6 +204,14 @@ def differ(scene: Scene, fault: Fault) -> str:
     return scene.plan.hosts[-1]
 
 
+def lack(scene: Scene, fault: Fault) -> str:
+    """A host has no data: it alone sees that, before the workers compare what they have."""
+    host = scene.chance.choice(scene.plan.hosts)
+    scene.lacks.add(host)
+    later(scene, fault, scene.lacks.clear)
+    return host
+
+
 def starve_commands(scene: Scene, fault: Fault) -> str:
     """Commands get no processor for two seconds, again and again: messages arrive in bursts."""
     commands = [each.process for each in scene.commands.values() if each.process.alive]
@@ -199,12 +232,14 @@ def slow_listener(scene: Scene, fault: Fault) -> str:
     return "every command"
 
 
+GENTLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTERM)
 LOST = r"another worker is gone|no answer from|it makes no progress"
 """What the other tasks of a platform may say of any fault."""
 ACTIONS = {
     "kill worker": (kill_worker, "killed by SIGKILL|exit code"),
     "kill": (kill, "killed by SIGKILL|exit code"),
     "terminate": (terminate, "SIGTERM|exit code"),
+    "interrupt": (interrupt, "stopped by SIG|exit code"),
     "freeze worker": (freeze_worker, "stopped or starved|no progress|another process"),
     "freeze host": (freeze_host, "stopped or starved|no progress|another process"),
     "hang worker": (hang_worker, "stopped or starved|no progress"),
@@ -213,8 +248,10 @@ ACTIONS = {
     "storage": (break_storage, r"cannot \w+ s3|no progress"),
     "disk": (break_disk, r"cannot (write|save|lock|fetch)"),
     "second command": (second_command, "another process|taken over|another command"),
+    "race": (race, "another process|taken over|another command|killed by SIGKILL|exit code"),
     "lose lock": (lose_lock, "taken over|another process|another command|stopped or starved"),
     "differ": (differ, "differs from the chief"),
+    "lack": (lack, "there is no folder data"),
     "slow listener": (slow_listener, "(?!)"),
     "starve": (starve_commands, "(?!)"),
 }

@@ -89,8 +89,13 @@ def choose_faults(scene: Scene, attempt: int) -> list[tuple[str, float, float]]:
     chance = scene.chance
     number = chance.randint(0 if attempt else 1, 3)
     lasting = ((0.5, 12.0), (12.0, 60.0), (60.0, 150.0))
+    begins = ((0.0, 0.0), (0.0, 35.0), (0.0, 35.0))
     return [
-        (chance.choice(FAULTS), chance.uniform(0.0, 35.0), chance.uniform(*chance.choice(lasting)))
+        (
+            chance.choice(FAULTS),
+            chance.uniform(*chance.choice(begins)),
+            chance.uniform(*chance.choice(lasting)),
+        )
         for _ in range(number)
     ]
 
@@ -128,6 +133,7 @@ def check_attempt(scene: Scene, commands: list[Command], faults: list[Fault]) ->
         few = len(faults) <= scene.plan.max_restarts and scene.plan.place != "tf_config"
         if isinstance(command.error, WorkerFailed) and restarted and few:
             raise Violation(f"it was not started again: {command.error}")
+    check_verdict(commands, faults)
     if len(faults) == 1 and faults[0].worker and scene.plan.place != "tf_config":
         blamed = [each for each in texts if re.search(r"worker \d+ failed", each)]
         if blamed and faults[0].worker not in blamed[0]:
@@ -150,6 +156,15 @@ def check_run(scene: Scene) -> None:
         raise Violation(f"files are left: {left}")
     if scene.disk.handles:
         raise Violation(f"locks are left: {[each.name for each in scene.disk.handles.values()]}")
+
+
+def check_verdict(commands: list[Command], faults: list[Fault]) -> None:
+    """Check that all tasks end with the error of one that only a person can correct."""
+    errors = {str(each.error).rpartition("train: ")[2] for each in commands if each.process.code}
+    found = [each for each in errors if re.search("differs from the chief|no folder data", each)]
+    alone = {each.name for each in faults} <= {"differ", "lack", "slow listener", "starve"}
+    if found and alone and (len(errors) > 1 or any(each.process.code != 2 for each in commands)):
+        raise Violation(f"tasks end in different ways: {errors}")
 
 
 def check_metrics(records: list[dict[str, float]], losses: tuple[float, ...], steps: int) -> None:

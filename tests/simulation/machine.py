@@ -29,10 +29,11 @@ from .world import QUEUE, THREADING, TIME, Event, Process, Queue, Waiter, me, wo
 
 BOOT_S = (0.2, 2.0)
 """How long Python takes to start; then the signals have handlers."""
-PIPE_S = 0.01
+PIPE_S = (0.01, 0.01, 0.5)
+"""How long a line may take to its reader: a thread of the parent, which may get no processor."""
 VERSIONS = {"python": "3"}
 PATCHED = (
-    *("launch", "worker", "worker_process", "worker_failure", "chief"),
+    *("launch", "worker", "worker_process", "chief"),
     *("supervise.group", "supervise.diagnosis", "supervise.recovery", "supervise.watchdog"),
     *("storage.files", "storage.lease", "storage.lock", "storage.remote", "storage.locations"),
     *("run_folder.folder", "run_folder.remote_run", "run_folder.checkpoints"),
@@ -59,6 +60,7 @@ class SimulatedWorker:
         self.process = Process(world(), name, self._host or parent.host, parent.command)
         self._lines, self._requests, self._stop = Queue(), Queue(), Event()
         self._memory, self._last = Memory(), world().now
+        self._pipe_s = world().chance.choice(PIPE_S)
         self.process.session = self._session
         self.process.at_end.append(lambda: self._to_parent(None))
         parent.at_end.append(self._end_with_parent)
@@ -88,7 +90,7 @@ class SimulatedWorker:
 
     def _to_parent(self, line: str | None) -> None:
         """A pipe keeps the order of its lines."""
-        self._last = max(self._last, world().now + world().chance.uniform(0.0, PIPE_S))
+        self._last = max(self._last, world().now + world().chance.uniform(0.0, self._pipe_s))
         lines = self._lines
         world().at(self._last - world().now, lambda: lines.put(line))
 
@@ -195,16 +197,12 @@ def as_module(name: str, **names: Any) -> ModuleType:
 
 
 FAKES = {
-    "paceline.build": {
-        "build_core": training.build_core,
-        "initial_state": lambda core, send: core.initial_state(),
-    },
+    "paceline.build": {"build_core": training.build_core, "start_message": training.start_message},
     "paceline.fingerprint": {
         "fingerprint": fingerprint,
         "data_facts": lambda job, core: {"train": training.EXAMPLES},
         "code_digests": lambda job: {},
     },
-    "paceline.describe": {"start_message": training.start_message},
 }
 """Modules of TensorFlow, and what the protocol uses of them."""
 
@@ -226,12 +224,13 @@ def specific() -> dict[str, dict[str, Any]]:
             "connect": connect,
             "devices": SimpleNamespace(import_tensorflow=lambda *_: None),
         },
-        "worker_process": {"Path": no_path},
-        "worker_failure": {
+        "worker_process": {
+            "Path": no_path,
             "_lost_another_worker": lambda error: isinstance(error, WorkerGone),
             "_to_user_error": lambda error, *_: error if isinstance(error, UserError) else None,
         },
         "chief": {
+            "devices": SimpleNamespace(warnings=lambda job: []),
             "why_not_own": lambda *_: "",
             "TensorBoard": NoBoard,
             "write_evaluation": lambda *_: None,
@@ -266,6 +265,7 @@ def specific() -> dict[str, dict[str, Any]]:
         },
         "places.platform_task": {
             "LocalWorker": SimulatedWorker,
+            "tell": lambda address, reason: world().network.tell(address, reason),
             "find_silent": lambda addresses: world().network.find_silent(addresses),
         },
         "engines.probe": {

@@ -126,6 +126,12 @@ MUTANTS = (
         "if False:",
     ),
     Mutant("two commands lock one folder", "storage.lock", "fcntl.LOCK_EX", "fcntl.LOCK_SH"),
+    Mutant(
+        "a task that cannot train tells no other",
+        "places.platform_task",
+        "tell(job.cluster.address, str(error))",
+        "pass",
+    ),
     Mutant("a lease is not released", LEASE, "self.change(held=False)", "pass"),
 )
 

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from paceline.engines.probe import TELL_S
+from paceline.errors import UserError
+
 from .world import Event, Process, Queue, me, world
 
 LONGEST_S = 0.05
@@ -24,6 +27,8 @@ class Network:
 
     def __init__(self) -> None:
         self.listening: dict[str, Process] = {}
+        self.reasons: dict[str, str] = {}
+        """Why the task of an address, which tells the others, cannot train."""
         self.sessions: dict[tuple[str, ...], Session] = {}
         self._cut = set[str]()
         self._held = list[tuple[str, str, Callable[[], None]]]()
@@ -54,6 +59,8 @@ class Network:
     def find_silent(self, addresses: list[str]) -> list[str]:
         """Ask all at the same time: it takes as long as the slowest."""
         silent = [address for address in addresses if not self._is_good(address)]
+        for address in sorted(self.reasons.keys() & set(addresses) - set(silent)):
+            raise UserError(f"the worker at {address} cannot train: {self.reasons[address]}")
         slow = any(address in self.listening for address in silent)
         world().sleep(PROBE_S if slow else LONGEST_S)
         return silent
@@ -70,6 +77,13 @@ class Network:
         """As `engines.probe`: TensorFlow's server answers at the same address afterwards."""
         self.listening[address] = me()
         yield
+
+    def tell(self, address: str, reason: str) -> None:
+        """As `engines.probe`, in the parent of a task that cannot train."""
+        self.listening[address], self.reasons[address] = me(), reason.rpartition("train: ")[2]
+        me().at_end.append(lambda: self.reasons.pop(address, None))
+        world().sleep(TELL_S)
+        self.reasons.pop(address, None)
 
     def join(self, addresses: tuple[str, ...], rank: int) -> Session:
         """Return the session of tasks that start minutes apart."""

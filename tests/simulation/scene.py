@@ -96,6 +96,8 @@ class Scene(World):
         self.disk = Disk(None if self.plan.remote else folder / "run")
         self.stamps = count()
         self.differs: dict[str, int] = {}
+        self.lacks = set[str]()
+        """Hosts on which the data is missing."""
         self.workers = list[SimulatedWorker]()
         self.commands: dict[int, Command] = {}
         self.num_ended = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from .history import play
 from .mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
-QUICK_S = 12.0
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -21,13 +19,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-def test_every_invariant_holds_in_some_hundred_histories() -> None:
-    began, seed = time.process_time(), 0
-    while time.process_time() - began < QUICK_S:
-        seed += 1
+def test_every_invariant_holds_in_hundreds_of_histories() -> None:
+    for seed in range(1, 401):
         played = play(seed)
         assert not played.violation, f"seed {seed}: {played.violation}"
-    assert seed > 50
 
 
 def test_a_seed_is_one_history() -> None:
@@ -43,7 +38,7 @@ def test_a_mistake_in_the_decision_code_is_found() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_every_invariant_holds_for_ten_minutes() -> None:
+def test_every_invariant_holds_in_thousands_of_histories() -> None:
     played = run("tests.simulation", "--first", "100000", "--minutes", "10")
     assert played.returncode == 0, played.stdout + played.stderr
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline.engines.base import WantsStop, check_facts
+from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import Plan, build_plan
 from paceline.job import Job
@@ -38,10 +39,11 @@ def first_params() -> np.ndarray:
     return np.arange(1, SIZE + 1, dtype=np.float32) / np.float32(7)
 
 
-def replica_vector(params: np.ndarray, step: int, replica: int) -> np.ndarray:
+def replica_vector(params: np.ndarray, step: int, replica: int, replicas: int) -> np.ndarray:
     """Return a replica's vector of a step: gradient and tail. Sums of it depend on their order."""
     gradient = params * np.float32(0.3 + 0.1 * replica) + np.float32(1 / (3 + step + 7 * replica))
-    return np.concatenate([gradient, np.array([gradient.sum(), 1, 2, 0, 0], np.float32)])
+    tail = [gradient.sum(), 1, 2, 0, 0, *(step * (each == replica) for each in range(replicas))]
+    return np.concatenate([gradient, np.array(tail, np.float32)])
 
 
 def update(params: np.ndarray, total: np.ndarray, replicas: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +58,7 @@ def undisturbed(replicas: int, steps: int) -> tuple[str, tuple[float, ...]]:
     """Return the digest and the losses of a run to which nothing happens."""
     params, losses = first_params(), []
     for step in range(steps):
-        vectors = [replica_vector(params, step, replica) for replica in range(replicas)]
+        vectors = [replica_vector(params, step, replica, replicas) for replica in range(replicas)]
         params, tail = update(params, tree_sum(vectors, np.add), replicas)
         losses.append(float(tail[Tail.LOSS]))
     return State(steps, {"params": params}).sha256(), tuple(losses)
@@ -89,6 +91,8 @@ class Core:
 
 def build_core(job: Job) -> Core:
     me().compute(world().chance.uniform(0.5, 3.0))
+    if me().host in world().lacks:
+        raise UserError("there is no folder data")
     return Core(job.experiment, build_plan(job.experiment, EXAMPLES, job.run.stop_at))
 
 
@@ -147,7 +151,7 @@ class SimulatedEngine:
         spans = shares[self._rank]
         me().compute(self._step_s * world().chance.uniform(0.5, 1.5))
         vectors = [
-            replica_vector(self._params, self._step, each)
+            replica_vector(self._params, self._step, each, replicas)
             for each in range(spans[0][0], spans[-1][1])
         ]
         for vector in vectors:

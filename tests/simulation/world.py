@@ -27,8 +27,8 @@ class Killed(BaseException):
     """Unwinds the tasks of a history that is over."""
 
 
-class Violation(AssertionError):
-    """An invariant does not hold."""
+class Violation(BaseException):
+    """An invariant does not hold. No `except Exception` of the real code sees it."""
 
 
 class Process:

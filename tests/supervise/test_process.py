@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import program, wait_until
+from helpers import SOON_S, program, wait_until
 from paceline.supervise.process import MARK, end_descendants, new_mark
 
 ACTIONS = """
@@ -58,4 +58,4 @@ def test_what_a_worker_started_ends_with_it(tmp_path: Path, victim: str) -> None
     with program("train", "smoke", *flags, cwd=tmp_path) as running:
         wait_until(lambda: (tmp_path / "reached").exists() or not running.is_running())
         os.kill(running.pid if victim == "the command" else running.worker(), signal.SIGKILL)
-        running.wait_until_gone(5.0)
+        running.wait_until_gone(SOON_S)

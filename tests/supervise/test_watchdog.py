@@ -47,7 +47,7 @@ def test_workers_that_wait_have_the_start_timeout_and_then_the_stall_timeout() -
     watched.pass_time(300.0, alive=(0, 1), active=())
     assert watched.lost() == (0, "it makes no progress: nothing for 300 s")
     watched.pass_time(301.0, alive=(0, 1), active=(0, 1))
-    watched.dog.training_began()
+    watched.dog.began = True
     watched.pass_time(310.0, alive=(0, 1), active=(0,))
     watched.pass_time(369.0, alive=(0, 1), active=())
     assert watched.lost() is None
@@ -57,7 +57,7 @@ def test_workers_that_wait_have_the_start_timeout_and_then_the_stall_timeout() -
 
 def test_of_workers_without_progress_a_silent_one_is_to_blame() -> None:
     watched = Watched()
-    watched.dog.training_began()
+    watched.dog.began = True
     watched.pass_time(40.0, alive=(0, 1), active=())
     watched.pass_time(60.0, alive=(0,), active=())
     assert watched.lost() == (1, "it is stopped or starved: nothing for 60 s")
@@ -65,7 +65,7 @@ def test_of_workers_without_progress_a_silent_one_is_to_blame() -> None:
 
 def test_no_worker_is_to_blame_if_the_watcher_itself_was_stopped() -> None:
     watched = Watched()
-    watched.dog.training_began()
+    watched.dog.began = True
     watched.now = 1000.0
     watched.dog.look()
     assert watched.lost() is None
@@ -76,7 +76,7 @@ def test_a_worker_that_computes_is_told_from_one_that_hangs(
     share: float, lost_after: int | None
 ) -> None:
     watched = Watched()
-    watched.dog.training_began()
+    watched.dog.began = True
     for second in range(1, 200):
         watched.pass_time(second, alive=(0, 1), active=())
         watched.dog.worked(0, 5.0 + share * second, 900.0 + second)
@@ -88,7 +88,7 @@ def test_a_worker_that_computes_is_told_from_one_that_hangs(
 
 def test_a_worker_that_is_busy_with_nothing_is_lost_in_the_end() -> None:
     watched = Watched()
-    watched.dog.training_began()
+    watched.dog.began = True
     limit = WORKING_LIMITS * 60 + 60
     while not watched.lost() and watched.now <= limit + 1:
         watched.pass_time(watched.now + 1, alive=(0, 1), active=())
@@ -99,7 +99,7 @@ def test_a_worker_that_is_busy_with_nothing_is_lost_in_the_end() -> None:
 
 def test_messages_that_waited_for_a_slow_listener_do_not_make_an_idle_worker_busy() -> None:
     watched = Watched()
-    watched.dog.training_began()
+    watched.dog.began = True
     for second in range(1, 62):
         watched.pass_time(second, alive=(0, 1), active=())
         if second % 5 == 0:  # five messages are read within a millisecond

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from helpers import TIMEOUT_S
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -29,7 +31,7 @@ FLAGS = (
     "--disable-dev-shm-usage --disable-background-networking --disable-component-update "
     "--remote-debugging-pipe about:blank"
 )
-TIMEOUT_S = 60.0
+
 Event = dict[str, Any]
 
 

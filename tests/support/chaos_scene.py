@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.link import ADDRESSES, Link, two_hosts
+
+from fault_runs import with_faults
 from helpers import Ended, Program, free_addresses, tf_config, write_own_code
 from s3_server import KEYS, Proxy
 
@@ -30,9 +34,14 @@ PLACES = {
     "local": "--workers {workers}",
     "ps": "--workers {workers} --ps {servers}",
     "tf_config": "",
+    "two hosts": "",
     "ray": "--on ray --workers {workers}",
 }
-"""The flags of each place."""
+"""The flags of each place. `two hosts` is TF_CONFIG in two network namespaces with a link."""
+TASKS = ("tf_config", "two hosts")
+"""Places in which each worker is a command of its own."""
+OUTPUTS = {"full": "> /dev/full", "closed": ">&-", "gone": "> >(head -c 1 > /dev/null)"}
+"""What can become of the standard output of the commands; training goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +56,18 @@ class Plan:
     """disk, small disk (it can be full) or s3."""
     records: bool
     """Whether the run reads TFRecords."""
+    output: str
+    """What becomes of its standard output: one of OUTPUTS, or it is read."""
 
     @classmethod
     def draw(cls, chance: random.Random) -> Plan:
         place = chance.choice(list(PLACES))
-        workers = 1 if place == "one process" else chance.randint(2, 3)
+        workers = {"one process": 1, "two hosts": 2}.get(place) or chance.randint(2, 3)
         method = "gradients" if place == "ps" else chance.choice(("gradients", "weights"))
-        storage = chance.choice(("disk", "small disk", "s3"))
-        return cls(place, workers, chance.randint(1, 2), method, storage, chance.random() < 0.4)
+        # the S3 server is on neither of two hosts
+        storage = chance.choice(("disk", "small disk", *(["s3"] if place != "two hosts" else [])))
+        records, output = chance.random() < 0.4, chance.choice(["read"] * 5 + list(OUTPUTS))
+        return cls(place, workers, chance.randint(1, 2), method, storage, records, output)
 
 
 @dataclass
@@ -71,6 +84,10 @@ class Scene:
     proxy: Proxy | None = None
     disk: Path | None = None
     """The small disk of the run folder."""
+    link: Link | None = None
+    hosts: tuple[str, ...] = ()
+    addresses: list[str] = field(default_factory=list)
+    """Of the tasks of this attempt."""
     running: list[Program] = field(default_factory=list)
     """The commands of this attempt."""
     others: list[Program] = field(default_factory=list)
@@ -87,22 +104,30 @@ class Scene:
     def start(self) -> None:
         """Start the commands of an attempt."""
         tasks: list[dict[str, str]] = [{}]
-        if self.plan.place == "tf_config":
-            cluster, count = {"worker": free_addresses(self.plan.workers)}, self.plan.workers
+        if self.plan.place in TASKS:
+            self.addresses = free_addresses(self.plan.workers)
+            if self.hosts:
+                ports = [each.rpartition(":")[2] for each in self.addresses]
+                self.addresses = [":".join(each) for each in zip(ADDRESSES, ports, strict=True)]
+            cluster, count = {"worker": self.addresses}, self.plan.workers
             tasks = [tf_config(cluster, "worker", index, model_dir="") for index in range(count)]
         flags = PLACES[self.plan.place].format(**asdict(self.plan)).split()
-        self.running = [self._program(each, *flags) for each in tasks]
+        hosts = self.hosts or [""] * len(tasks)
+        self.running = [self._program(*each, *flags) for each in zip(tasks, hosts, strict=True)]
 
     def start_other(self) -> Program:
         """Start the same run once more, on this machine."""
-        self.others.append(self._program({}))
+        self.others.append(self._program({}, ""))
         return self.others[-1]
 
-    def _program(self, environment: dict[str, str], *flags: str) -> Program:
+    def _program(self, environment: dict[str, str], host: str, *flags: str) -> Program:
         words = ["train", "smoke", "--run-dir", self.run_dir, "--actions", "own.py:slowly"]
         words += ["--stall-timeout", "20", "--start-timeout", "120"]
         words += [*experiment_flags(self.plan.method, self.data), *flags]
-        return Program(words, self.folder, self.environment | environment)
+        inside = ("ip", "netns", "exec", host) if host else ()
+        if flow := OUTPUTS.get(self.plan.output):
+            inside += ("bash", "-c", f'exec "$@" {flow}', "bash")
+        return Program(words, self.folder, self.environment | environment, inside)
 
 
 def experiment_flags(method: str, records: Path | None) -> Iterator[str]:
@@ -121,7 +146,11 @@ def build_scene(
     (folder / "t").mkdir()
     write_own_code(folder)
     environment = LIMITS | {"PACELINE_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "t")}
+    environment |= with_faults(CLOCK=str(folder / "clock"))
     scene = Scene(plan, folder, str(folder / "run"), environment, chance)
+    if plan.place == "two hosts":
+        scene.link = Link(1000.0, delay_s=0.001)
+        scene.hosts = stack.enter_context(two_hosts(scene.link))
     if plan.storage == "small disk":
         scene.disk = folder / "disk"
         scene.disk.mkdir()
@@ -158,6 +187,71 @@ def _signal(number: int) -> Fault:
         return what
 
     return send
+
+
+def _hang_up(scene: Scene, seconds: float) -> str | None:
+    """A terminal is closed: its command gets a SIGHUP."""
+    command = scene.chance.choice(scene.running)
+    with suppress(ProcessLookupError):
+        os.kill(command.pid, signal.SIGHUP)
+    return f"SIGHUP to the command {command.pid}"
+
+
+def _silent_peer(scene: Scene, seconds: float) -> str | None:
+    """A task ends, and something that never answers is at its address."""
+    if scene.plan.place != "tf_config":
+        return None
+    index = scene.chance.randrange(scene.plan.workers)
+    for pid in scene.running[index].processes():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    host, port = scene.addresses[index].split(":")
+    with suppress(OSError), socket.create_server((host, int(port))):
+        time.sleep(seconds)
+    return f"nobody answers at {scene.addresses[index]}"
+
+
+def _lossy_link(scene: Scene, seconds: float) -> str | None:
+    if not scene.link:
+        return None
+    scene.link.lost = lost = scene.chance.choice((0.02, 0.2, 0.5, 1.0))
+    time.sleep(seconds)
+    scene.link.lost = 0.0
+    return f"{lost:.0%} of the packets are lost"
+
+
+def _clock_jump(scene: Scene, seconds: float) -> str | None:
+    """The clock of all processes jumps, and later back."""
+    jump = scene.chance.choice((-86_400, -300, 300, 86_400, 1e9))
+    clock = scene.folder / "clock"
+    clock.write_text(str(jump))
+    time.sleep(seconds)
+    clock.unlink(missing_ok=True)
+    return f"clocks jump by {jump:.0f} s"
+
+
+def _foreign_file(scene: Scene, seconds: float) -> str | None:
+    """Somebody puts something into the run folder."""
+    folder = Path(scene.run_dir)
+    places = ("", "checkpoints", "events")
+    there = [folder / each for each in places if (folder / each).is_dir()]
+    if scene.proxy or not there:
+        return None
+    target = scene.chance.choice(there) / f"step-99999999.{scene.chance.choice(STRANGE)}"
+    kind = scene.chance.choice(("text", "link", "pipe", "folder"))
+    with suppress(OSError):
+        match kind:
+            case "text":
+                target.write_text("something else")
+            case "link":
+                target.symlink_to(scene.folder / "own.py")
+            case "pipe":
+                os.mkfifo(target)
+            case "folder":
+                target.mkdir()
+        time.sleep(seconds)
+        target.rmdir() if kind == "folder" else target.unlink()
+    return f"a {kind} is at {target.parent.name}/{target.name}"
 
 
 def _storage(mode: str) -> Fault:
@@ -247,6 +341,7 @@ def names(pids: Iterable[int]) -> str:
 
 KILLED = r"SIGKILL|exit code -9|code 137|lost|no answer|gone|died|ended without|Connection|connect"
 STOPPED = r"stopped or starved|makes no progress|no sign of life|no answer|lost|gone|died"
+STRANGE = ("safetensors", "json", "tfevents", "safetensors.tmp")
 STORAGE = r"s3://|storage|sign of life|no progress"
 FAULTS: dict[str, tuple[Fault, str]] = {
     "kill": (_signal(signal.SIGKILL), KILLED),
@@ -259,13 +354,21 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "vanished data": (_vanished_data, r"-of-0000|records"),
     "flipped bit": (_flipped_bit, r"-of-0000|records"),
     "second command": (_second_command, r"another process|taken over"),
+    "hang up": (_hang_up, rf"SIGHUP|exit code 129|{KILLED}"),
+    "silent peer": (_silent_peer, rf"{STOPPED}|{KILLED}"),
+    "lossy link": (_lossy_link, rf"{STOPPED}|{KILLED}"),
+    "clock jump": (_clock_jump, "(?!)"),
+    "foreign file": (_foreign_file, "step-99999999"),
 }
 """Each fault, and what a message says if it ended a command."""
 
 
 def possible(scene: Scene) -> list[str]:
     """Return the faults that can happen in a scene. Those of its storage are more frequent."""
-    found = ["kill", "kill", "terminate", "stop", "stop", "second command"]
+    found = ["kill", "kill", "terminate", "stop", "stop", "second command", "hang up"]
+    found += ["clock jump"] + ["silent peer"] * (scene.plan.place == "tf_config")
+    found += ["lossy link"] * 4 if scene.link else []
+    found += [] if scene.proxy else ["foreign file"]
     found += ["storage refuses", "storage fails", "storage is slow"] * 2 if scene.proxy else []
     found += ["full disk"] * 3 if scene.disk else []
     found += ["vanished data", "flipped bit"] * 2 if scene.data else []

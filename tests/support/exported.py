@@ -1,8 +1,7 @@
-"""Use exports as somebody who never heard of Paceline: python exported.py FORMAT INPUTS.npz PATH...
-writes PATH.npz for each. Not a test itself.
+"""Use an export as somebody who never heard of Paceline: python exported.py FORMAT INPUTS.npz PATH
+writes PATH.npz. Not a test itself.
 
-INPUTS has `images` (scaled), `pixels` and `encoded` (bytes of files); the export says which of them
-it takes.
+INPUTS has `pixels` and `encoded` (bytes of files).
 """
 
 import json
@@ -25,9 +24,7 @@ def use_keras(path, inputs):
     kinds = {type(layer).__module__.split(".")[0] for layer in model._flatten_layers()}
     assert kinds == {"keras"}, kinds
     facts = json.loads(zipfile.ZipFile(path).read("paceline.json"))
-    return facts["classes"], model.predict(
-        inputs["pixels" if "pixels" in facts["input"] else "images"], batch_size=64, verbose=0
-    )
+    return facts["classes"], model.predict(inputs["pixels"], batch_size=64, verbose=0)
 
 
 def use_savedmodel(path, inputs):
@@ -36,18 +33,12 @@ def use_savedmodel(path, inputs):
     serve = tf.saved_model.load(path).signatures["serving_default"]
     with open(f"{path}/assets.extra/paceline.json") as file:
         classes = json.load(file)["classes"]
-    (name,) = serve.structured_input_signature[1]
-    found = [
-        serve(**{name: tf.constant(part)})
-        for part in np.array_split(inputs[name], -(-len(inputs[name]) // 64))
-    ]
-    if name == "encoded":
-        names = np.concatenate([each["class"].numpy() for each in found])
-        labels = np.concatenate([each["label"].numpy() for each in found])
-        assert [name.decode() for name in names] == [classes[label] for label in labels]
-    return classes, np.concatenate(
-        [each["probabilities" if name == "encoded" else "outputs"].numpy() for each in found]
-    )
+    batches = np.array_split(inputs["encoded"], -(-len(inputs["encoded"]) // 64))
+    found = [serve(encoded=tf.constant(batch)) for batch in batches]
+    names = np.concatenate([each["class"].numpy() for each in found])
+    labels = np.concatenate([each["label"].numpy() for each in found])
+    assert [name.decode() for name in names] == [classes[label] for label in labels]
+    return classes, np.concatenate([each["probabilities"].numpy() for each in found])
 
 
 def use_onnx(path, inputs):
@@ -55,17 +46,14 @@ def use_onnx(path, inputs):
 
     session = onnxruntime.InferenceSession(path)
     classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
-    (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    assert given.name == ("probabilities" if taken.name == "pixels" else "outputs")
-    return classes, session.run(None, {taken.name: inputs[taken.name]})[0]
+    return classes, session.run(["probabilities"], {"pixels": inputs["pixels"].astype("uint8")})[0]
 
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NotInstalled())
-    kind, source, *paths = sys.argv[1:]
+    kind, source, path = sys.argv[1:]
     use = {"keras": use_keras, "savedmodel": use_savedmodel, "onnx": use_onnx}[kind]
-    for path in paths:
-        with np.load(source, allow_pickle=True) as inputs:
-            classes, outputs = use(path, dict(inputs))
-        np.savez(f"{path}.npz", outputs=outputs, classes=classes)
+    with np.load(source, allow_pickle=True) as inputs:
+        classes, outputs = use(path, dict(inputs))
+    np.savez(f"{path}.npz", outputs=outputs, classes=classes)
     assert "paceline" not in sys.modules

@@ -33,9 +33,11 @@ from benchmarks.forked import run_forked
 
 from helpers import free_addresses
 from paceline.engines.collective import CollectiveEngine
+from paceline.engines.hosts import Hosts, meet
 from paceline.engines.pairs import Collectives, ExactSum
 from paceline.engines.shared_memory import Neighbors
 from paceline.experiment.experiment import Sync
+from paceline.job import Cluster
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, subtree_sums
 from tiny import EXPERIMENT, build_small_model, build_source, build_tiny_core
@@ -56,20 +58,20 @@ def add_vectors(
     replicas: int,
     size: int,
     rounds: int = 2,
-    neighbors: Neighbors | None = None,
+    exchange: Neighbors | Hosts | None = None,
 ) -> str:
     """Return the digest of the exact sum over the replicas, of vectors that change each round."""
 
     def on_device(number: tf.Tensor) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         own = int(tf.get_static_value(context.replica_id_in_sync_group))
-        own = neighbors.index if neighbors else own
+        own = exchange.index if exchange else own
         spans = divided_tree(replicas, workers)[own]
         numbers = range(spans[0][0], spans[-1][1])
         leaves = [tf.constant(leaf(k, size)) * number for k in numbers]
         sums = subtree_sums(leaves, spans, add)
-        if neighbors:
-            return neighbors.total(replicas, own, sums)
+        if exchange:
+            return exchange.total(replicas, own, sums)
         swap = Collectives(own, per_worker=1).swap
         return ExactSum(replicas, workers, own, swap, add).total(sums)
 
@@ -89,7 +91,7 @@ def train(
     workers: int,
     replicas: int,
     method: str = "gradients",
-    neighbors: Neighbors | None = None,
+    exchange: Neighbors | Hosts | None = None,
 ) -> list[Any]:
     """Return the digest after seven steps of the engine, and what an evaluation counts."""
     experiment = replace(
@@ -97,7 +99,7 @@ def train(
     )
     core = build_tiny_core(experiment, build_small_model(), build_source(test=503))
     names = tuple(f"worker-{k}" for k in range(workers))
-    engine = CollectiveEngine(core, strategy, 2, neighbors=neighbors, addresses=names)
+    engine = CollectiveEngine(core, strategy, 2, exchange=exchange, addresses=names)
     engine.check({})
     engine.load(core.initial_state())
     losses = engine.advance(0, 7).losses.tolist()
@@ -109,11 +111,13 @@ def train(
 
 def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -> Any:
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    if case["workers"] == 1 or "neighbors" in case:
-        case.pop("addresses", None)
+    way, addresses = case.pop("way"), case.pop("addresses")
+    if way == "hosts":
+        case["exchange"] = meet(Cluster(tuple(addresses), index))
+    if case["workers"] == 1 or "exchange" in case:
         return function(tf.distribute.OneDeviceStrategy("/cpu:0"), **case)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": case.pop("addresses")}),
+        tf.train.ClusterSpec({"worker": addresses}),
         task_type="worker",
         task_id=index,
         rpc_layer="grpc",
@@ -131,12 +135,11 @@ def connect(workers: int) -> list[Neighbors]:
 
 
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
-    neighbors = connect(case["workers"]) if case.pop("shared", False) else []
-    if case["workers"] > 1:
-        case |= {"addresses": free_addresses(case["workers"])}
+    neighbors = connect(case["workers"]) if case["way"] == "memory" else []
+    case |= {"addresses": free_addresses(case["workers"])}
     works = []
     for index in range(case["workers"]):
-        own = {"neighbors": neighbors[index]} if neighbors else {}
+        own = {"exchange": neighbors[index]} if neighbors else {}
         works.append(partial(run_worker, function, case | own, index))
     return ["failed" if each is None else each for each in run_forked(works, TIMEOUT_S)]
 

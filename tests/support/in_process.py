@@ -23,7 +23,6 @@ import tensorflow  # noqa: F401  conftest.py sets its threads, if a test module 
 from keras.src.utils.naming import reset_uids
 
 from helpers import Ended
-from paceline import worker_failure
 from paceline import worker_process as main
 from paceline.cli import commands
 from paceline.engines import devices
@@ -62,7 +61,7 @@ def workers_here() -> Iterator[None]:
         yield
 
 
-def _check_threads(threads: int, lanes: int) -> None:
+def _check_threads(threads: int, lanes: int, gpus: object = None) -> None:
     """TensorFlow has its threads already, see conftest.py. With another number, other bits."""
     assert threads == 1, "an experiment of several threads needs a process of its own"
 
@@ -112,7 +111,7 @@ class ThreadAsProcess:
 
             with (
                 open(self._log or os.devnull, "a") as log,
-                mock.patch.object(worker_failure, "to_log", partial(print, file=log)),
+                mock.patch.object(main, "to_log", partial(print, file=log)),
             ):
                 self._code = main.run(self._job, send, self._stop, Memory())
 

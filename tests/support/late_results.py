@@ -33,7 +33,9 @@ def start_cluster(workers: int = 1) -> tuple[Cluster, list[tf.distribute.Server]
     addresses = tuple(free_addresses(1 + workers + 2))
     cluster = Cluster(addresses[: 1 + workers], ps=addresses[1 + workers :])
     config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=1, inter_op_parallelism_threads=16
+        intra_op_parallelism_threads=1,
+        inter_op_parallelism_threads=16,
+        device_count={"CPU": 2},  # a worker uses them as it would use two GPUs
     )
     tasks = [*(("worker", index) for index in range(workers)), ("ps", 0), ("ps", 1)]
     spec = tf.train.ClusterSpec(cluster.tasks)
@@ -70,14 +72,23 @@ def main(method: str) -> None:
         answers.append(bool(tf.reshape(answer, [-1])[0]))
         return answer
 
-    digests = []
+    digests, devices = [], set[str]()
+    if method == "gradients":
+        divided = kind(core, cluster, strategy, 2, lambda: False, ("/cpu:0", "/cpu:1"))
+        divided.load(core.initial_state())
+        divided.advance(0, STEPS)
+        digests.append(divided.state().sha256())
+        request = tf.TensorSpec([3], tf.int64)
+        for compute in divided._compute.values():
+            operations = compute.get_concrete_function(request).graph.get_operations()
+            devices |= {each.device[-5:] for each in operations if "CPU" in each.device}
     for late in (False, True):
         engine._apply = apply_after_a_late_result if late else apply
         engine.load(core.initial_state())
         engine.advance(0, STEPS)
         digests.append(engine.state().sha256())
     counts = {"refused": answers.count(False), "applied": answers.count(True)}
-    print(json.dumps({"digests": digests} | counts), flush=True)
+    print(json.dumps({"digests": digests, "devices": sorted(devices)} | counts), flush=True)
     os._exit(0)
 
 

@@ -17,9 +17,8 @@ from paceline.maths.replica import Core
 from paceline.maths.state import State
 from paceline.requests import ExportRequest
 from paceline.results.export import answer
-from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.identity import identity_of
 from small_images import encode as encode
 
 SMALL = Experiment(model=Model(depth=8, width=4), global_batch_size=16, replicas=2, steps=4)
@@ -85,11 +84,11 @@ def save(path: Path, pixels: np.ndarray, orientation: int = 1) -> None:
     Image.fromarray(pixels).save(path, exif=exif, quality=95)
 
 
-def export(run: RunFolder, out: Path, to: str, serving: bool) -> list[str]:
+def export(run: RunFolder, out: Path, to: str) -> list[str]:
     """Export a run in this process, as the worker of the command does; return the warnings."""
     notes: list[str] = []
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)))
-    request = ExportRequest(str(out), to, serving)
+    request = ExportRequest(str(out), to)
     done = answer(job, request, lambda message: notes.append(message.text))
     assert done["out"] == str(out)
     return notes

@@ -1,14 +1,20 @@
-"""Damage to bytes and to JSON, decided by a random generator with a seed. Not a test itself."""
+"""Damage to bytes and to JSON, decided by a random generator with a seed, and what gives it to
+readers. Not a test itself."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from paceline.errors import UserError
 from paceline.storage.files import sealed
+
+Try = Callable[[random.Random], bytes]
+"""Mutates an input, gives it to the readers, checks what they return; returns the input."""
 
 KINDS = ("flip", "overwrite", "cut", "drop", "insert")
 
@@ -88,3 +94,64 @@ def json_input(original: dict[str, Any], chance: random.Random) -> bytes:
     if chance.random() < 0.01:
         return b'{"experiment": ' + b"[" * 100_000
     return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+class each_refused:
+    """Accepts a UserError of one line of a sensible length."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, UserError):
+            return False
+        text = str(error)
+        assert len(text.split("\n")) == 1, f"not one line: {text!r}"
+        assert len(text) < 20_000, f"a line of {len(text)} characters: {text[:200]!r}"
+        return True
+
+
+def reading(content_of: Try, read: Callable[[bytes], object], file: Path | None = None) -> Try:
+    """Return what gives inputs to a reader, through a file or as bytes."""
+
+    def attempt(chance: random.Random) -> bytes:
+        content = content_of(chance)
+        if file:
+            file.write_bytes(content)
+        with each_refused():
+            read(content)
+        return content
+
+    return attempt
+
+
+def reading_files(
+    folder: Path, read: Callable[[Path, bytes], object], special: dict[str, Try] | None = None
+) -> Try:
+    """Return what damages one of the files of a folder, or as `special` says, and restores all."""
+    wholes = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+
+    def attempt(chance: random.Random) -> bytes:
+        path = chance.choice(list(wholes))
+        content = (special or {}).get(path.name, damaged(wholes[path]))(chance)
+        path.write_bytes(content)
+        read(path, content)
+        for each, whole in wholes.items():
+            each.write_bytes(whole)
+        return content
+
+    return attempt
+
+
+def damaged(*wholes: bytes) -> Try:
+    return lambda chance: mutate(chance.choice(wholes), chance)
+
+
+def bytes_or_json(original: Any) -> Try:
+    """Return what damages JSON: its bytes or its values."""
+
+    def content_of(chance: random.Random) -> bytes:
+        if chance.random() < 0.5:
+            return mutate(json.dumps(original).encode(), chance)
+        return json.dumps(mutate_json(original, chance)).encode("utf-8", "surrogatepass")
+
+    return content_of

@@ -13,8 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-
+from cifar_folders import write_binary
 from helpers import OWN_CODE, Ended, paceline
 
 ROOT = Path(__file__).parents[2]
@@ -33,12 +32,7 @@ def prepare(home: Path) -> None:
     """Give the person of README.md CIFAR-10, a folder of photos, and code, all small."""
     from image_folders import write_images
 
-    folder, noise = home / "data" / "cifar-10-batches-bin", np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
-        rows = noise.integers(0, 256, (1000, 3073), np.uint8)
-        rows[:, 0] %= 10
-        rows.tofile(folder / name)
+    folder = write_binary(home / "data" / "cifar-10-batches-bin", "cifar10", per_file=1000)
     (folder / "batches.meta.txt").write_text("\n".join("abcdefghij"))
     write_images(home / "photos", per_class=40)
     (home / "my_model.py").write_text(f"{OWN_CODE}\n\nbuild = build_model\n")

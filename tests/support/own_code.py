@@ -39,7 +39,7 @@ def forget(step, metrics):
     return {}["nothing here"]
 
 
-def build_model(image_shape, num_classes, softmax=False):
+def build_model(image_shape, num_classes):
     import keras
 
     return keras.Sequential(
@@ -50,13 +50,9 @@ def build_model(image_shape, num_classes, softmax=False):
             keras.layers.ReLU(),
             keras.layers.Dropout(0.1),
             keras.layers.Flatten(),
-            keras.layers.Dense(num_classes, activation="softmax" if softmax else None),
+            keras.layers.Dense(num_classes),
         ]
     )
-
-
-def build_model_with_probabilities(image_shape, num_classes):
-    return build_model(image_shape, num_classes, softmax=True)
 
 
 def build_model_of_wrong_shape(image_shape, num_classes):

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from paceline.build import build_model
 from paceline.data.images import image_shape
 from paceline.data.source import Source, in_memory
 from paceline.experiment.experiment import (
@@ -19,14 +20,13 @@ from paceline.experiment.experiment import (
     Optimizer,
     Schedule,
 )
-from paceline.experiment.groups import Group, parse_group
+from paceline.experiment.optimizer import Group, parse_group
 from paceline.experiment.plan import build_plan
 from paceline.experiment.recipes.table import get_recipe
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Core, Step, build_core
 from paceline.maths.template import build_template
 from paceline.models.accelerate import accelerated
-from paceline.models.build import build_model
 
 SHAPE, CLASSES = (8, 8, 3), 10
 
@@ -149,4 +149,4 @@ def call_replica(
     template, size = core.template, core.layout.sizes()["params"]
     gradient, moving, tail = np.split(vector, [size, size + template.moving_size()])
     stats = template.merge(tf.constant(state["stats"]), tf.constant(moving)).numpy()
-    return gradient, stats, dict(zip(Tail, tail, strict=True))
+    return gradient, stats, dict(zip(Tail, tail[: len(Tail)], strict=True))

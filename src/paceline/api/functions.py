@@ -141,9 +141,7 @@ def export(
     out: str | Path,
     *,
     to: str = "",
-    serving: bool | None = None,
     checkpoint: str = "best",
-    views: Views = "none",
     force: bool = False,
     trust_code: bool = False,
 ) -> Path:
@@ -153,10 +151,7 @@ def export(
         run: Folder of the run, its name in runs/, or the Result of `train`.
         out: File to write, or folder for a SavedModel.
         to: "keras", "savedmodel", "onnx" or "safetensors"; by default, what `out` ends in.
-        serving: Whether to include the preprocessing and return probabilities; None does so in
-            formats that can hold it.
         checkpoint: "best", "last" or a step.
-        views: "mirror" or "shifts": the exported model averages over versions of each image.
         force: Whether to replace `out` if it exists.
         trust_code: Whether to run code of your own that the run names. Not needed for a Result.
 
@@ -166,7 +161,7 @@ def export(
     from paceline.results.export import run_export
 
     trusted = trust_code or isinstance(run, Result)
-    done = run_export(_found(run), out, to, serving, checkpoint, views, force, trusted)
+    done = run_export(_found(run), out, to, checkpoint, force, trusted)
     return Path(done["out"])
 
 

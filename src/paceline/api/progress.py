@@ -120,7 +120,9 @@ class Progress:
         if for_people:
             self._print_table(message)
             return
-        shown = [each for each in message.values.items() if each[0] not in ("already", "bits")]
+        shown = [
+            each for each in message.values.items() if each[0] not in ("already", "bits", "chain")
+        ]
         self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown))
 
     def _print_table(self, message: Result) -> None:

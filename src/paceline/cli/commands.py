@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 from paceline.errors import Ended, UserError, did_you_mean, public
-from paceline.storage.files import silence, to_log
+from paceline.storage.files import fill_standard_streams, silence, to_log
 
 COMMANDS = {
     "train": "train:Train",
@@ -26,15 +26,15 @@ COMMANDS = {
     "report": "runs:WriteReport",
     "runs": "runs:ListRuns",
     "zoo": "zoo:ListZoo",
-    "reproduce": "zoo:Reproduce",
-    "tensorboard": "runs:TensorBoard",
+    "verify": "proof:Verify",
+    "diff": "proof:Diff",
+    "reproduce": "proof:Reproduce",
     "data fetch": "data:Fetch",
     "data info": "data:Info",
     "data convert": "data:Convert",
     "data check": "data:Check",
     "recipes": "runs:Recipes",
-    "bench": "machine:Bench",
-    "doctor": "machine:Doctor",
+    "doctor": "runs:Doctor",
     "spark-script": "runs:SparkScript",
 }
 """Words of a command -> its module in this folder and its class."""
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done. 1: a failure. 2: an error that a person can correct. 129 and above: a signal.
     """
+    fill_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be UTF-8
             stream.reconfigure(errors="backslashreplace")
@@ -79,7 +80,7 @@ def _run(arguments: list[str]) -> int:
     command, program, default = load_command(name), f"paceline {name}", None
     if hasattr(command, "of_recipe"):  # the first word is a recipe, with the defaults of flags
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
-        program, default = f"{program} {recipe}", command.of_recipe(recipe)
+        program, default = f"{program} {recipe}", command.of_recipe(recipe, arguments)
         for word in {"-h", "--help"}.intersection(arguments):
             from paceline.cli.help import show_help
 

@@ -42,7 +42,7 @@ class Fetch:
 class Info:
     """Count the examples in a folder, by split and class: paceline data info DIR
 
-    The folder contains CIFAR, TFRecords, arrays, or folders of images.
+    The folder contains CIFAR, TFRecords, tars, Parquet, arrays, or folders of images.
 
     Example: paceline data info photos
     """
@@ -76,7 +76,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert CIFAR or a folder of images to sharded TFRecords: paceline data convert SRC OUT
+    """Convert CIFAR, Parquet or images to sharded TFRecords: paceline data convert SRC OUT
 
     Example: paceline data convert photos records --data.split 0.1
     """

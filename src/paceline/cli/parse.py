@@ -21,8 +21,7 @@ from tyro.constructors import (
 )
 
 from paceline.errors import UserError
-from paceline.experiment.groups import Group, parse_group
-from paceline.experiment.names import HINTS, SHORT_NAMES, nearest_name
+from paceline.experiment.optimizer import Group, parse_group
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -82,7 +81,8 @@ def _default(item: dataclasses.Field[Any], defaults: Any) -> Any:
 
 def parse(kind: Any, program: str, arguments: list[str], default: Any = None) -> Any:
     """Return the flags as an instance of `kind`; raise UserError for what it does not allow."""
-    panel, arguments = io.StringIO(), [_long(word, kind) for word in arguments]
+    panel = io.StringIO()
+    arguments = [_long(word, kind) for word in _without_gpus(arguments, kind)]
     if arguments.count("--spark.conf") > 1:  # tyro would drop all but the last
         raise UserError("--spark.conf was given twice; give all settings after one --spark.conf")
     try:
@@ -106,12 +106,35 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
     return command
 
 
+def _without_gpus(words: list[str], kind: Any) -> list[str]:
+    """Return the words with what --gpus N is short for; flags that are given are not changed."""
+    joined = " ".join(words).replace("=", " ").split()
+    if "--gpus" not in joined or "replicas" not in flags_of(kind):
+        return words
+    from paceline.experiment.names import settings_of_gpus
+
+    count = joined[joined.index("--gpus") + 1 :][:1]
+    if not count or not count[0].isdigit():
+        raise UserError("--gpus needs a number, such as --gpus 4: a replica on each of 4 GPUs")
+    on = joined[joined.index("--on") + 1] if "--on" in joined[:-1] else ""
+    at = next(k for k, word in enumerate(words) if word.split("=")[0] == "--gpus")
+    rest = words[:at] + words[at + 1 + ("=" not in words[at]) :]
+    if "--replicas" in joined:
+        raise UserError("--gpus is short for --replicas and --devices; give --gpus or --replicas")
+    settings = settings_of_gpus(int(count[0]), on).items()
+    new = [(f"--{name}", str(value)) for name, value in settings if f"--{name}" not in joined]
+    return [*rest, *(word for pair in new for word in pair)]
+
+
 def _long(word: str, kind: Any) -> str:
     """Return a flag by its long name: --schedule.rate for --lr, if the command has that flag."""
     name, equals, value = word.removeprefix("--").partition("=")
-    long = SHORT_NAMES.get(name.replace("_", "-"), "")
-    is_short = word.startswith("--") and long and name not in flags_of(kind)
-    return f"--{long}{equals}{value}" if is_short and long in flags_of(kind) else word
+    if not word.startswith("--") or name in (flags := set(flags_of(kind))):
+        return word
+    from paceline.experiment.names import SHORT_NAMES
+
+    long = SHORT_NAMES.get(name.replace("_", "-"))
+    return f"--{long}{equals}{value}" if long in flags else word
 
 
 def _unknown(word: str, kind: Any) -> str:
@@ -119,6 +142,8 @@ def _unknown(word: str, kind: Any) -> str:
     if not word.startswith("-"):
         recipe_first = "the recipe comes first, " * hasattr(kind, "of_recipe")
         return f"cannot understand {word!r}; {recipe_first}a value follows its flag"
+    from paceline.experiment.names import HINTS, nearest_name
+
     name = word.lstrip("-").split("=")[0].replace("_", "-")
     if hint := HINTS.get(name):
         return f"unknown flag --{name}; {hint}"

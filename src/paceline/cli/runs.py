@@ -1,12 +1,9 @@
-"""What shows runs and recipes: `paceline runs`, `report`, `tensorboard`, `recipes`."""
+"""What shows runs, recipes and this machine: `paceline runs`, `report`, `recipes`, `doctor`."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -78,47 +75,13 @@ class WriteReport:
     def __call__(self) -> int:
         from paceline.api import functions as api
 
-        _check_given(self.runs)
+        if not self.runs:
+            raise UserError("RUN is missing; give run folders, or names of runs")
         left_out = api.report(self.runs, self.out, force=self.force)
         for line in left_out:
             print(f"paceline: left out: {line}", file=sys.stderr)
         print(f"ready: {self.out}")
         return 1 if left_out else 0
-
-
-@dataclass(frozen=True)
-class TensorBoard:
-    """Start TensorBoard on one or several runs: paceline tensorboard RUN ...
-
-    Ctrl-C ends it.
-
-    Example: paceline tensorboard runs/shapes-6d2c1f04 runs/shapes-77aa01bc --port 6007
-    """
-
-    runs: RunNames
-    """Run folders, or names of runs in runs/."""
-    port: int = 0
-    """Port to listen at. 0 takes 6006, or the next port that is free."""
-    host: str = "localhost"
-    """Address to listen at. Use 0.0.0.0 to allow other machines."""
-
-    def __call__(self) -> int:
-        from paceline.run_folder.finding import existing_run
-
-        _check_given(self.runs)
-        folders = {existing_run(run).path.resolve() for run in self.runs}
-        taken = Counter(folder.name for folder in folders)
-        names = {each: each.name if taken[each.name] == 1 else str(each) for each in folders}
-        runs = ",".join(f"{name}:{folder}" for folder, name in names.items())
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir_spec", runs]
-        command += ["--host", self.host, *(["--port", str(self.port)] if self.port else [])]
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-        os.execve(sys.executable, command, os.environ | quiet)
-
-
-def _check_given(runs: Sequence[str]) -> None:
-    if not runs:
-        raise UserError("RUN is missing; give run folders, or names of runs (see paceline runs)")
 
 
 @dataclass(frozen=True)
@@ -135,19 +98,38 @@ class Recipes:
 
 @dataclass(frozen=True)
 class SparkScript:
-    """Print the path of the script for spark-submit: paceline spark-script [--zip FILE]
+    """Print the path of the script for spark-submit: paceline spark-script
 
     Example: spark-submit --master URL $(paceline spark-script) train smoke --workers 2
     """
 
-    zip: str = ""
-    """Write this package to a zip file for spark-submit --py-files, and print its path instead."""
+    def __call__(self) -> int:
+        print(Path(__file__).with_name("spark_script.py"))
+        return 0
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Check this machine and report what is good, slow or broken: paceline doctor
+
+    Each line says what to do. The exit code is 1 if something is broken.
+
+    Example: paceline doctor --run-dir /mnt/shared/runs
+    """
+
+    run_dir: str = "runs"
+    """Folder where runs will be written."""
 
     def __call__(self) -> int:
-        if self.zip:
-            from paceline.places.spark.session import write_package
+        from rich.console import Console
+        from rich.text import Text
 
-            print(write_package(Path(self.zip)))
-        else:
-            print(Path(__file__).with_name("spark_script.py"))
-        return 0
+        from paceline.extras.doctor import examine_machine
+
+        console, broken = Console(), False
+        styles = {"good": "green", "slow": "yellow", "broken": "red"}
+        for finding in examine_machine(self.run_dir):
+            broken = broken or finding.state == "broken"
+            state = Text(f"{finding.state:<7}", styles[finding.state])
+            console.print(state, Text(f"{finding.what}: {finding.text}"), soft_wrap=True)
+        return 1 if broken else 0

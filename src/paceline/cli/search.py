@@ -11,7 +11,6 @@ import tyro
 
 from paceline.cli.settings_file import load_parts
 from paceline.cli.tables import print_table, shown
-from paceline.errors import Interrupted
 from paceline.experiment.experiment import Experiment
 from paceline.extras.search.options import Options, SearchPlan, build_search
 from paceline.extras.search.space import parse_over
@@ -44,7 +43,7 @@ class Search:
     """Also print all trials as one line of JSON, after everything else."""
 
     @classmethod
-    def of_recipe(cls, name: str) -> Search:
+    def of_recipe(cls, name: str, arguments: object = ()) -> Search:
         """Return the defaults of all flags for a recipe."""
         name, parts = load_parts(name, Place(), Options())
         return cls(name, *parts)
@@ -59,11 +58,7 @@ class Search:
             for trial in plan.trials:
                 print(f"trial {trial.number}  {trial.words}")
             return 0
-        try:
-            result = run_search(plan, lambda line: print(line, flush=True))
-        except Interrupted as signal:
-            print(f"{signal}; the same command continues from here", file=sys.stderr)
-            return signal.exit_code
+        result = run_search(plan, lambda line: print(line, flush=True))
         print_result(plan, result)
         if self.json:
             print(json.dumps(_json(result)))
@@ -91,10 +86,10 @@ def print_result(plan: SearchPlan, result: SearchResult) -> None:
     for line in result.crashed:
         print(f"paceline: {line}; the same command tries it again", file=sys.stderr)
     best = result.best
-    if best and best.kept:
-        accuracy, count = best.kept.accuracy, plan.trials[0].job.experiment.data.validation
-        where = f"step {best.kept.step:,}, checkpoint best of {best.run_dir}"
-        print(f"best: trial {best.number}, validation accuracy {accuracy:.4f} ({where})")
+    if best:
+        count = plan.trials[0].job.experiment.data.validation
+        where = f"step {best.best_step:,}, checkpoint best of {best.run_dir}"
+        print(f"best: trial {best.number}, validation accuracy {best.accuracy:.4f} ({where})")
         print(f"with {count:,} validation images, chance changes an accuracy by {count**-0.5:.3f}")
         print(f"train it again, with the same digest: {best.command}")
         print("train it on all training examples: the same without --data.validation")

@@ -15,8 +15,7 @@ def print_table(
 ) -> None:
     """Print rows of texts below their headings.
 
-    With `whole`, no name is cut: on a narrow terminal, columns are left out from the right end but
-    one; if that is not enough, or in a file, lines are longer than the width.
+    With `whole`, no name is cut: lines may be longer than the width of the terminal.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -32,10 +31,6 @@ def print_table(
         table.add_row(*(Text(printable(each)) for each in row))
     if whole:
         wide = console.options.update(width=10_000)
-        while console.is_terminal and len(table.columns) > 4:
-            if Measurement.get(console, wide, table).maximum <= console.width:
-                break
-            del table.columns[-2]
         console.width = max(console.width, Measurement.get(console, wide, table).maximum)
     console.print(table, soft_wrap=whole)
 

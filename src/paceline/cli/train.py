@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,13 +45,17 @@ class Train:
     """Also print the result as one line of JSON, after everything else."""
 
     @classmethod
-    def of_recipe(cls, name: str) -> Train:
-        """Return the defaults of all flags for a recipe."""
+    def of_recipe(cls, name: str, arguments: Sequence[str] = ()) -> Train:
+        """Return the defaults of all flags for a recipe, and for the folder in the arguments."""
         if name.endswith((".toml", ".json")):
             from paceline.cli.settings_file import load_parts
 
             name, parts = load_parts(name, Place(), Run())
             return cls(name, *parts)
+        if name == "my-images":
+            from paceline.formats.small_images import recipe_for, value_of
+
+            return cls(name, recipe_for(value_of("--data.dir", arguments)), Place(), Run())
         return cls(name, get_recipe(name), Place(), Run())
 
     def __call__(self) -> int:
@@ -63,6 +69,13 @@ class Train:
             print(f"ready: paceline train {path}")
             return 0
         run_dir = self.run.run_dir or default_path(self.recipe, self.experiment)
+        if self.experiment.data.source != "shapes":
+            from paceline.formats.detect import require
+            from paceline.launch import find_place
+
+            # a task of a cluster finds it later, and tells the others
+            on = find_place(os.environ) if self.place.on == "auto" else self.place.on
+            require(self.experiment.data, on, run_dir)
         run = replace(self.run, run_dir=run_dir)
         request = DescribeRequest() if self.dry_run else None
         job = Job(self.experiment, self.place, run, request=request)
@@ -71,7 +84,7 @@ class Train:
         except Interrupted as signal:
             to_log(f"{signal}; the same command continues from here")
             return signal.exit_code
-        if self.run.stop_at and not self.dry_run and not result["finished"]:
+        if self.run.stop_at and not self.dry_run and not result.get("finished", True):
             stopped = f"stopped after step {result['step']:,}"
             to_log(f"{stopped}; the same command without --stop-at continues")
         if self.json:

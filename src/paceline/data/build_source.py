@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.experiment import Data, Records
-from paceline.experiment.user_code import load_function
 from paceline.storage.files import retry
 from paceline.storage.locations import is_remote, local_folder
 
@@ -25,8 +24,11 @@ SOURCES = {
     "cifar100": "paceline.formats.cifar:build_cifar100",
     "pictures": "paceline.formats.image_folder:build_pictures",
     "shapes": "paceline.data.shapes:build_shapes",
+    "parquet": "paceline.formats.parquet:build_parquet",
     "tfrecord": "paceline.formats.tfrecord.tfrecord_source:build_tfrecord",
+    "webdataset": "paceline.formats.webdataset:build_webdataset",
 }
+OF_RECORDS = ("parquet", "tfrecord", "webdataset")
 DETECT = "paceline.formats.detect:detect"
 NOTED = Records()
 """TFRecords are read as their conversion noted."""
@@ -38,9 +40,9 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
     if is_remote(data.dir):
         data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:
-        from paceline.data.user_source import check_source
+        from paceline.data.user_source import build_user_source
 
-        source = check_source(load_function(data.build)(data), data.build)
+        source = build_user_source(data)
     else:
         source = retry(lambda: _build_named(data, records))
     if len(source.classes) < 2:
@@ -60,8 +62,13 @@ def _build_named(data: Data, records: Records) -> Source:
     elif data.dir:
         advice = "give --data.source auto with it, or a different recipe"
         raise UserError(f"data.dir is {data.dir}, but data.source shapes reads no files; {advice}")
+    if data.test and not name.startswith("cifar"):
+        raise UserError(
+            f"data.test is {data.test}, but only CIFAR's test file can be chosen; the {name} "
+            "source takes the test split of the folder"
+        )
     build = _load(SOURCES[name])
-    source: Source = build(data, records) if name == "tfrecord" else build(data)
+    source: Source = build(data, records) if name in OF_RECORDS else build(data)
     return source
 
 

@@ -6,6 +6,7 @@ resuming is arithmetic.
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from paceline.experiment.experiment import Experiment
@@ -26,9 +27,34 @@ def slice_indices(
     length, replica_batch_size = steps_per_epoch(experiment, size), experiment.replica_batch_size
     epoch, step_in_epoch = step // length, step % length
     first = step_in_epoch * experiment.global_batch_size + replica * replica_batch_size
-    return epoch, tf.raw_ops.RandomIndexShuffle(
-        index=first + tf.range(replica_batch_size, dtype=tf.int64),
-        seed=tf.stack([tf.constant(experiment.seed, tf.int64), epoch, _SALT]),
+    places = first + tf.range(replica_batch_size, dtype=tf.int64)
+    return epoch, _shuffled(places, size, experiment.seed, epoch)
+
+
+def order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the order in which an epoch of training sees its examples, as indices.
+
+    Step k of the epoch takes the k-th global batch of them; each replica takes its part of it in
+    turn. The last examples, which do not fill a batch, are left out.
+
+    Args:
+        num_examples: Number of training examples.
+        seed: The experiment's seed.
+        epoch: The epoch, from 0.
+
+    Example:
+        first_batch = paceline.order(50_000, seed=0, epoch=3)[:128]
+    """
+    places, number = np.arange(num_examples), tf.constant(epoch, tf.int64)
+    found: np.ndarray = _shuffled(tf.constant(places), num_examples, seed, number).numpy()
+    return found
+
+
+def _shuffled(places: tf.Tensor, size: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
+    """Return the examples at these places of the order of an epoch."""
+    return tf.raw_ops.RandomIndexShuffle(
+        index=places,
+        seed=tf.stack([tf.constant(seed, tf.int64), epoch, _SALT]),
         max_index=tf.constant(size - 1, tf.int64),
         rounds=8,
     )

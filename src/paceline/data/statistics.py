@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +17,7 @@ from paceline.data.batches import evaluation_images
 from paceline.data.source import Split
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Scaling
+from paceline.experiment.fields import Json
 
 CHUNK = 250
 """Examples that are read at a time."""
@@ -27,7 +27,7 @@ Three = tuple[float, float, float]
 
 
 def with_numbers(
-    experiment: Experiment, train: Split, num_classes: int, stored: dict[str, Any]
+    experiment: Experiment, train: Split, num_classes: int, stored: Json
 ) -> Experiment:
     """Return the experiment with numbers in place of `balanced` and `auto`.
 
@@ -49,7 +49,7 @@ def with_numbers(
     return replace(experiment, loss=loss, scaling=scaling)
 
 
-def with_stored_means(scaling: Scaling, stored: dict[str, Any]) -> Scaling:
+def with_stored_means(scaling: Scaling, stored: Json) -> Scaling:
     """Return the scaling that a run has stored, if the data or the model decided it."""
     if "mean" not in stored or (scaling.mean != "auto" and scaling.method != "application"):
         return scaling
@@ -57,9 +57,9 @@ def with_stored_means(scaling: Scaling, stored: dict[str, Any]) -> Scaling:
     return Scaling(method, tuple(stored["mean"]), tuple(stored["std"]))
 
 
-def computed_facts(asked: Experiment, used: Experiment) -> dict[str, Any]:
+def computed_facts(asked: Experiment, used: Experiment) -> Json:
     """Return the numbers that were computed, to be compared between workers and stored."""
-    facts: dict[str, Any] = {}
+    facts: Json = {}
     if asked.loss.class_weights == "balanced":
         facts["class_weights"] = [float(each) for each in used.loss.class_weights]
     if asked.scaling.method == "application":

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
 from paceline.data.digests import digest_of, spread
 from paceline.data.source import Source, Split
 from paceline.errors import UserError
+from paceline.experiment.data import Data
+from paceline.experiment.user_code import load_function
 
 
-def check_source(source: Any, spec: str) -> Source:
+def build_user_source(data: Data) -> Source:
+    """Return what the function `data.build` returns, with a digest, if it can be used."""
+    return check_source(load_function(data.build)(data), data.build)
+
+
+def check_source(source: object, spec: str) -> Source:
     """Return the source, with a digest. Raise UserError if it cannot be used."""
     given = f"{spec} returned a {type(source).__name__}"
-    _require(isinstance(source, Source), f"{given}; it must return a paceline.Source")
+    if not isinstance(source, Source):
+        raise UserError(f"{given}; it must return a paceline.Source")
     named = all(isinstance(name, str) for name in source.classes)
     _require(named, f"{spec}: classes is {source.classes!r}; it must be a tuple of names")
     pieces: list[bytes] = []

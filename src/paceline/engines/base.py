@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from paceline.errors import UserError
 from paceline.experiment.fields import Json, diff
@@ -38,6 +38,7 @@ class Engine(Protocol):
 
     All workers of a run make the same calls in the same order: `check`, `load`, then `advance` and
     `evaluate` until the plan ends, then `close`. The chief alone may call `state` at any time.
+    An engine whose workers each hold the whole state also has `held` (`CollectiveEngine`).
     """
 
     def check(self, facts: Json) -> None:
@@ -63,17 +64,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release the workers. Every worker calls it, the chief after it has written everything."""
-
-
-@runtime_checkable
-class HoldsState(Protocol):
-    """An engine whose workers each hold the whole state, so that one of them is enough to go on."""
-
-    def held(self) -> State | None:
-        """Return the newest state of this worker with its tails; None if there is no whole one.
-
-        Any thread may call it at any time, even while the engine waits for a worker that is lost.
-        """
 
 
 OpenEngine = Callable[["Core"], Engine]

@@ -1,8 +1,8 @@
 """The collective engine: one device, mirrored devices, or several processes.
 
 Each device holds the whole state and computes its share of the replicas. The sums of its subtrees
-meet those of the others in shared memory (`shared_memory`), or if workers are on several machines
-or have GPUs, over the network (`network`). Every device applies the same update to its own copy.
+meet those of the others in shared memory (`shared_memory`), between machines over TCP (`hosts`),
+and between GPUs by NCCL (`network`). Every device applies the same update to its own copy.
 """
 
 from __future__ import annotations
@@ -32,17 +32,22 @@ from paceline.maths.state import State, evaluated_vectors
 from paceline.maths.sums import Span, divided_tree, mean_factor, subtree_sums
 
 if TYPE_CHECKING:
+    from paceline.engines.hosts import Hosts
     from paceline.engines.network import Network
 
 
 def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], CollectiveEngine]:
     """Connect to the other workers."""
-    strategy = devices.build_strategy(job)
+    strategy, addresses = devices.build_strategy(job), job.cluster.addresses
+    exchange: Neighbors | Hosts | None = find_neighbors(job.cluster.index)
+    if addresses and not exchange and strategy.num_replicas_in_sync == 1:
+        from paceline.engines.hosts import meet
+
+        exchange = meet(job.cluster)
 
     def open_engine(core: Core) -> CollectiveEngine:
-        lanes, neighbors = devices.side_by_side(job), find_neighbors(job.cluster.index)
-        addresses = job.cluster.addresses
-        return CollectiveEngine(core, strategy, lanes, wants_stop, neighbors, addresses)
+        lanes = devices.side_by_side(job)
+        return CollectiveEngine(core, strategy, lanes, wants_stop, exchange, addresses)
 
     return open_engine
 
@@ -56,25 +61,27 @@ class CollectiveEngine:
         strategy: tf.distribute.Strategy,
         side_by_side: int,
         wants_stop: WantsStop = lambda: False,
-        neighbors: Neighbors | None = None,
+        exchange: Neighbors | Hosts | None = None,
         addresses: Sequence[str] = (),
     ) -> None:
         self._core = core
         self._strategy = strategy
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
-        self._exchange: Neighbors | Network | None = neighbors
+        self._exchange: Neighbors | Hosts | Network | None = exchange
+        self._check_order: Callable[[int], None] = lambda replicas: None
         if strategy.num_replicas_in_sync > 1:
             from paceline.engines.network import Network
 
-            self._exchange = Network(strategy)
+            self._exchange = network = Network(strategy)
+            self._check_order = network.check
         self._members = self._exchange.members if self._exchange else 1
         self._alone = self._members == len(strategy.extended.worker_devices)
         self._addresses = addresses
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
         self._began = time.monotonic()
-        self._memory = Memory(strategy, core.layout.sizes())
+        self._memory = Memory(strategy, core.layout.sizes(), core.tail_size)
         self._vectors = self._memory.vectors
         self._block = tf.function(self._train_block, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._evaluate_turn, autograph=False)
@@ -95,8 +102,7 @@ class CollectiveEngine:
             with suppress(tf.errors.OpError, ConnectionError):
                 self.close()
             raise
-        if self._exchange and not isinstance(self._exchange, Neighbors):
-            self._exchange.check(self._core.experiment.replicas)
+        self._check_order(self._core.experiment.replicas)
 
     def load(self, state: State) -> State:
         state = state if self._alone else self._take_from_chief(state)
@@ -106,17 +112,21 @@ class CollectiveEngine:
 
     def _take_from_chief(self, own: State) -> State:
         step, num_tails = self.gather(np.array([own.step, len(own.tails)], np.int64))[0].tolist()
-        tails = np.resize(own.tails, num_tails * len(Tail))
+        tails = np.resize(own.tails, num_tails * self._core.tail_size)
         joined = self.gather(np.concatenate([*own.vectors.values(), tails]))[0]
         sizes = self._core.layout.sizes()
         *pieces, tails = np.split(joined, np.cumsum(list(sizes.values())))
         vectors = dict(zip(sizes, pieces, strict=True))
-        return State(step, vectors, tails.reshape(-1, len(Tail)))
+        return State(step, vectors, tails.reshape(-1, self._core.tail_size))
 
     def state(self) -> State:
         return self._memory.state(self._step)
 
     def held(self) -> State | None:
+        """Return the newest state of this worker with its tails; None if there is no whole one.
+
+        Any thread may call it at any time, even while the engine waits for a worker that is lost.
+        """
         state = self._memory.held()
         if state is None or not np.isfinite(state.tails[:, Tail.LOSS]).all():
             return None
@@ -160,6 +170,8 @@ class CollectiveEngine:
     def close(self) -> None:
         # no worker leaves before the chief, whose process the others need
         self.gather(np.zeros(1, np.float32))
+        if self._exchange:
+            self._exchange.close()
 
     def _local(self, value: tf.Tensor) -> tf.Tensor:
         """Return this worker's first copy of a value that every device has."""
@@ -169,7 +181,7 @@ class CollectiveEngine:
         self, start: tf.Tensor, stop: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
     ) -> tf.Tensor:
         """Return the tails of the steps [start, stop), or of fewer if a worker wants to stop."""
-        length = self._core.plan.round_steps
+        length, tail_size = self._core.plan.round_steps, self._core.tail_size
 
         def continues(first: tf.Tensor, stopped: tf.Tensor, _: tf.TensorArray) -> tf.Tensor:
             return (first < stop) & ~stopped
@@ -186,12 +198,12 @@ class CollectiveEngine:
             return last, stopped, rounds.write(index, tails)
 
         count = tf.cast((stop - start + length - 1) // length, tf.int32)
-        empty = tf.TensorArray(tf.float32, count, element_shape=[length, len(Tail)])
+        empty = tf.TensorArray(tf.float32, count, element_shape=[length, tail_size])
         # two iterations at a time: the next batch is prepared while this one is trained on
         last, _, rounds = tf.while_loop(
             continues, body, [start, tf.constant(False), empty], parallel_iterations=2
         )
-        return tf.reshape(rounds.stack(), [-1, len(Tail)])[: last - start]
+        return tf.reshape(rounds.stack(), [-1, tail_size])[: last - start]
 
     def _train_round(
         self, first: tf.Tensor, last: tf.Tensor, table: tf.Tensor, signals: tf.Tensor
@@ -200,7 +212,8 @@ class CollectiveEngine:
         vectors = {name: tf.identity(variable) for name, variable in self._vectors.items()}
         now, spans = Round(vectors, first, last, table, signals), self._spans()
         start, count = tf.constant(spans[0][0], tf.int64), spans[-1][1] - spans[0][0]
-        results = self._core.round_vectors(now, start, count, self._side_by_side)
+        on_gpu = any("GPU" in device for device in self._strategy.extended.worker_devices)
+        results = self._core.round_vectors(now, start, count, self._side_by_side, int(on_gpu))
         factor = mean_factor(self._core.experiment.replicas)
         mean = plain(number(self._sum(results)) * factor)
         new, tails = self._core.finish_round(vectors, mean, table)

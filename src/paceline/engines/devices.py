@@ -19,11 +19,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from paceline.engines import placement
+from paceline.engines.placement import Share
 from paceline.errors import UserError
 from paceline.job import Job
-from paceline.messages import NEIGHBORS
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -41,7 +43,8 @@ def import_tensorflow(job: Job, hide: Sequence[str] = NOT_NEEDED) -> None:
     """
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # off on many CPUs, and two to three times faster
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    computes_nothing = job.cluster.ps and (job.cluster.is_chief or job.cluster.role == "ps")
+    leads = job.cluster.is_chief and not job.cluster.chief_trains
+    computes_nothing = job.cluster.ps and (leads or job.cluster.role == "ps")
     if job.place.devices == "cpu" or computes_nothing:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if "tensorflow" in sys.modules:
@@ -77,26 +80,26 @@ def _without_chatter() -> Iterator[None]:
             os.write(2, b"".join(lines))
 
 
-def configure(job: Job, check_threads: bool = True) -> list[str]:
-    """Set TensorFlow's threads and memory; return the names of the GPUs to use."""
+def configure(job: Job, check_threads: bool = True) -> Share:
+    """Set TensorFlow's threads, memory and devices; return what this worker uses."""
     import_tensorflow(job)
-    found = gpus(job)
+    share = own_share(job)
     threads, replicas = job.experiment.threads_per_replica, job.experiment.replicas
-    shares_threads = threads > 1 and replicas > job.cluster.num_workers and not found
+    shares_threads = threads > 1 and replicas > job.cluster.num_workers and not share.gpus
     if check_threads and shares_threads and job.cluster.role == "worker":
         raise UserError(
             f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per "
             f"process; give --workers {replicas} (one replica each) or --threads-per-replica 1"
         )
     # with parameter servers, the workers have the GPUs
-    if job.place.devices == "gpu" and not found and not job.cluster.ps:
+    if job.place.devices == "gpu" and not share.gpus and not job.cluster.ps:
         raise UserError(
             "devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, "
             "or give --devices cpu"
         )
     _compute_in_long_turns()
-    set_threads_and_memory(threads, side_by_side(job))
-    return found
+    set_threads_and_memory(threads, share.threads, share.gpus)
+    return share
 
 
 def _compute_in_long_turns() -> None:
@@ -110,42 +113,72 @@ def _compute_in_long_turns() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def set_threads_and_memory(threads: int, lanes: int) -> None:
-    """Set what TensorFlow allows only before its first tensor."""
+def set_threads_and_memory(threads: int, lanes: int, gpus: Sequence[int] | None = None) -> None:
+    """Set what TensorFlow allows only before its first tensor. Without `gpus`, use all of them."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, lanes))
-    for gpu in tf.config.list_physical_devices("GPU"):
+    found = tf.config.list_physical_devices("GPU")
+    used = found if gpus is None else [found[number] for number in gpus]
+    if found:
+        tf.config.set_visible_devices(used, "GPU")
+    for gpu in used:
         tf.config.experimental.set_memory_growth(gpu, True)
+    if used:
+        make_gpus_deterministic()
+
+
+def make_gpus_deterministic() -> None:
+    """Let operations on GPUs give the same bits each time, in full float32."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def build_strategy(job: Job) -> tf.distribute.Strategy:
     """Configure TensorFlow; return the strategy of the job's devices and workers.
 
-    Workers on CPUs that share memory each have their own strategy.
+    Workers on CPUs each have their own strategy.
     """
-    found, workers = configure(job), job.cluster.num_workers
+    count, workers = len(configure(job).gpus), job.cluster.num_workers
     import tensorflow as tf
 
-    count = min(len(found), job.experiment.replicas // workers)
-    if workers > 1 and (count or NEIGHBORS not in os.environ):
+    if workers > 1 and count:
         from paceline.engines.network import build_multi_worker_strategy
 
-        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:count], "GPU")
         return build_multi_worker_strategy(job)
     if count > 1:
-        return tf.distribute.MirroredStrategy(found[:count])
+        return tf.distribute.MirroredStrategy([f"/gpu:{number}" for number in range(count)])
     return tf.distribute.OneDeviceStrategy("/gpu:0" if count else "/cpu:0")
 
 
-def gpus(job: Job | None = None) -> list[str]:
-    """Return the names of the GPUs that TensorFlow sees and the job, if there is one, may use."""
+def own_share(job: Job) -> Share:
+    """Return what this worker uses of its host."""
+    cores = len(os.sched_getaffinity(0))
+    return placement.own_share(
+        job, 0 if job.place.devices == "cpu" else num_gpus(), cores, os.environ
+    )
+
+
+def num_gpus() -> int:
+    """Return the number of GPUs that TensorFlow sees."""
     import tensorflow as tf
 
-    hidden = job and job.place.devices == "cpu"
-    found = [] if hidden else tf.config.list_physical_devices("GPU")
-    return [f"/gpu:{number}" for number in range(len(found))]
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def warnings(job: Job) -> Iterator[str]:
+    """Yield what a person should know about the devices of a run."""
+    share = own_share(job)
+    if warning := placement.unused_warning(job, share):
+        yield warning
+    if job.place.devices == "auto" and not num_gpus() and find_spec("nvidia"):
+        yield (
+            "the extra `gpu` is installed, but TensorFlow sees no GPU, so this trains on the CPU; "
+            "start a container with --gpus all, or give --devices cpu if this is meant"
+        )
 
 
 def uses_gpus(job: Job) -> bool:
@@ -153,17 +186,9 @@ def uses_gpus(job: Job) -> bool:
     import tensorflow as tf
 
     remote = job.cluster.ps and job.place.devices != "cpu"
-    return bool(gpus(job) or (remote and tf.config.list_logical_devices("GPU")))
+    return bool(own_share(job).gpus or (remote and tf.config.list_logical_devices("GPU")))
 
 
 def side_by_side(job: Job) -> int:
-    """Return how many replicas run at a time on a device: one on a GPU, else by the cores.
-
-    The workers of a place on one machine share its cores.
-    """
-    if gpus(job):
-        return 1
-    sharing = job.place.workers if job.place.kind.one_machine else 1
-    cores = job.place.cores or len(os.sched_getaffinity(0)) // sharing
-    largest_share = -(-job.experiment.replicas // job.place.workers)
-    return max(1, min(cores // job.experiment.threads_per_replica, largest_share))
+    """Return how many replicas run at a time on a device: one on a GPU, else by the cores."""
+    return own_share(job).side_by_side

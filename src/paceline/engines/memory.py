@@ -11,7 +11,6 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from paceline.maths.metrics import Tail
 from paceline.maths.state import State
 from paceline.maths.update import Vectors
 
@@ -25,7 +24,9 @@ TRY_EVERY_S = 0.05
 class Memory:
     """The vectors of the state on every device of this worker, the stamps, and the last tails."""
 
-    def __init__(self, strategy: tf.distribute.Strategy, sizes: dict[str, int]) -> None:
+    def __init__(
+        self, strategy: tf.distribute.Strategy, sizes: dict[str, int], tail_size: int
+    ) -> None:
         self._strategy = strategy
         # each device updates its own copy; no write is communicated
         kind = {
@@ -38,7 +39,7 @@ class Memory:
         with tf.device("/cpu:0"):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._done = tf.Variable(-1, dtype=tf.int64, trainable=False)
-            self._tails = tf.Variable(tf.zeros([NUM_TAILS, len(Tail)]), trainable=False)
+            self._tails = tf.Variable(tf.zeros([NUM_TAILS, tail_size]), trainable=False)
         self._first_tail = 0
 
     def load(self, state: State) -> None:
@@ -47,7 +48,7 @@ class Memory:
         for name, variable in self.vectors.items():
             for copy in self._strategy.experimental_local_results(variable):
                 copy.assign(state.vectors[name])
-        tails, table = state.tails[-NUM_TAILS:], np.zeros([NUM_TAILS, len(Tail)], np.float32)
+        tails, table = state.tails[-NUM_TAILS:], np.zeros(self._tails.shape, np.float32)
         self._first_tail = state.step - len(tails)
         if len(tails):
             table[np.arange(self._first_tail, state.step) % NUM_TAILS] = tails
@@ -82,8 +83,8 @@ class Memory:
 
     def finish(self, first: tf.Tensor, last: tf.Tensor, tails: tf.Tensor) -> None:
         """Keep the tails of the round; then stamp it with `last`, which `update` returned."""
-        places = tf.range(first, last) % NUM_TAILS
-        kept = self._tails.scatter_nd_update(places[:, None], tails[: last - first])
+        rows = tf.range(first, last) % NUM_TAILS
+        kept = self._tails.scatter_nd_update(rows[:, None], tails[: last - first])
         with tf.control_dependencies([kept]):
             self._done.assign(last, read_value=False)
 

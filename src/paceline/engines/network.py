@@ -73,6 +73,9 @@ class Network:
         self.members = strategy.num_replicas_in_sync
         self.ordered = any("GPU" in device for device in strategy.extended.worker_devices)
 
+    def close(self) -> None:
+        """Leave everything to TensorFlow."""
+
     def gather(self, vector: np.ndarray) -> np.ndarray:
         """Return the vectors of all workers, of equal size and type, as rows in worker order."""
         if self._per_worker == self.members:
@@ -94,8 +97,9 @@ class Network:
 
     def total(self, replicas: int, own: int, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from those of device `own`, in a replica context."""
-        swap = Collectives(own, self._per_worker, self.ordered).swap
-        return ExactSum(replicas, self.members, own, swap, add).total(sums)
+        calls = Collectives(own, self._per_worker, self.ordered)
+        reduce = calls.reduce if self.ordered else None
+        return ExactSum(replicas, self.members, own, calls.swap, add, reduce).total(sums)
 
     def check(self, replicas: int) -> None:
         """Raise an error if TensorFlow gathers in a different order, which is not documented."""

@@ -1,4 +1,8 @@
-"""Whether the tasks of a cluster answer at their addresses, and how they wait for each other."""
+"""Whether the tasks of a cluster answer at their addresses, and how they wait for each other.
+
+A task that cannot train, for a reason that only a person can correct, tells it for some seconds at
+its address: the others end with the same error, and no platform restarts them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 
-from paceline.errors import address_taken
+from paceline.errors import UserError, address_taken
 from paceline.job import Cluster
 
 POLL_S = 0.2
@@ -19,11 +23,15 @@ _TIMEOUT_S = 2.0
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FIRST_BYTE = b"\0"
 """Of the length of gRPC's first frame; a web server's answer begins with HTTP."""
+_REASON = b"paceline cannot train: "
+_LONGEST_REASON = 4096
+TELL_S = 25.0
+"""How long a task tells why it cannot train: others ask every 10 s until training begins."""
 _EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-def answers(address: str) -> bool:
-    """Return whether a worker's gRPC server answers a greeting.
+def ask(address: str) -> str | None:
+    """Return an empty text if a worker's gRPC server answers a greeting, or why it cannot train.
 
     A connection alone is not enough: the kernel accepts it for a stopped process too.
     """
@@ -31,16 +39,27 @@ def answers(address: str) -> bool:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as connection:
             connection.sendall(_HTTP2_GREETING + _EMPTY_SETTINGS)
-            return connection.recv(1) == _FIRST_BYTE
+            with connection.makefile("rb") as answer:
+                if (first := answer.read(1)) == _REASON[:1]:
+                    first += answer.read(_LONGEST_REASON)
     except OSError:
-        return False
+        return None
+    if first.startswith(_REASON):
+        return first.removeprefix(_REASON).decode(errors="replace")
+    return "" if first == _FIRST_BYTE else None
 
 
 def find_silent(addresses: Sequence[str]) -> list[str]:
-    """Return those that do not answer; all are asked at the same time."""
+    """Return those that do not answer; all are asked at the same time.
+
+    Raises UserError if one of them cannot train.
+    """
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
-        found = pool.map(answers, addresses)
-        return [address for address, there in zip(addresses, found, strict=True) if not there]
+        found = dict(zip(addresses, pool.map(ask, addresses), strict=True))
+    if reasons := {address: reason for address, reason in found.items() if reason}:
+        first = min(reasons, key=lambda each: (len(reasons[each]), each))  # others only repeat it
+        raise UserError(f"the worker at {first} cannot train: {reasons[first]}")
+    return [address for address, answer in found.items() if answer is None]
 
 
 def wait_for(addresses: Sequence[str], timeout_s: float = math.inf) -> None:
@@ -63,9 +82,15 @@ def wait_for_tasks(cluster: Cluster) -> None:
         wait_for([address for address in cluster.addresses if address != cluster.address])
 
 
+def tell(address: str, reason: str) -> None:
+    """Tell all who ask within `TELL_S` why the task of this address cannot train."""
+    with suppress(UserError), _answering(address, (_REASON + reason.encode())[:_LONGEST_REASON]):
+        time.sleep(TELL_S)
+
+
 @contextmanager
-def _answering(address: str) -> Iterator[None]:
-    """Answer each greeting with a byte, which is all that `answers` waits for."""
+def _answering(address: str, content: bytes = _FIRST_BYTE) -> Iterator[None]:
+    """Answer each greeting; a byte is all that a worker that trains later has to say."""
     ended = threading.Event()
 
     def answer() -> None:
@@ -76,9 +101,9 @@ def _answering(address: str) -> Iterator[None]:
                 with connection:
                     connection.settimeout(1.0)
                     connection.recv(64)
-                    connection.sendall(_FIRST_BYTE)
+                    connection.sendall(content)
 
-    with closing(_listen(address)) as server:
+    with closing(open_server(address)) as server:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         try:
@@ -88,10 +113,20 @@ def _answering(address: str) -> Iterator[None]:
             thread.join()
 
 
-def _listen(address: str) -> socket.socket:
-    """Listen on all interfaces, as TensorFlow's server does."""
-    port = int(address.rsplit(":", 1)[1])
+def keep_alive(connection: socket.socket) -> None:
+    """Notice within half a minute that the other host has vanished."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def open_server(address: str) -> socket.socket:
+    """Listen at the port of an address: on all interfaces, or for this machine alone."""
+    host, port = address.rsplit(":", 1)[0], int(address.rsplit(":", 1)[1])
     try:
+        if host in ("localhost", "127.0.0.1"):
+            return socket.create_server(("127.0.0.1", port))
         if socket.has_dualstack_ipv6():
             with suppress(OSError):  # this machine may have no IPv6 at all
                 family = socket.AF_INET6

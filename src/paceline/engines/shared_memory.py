@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.maths.replica import add
-from paceline.maths.sums import add_subtrees, divided_tree
+from paceline.maths.sums import Span, add_subtrees, divided_tree
 from paceline.messages import NEIGHBORS
 
 ALIGNED = 16
@@ -40,6 +40,11 @@ class Neighbors:
         self._meetings = 0
         self._tables: dict[tuple[int, int], np.ndarray] = {}
         self._size = 0
+
+    def close(self) -> None:
+        """End the connections to the others."""
+        for each in self._sockets.values():
+            each.close()
 
     def table(self, rows: int, length: int) -> np.ndarray:
         """Return a table of floats in the shared memory: the same whenever its shape is the same.
@@ -74,12 +79,11 @@ class Neighbors:
 
         Call it where a graph is built.
         """
-        divided = divided_tree(replicas, self.members)
-        spans = [span for spans in divided for span in spans]
-        first_row, size = sum(map(len, divided[:own])), int(sums[0].shape[0])
-        width = -(-size // (self.members * ALIGNED)) * ALIGNED
+        divided, size = divided_tree(replicas, self.members), int(sums[0].shape[0])
+        first_row, rows = sum(map(len, divided[:own])), sum(map(len, divided))
+        width = shard_width(size, self.members)
         # a row for the vector of each subtree, and the sum's
-        table = self.table(len(spans) + 1, self.members * width)
+        table = self.table(rows + 1, self.members * width)
         shard = slice(own * width, (own + 1) * width)
 
         def show(*sums: np.ndarray) -> list[np.ndarray]:
@@ -95,8 +99,7 @@ class Neighbors:
             # a copy: TensorFlow may write its next result into the vector that it gets
             return table[-1, :size].copy()
 
-        known = dict(zip(spans, _call(show, sums, [width] * len(spans)), strict=True))
-        return _call(join, [add_subtrees((0, replicas), known, add)], [size])[0]
+        return add_shards(divided, sums, width, show, join)
 
     def meet(self) -> None:
         """Return when every other worker has come here too."""
@@ -128,6 +131,29 @@ def find_neighbors(index: int) -> Neighbors | None:
     numbers = [number for number in range(len(others) + 1) if number != index]
     sockets = (socket.socket(fileno=descriptor) for descriptor in others)
     return Neighbors(index, memory, dict(zip(numbers, sockets, strict=True)))
+
+
+def shard_width(size: int, members: int) -> int:
+    """Return how many floats of a vector each worker adds up; the last one may have fewer."""
+    return -(-size // (members * ALIGNED)) * ALIGNED
+
+
+def add_shards(
+    divided: Sequence[Sequence[Span]],
+    sums: Sequence[tf.Tensor],
+    width: int,
+    show: Callable[..., list[np.ndarray]],
+    join: Callable[[np.ndarray], np.ndarray],
+) -> tf.Tensor:
+    """Return the sum over all replicas, of whose vectors this worker adds up a shard.
+
+    `show` gives the others the sums of this worker's subtrees, and returns the shard of all. `join`
+    gives them the sum of the shard, and returns that of the vectors.
+    """
+    spans = [span for spans in divided for span in spans]
+    known = dict(zip(spans, _call(show, sums, [width] * len(spans)), strict=True))
+    tree = spans[0][0], spans[-1][1]
+    return _call(join, [add_subtrees(tree, known, add)], [int(sums[0].shape[0])])[0]
 
 
 def _call(

@@ -21,10 +21,13 @@ class Data:
     """The data set: where it is, and how it is split."""
 
     source: str = "shapes"
-    """Data set type: shapes, cifar10, cifar100, arrays, tfrecord or pictures, which is a folder of
-    images. auto detects it from the folder."""
+    """Data set type: shapes, cifar10, cifar100, arrays, tfrecord, webdataset, parquet or pictures,
+    which is a folder of images. auto detects it from the folder."""
     dir: str = ""
-    """Folder of the data set, for sources that read files."""
+    """Folder of the data set, for sources that read files. For CIFAR, a pattern such as
+    'DIR/data_batch_[1-4]*' takes only these training files."""
+    test: str = ""
+    """File with the test images of CIFAR, if it is not the one of the folder."""
     build: str = ""
     """Your own source, as package.module:function or file.py:function. The function takes this Data
     and returns a paceline.Source."""
@@ -32,8 +35,8 @@ class Data:
     """Number of training examples to hold out for choosing the best checkpoint, if the data has no
     validation split of its own. 0 disables."""
     split: float = 0.0
-    """Share of the images that becomes the test split, if the folder has no test split of its own
-    (source pictures). The same images are chosen every time."""
+    """Share of the images that becomes the test split, if the folder has no test split of its own.
+    The same images are chosen every time."""
     skip_bad: bool = False
     """Leave out damaged images and records, the same ones on every worker, instead of stopping.
     This reads the whole data set once at the start."""
@@ -47,12 +50,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Records:
-    """How TFRecords are read."""
+    """How TFRecords and Parquet are read."""
 
     image_key: str = ""
-    """Feature with the image. Default: as the conversion noted, otherwise image/encoded."""
+    """Feature or column with the image. Default: as the conversion noted, or image/encoded."""
     label_key: str = ""
-    """Feature with the label. Default: as the conversion noted, otherwise image/class/label."""
+    """Feature or column with the label. Default: as noted, otherwise image/class/label."""
     first_label: Annotated[int, Range(-1, 1)] = -1
     """Label of the first class, 0 or 1. -1 uses what the conversion noted, otherwise 0."""
     raw_shape: Annotated[tuple[int, ...], Range(1, MOST)] = ()

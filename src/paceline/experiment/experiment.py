@@ -15,14 +15,22 @@ from typing import Annotated, Literal
 from paceline.errors import UserError
 from paceline.experiment.data import Augmentation, Data, Records, Scaling
 from paceline.experiment.fields import Json, Range, check_fields, diff, from_json, to_json
-from paceline.experiment.groups import Group, check_groups
 from paceline.experiment.model import IMAGENET_STAGES, Model
-from paceline.experiment.optimizer import Average, EarlyStopping, Loss, Optimizer, Schedule, Sync
+from paceline.experiment.optimizer import (
+    Average,
+    EarlyStopping,
+    Group,
+    Loss,
+    Optimizer,
+    Schedule,
+    Sync,
+    check_groups,
+)
 
 __all__ = ["Augmentation", "Average", "Data", "EarlyStopping", "Experiment", "Group", "Loss"]
 __all__ += ["Model", "Optimizer", "Records", "Scaling", "Schedule", "Sync"]
 
-MOVABLE = ("data.dir", "kernels")
+MOVABLE = ("data.dir", "data.test", "kernels")
 """Fields that may change when a run continues elsewhere."""
 
 
@@ -93,8 +101,8 @@ class Experiment:
     def changes_to(self, new: Experiment) -> list[str]:
         """Return what differs in a different experiment, as lines `field: old -> new`.
 
-        `data.dir` and `kernels` are left out: the run folder compares the data themselves, and the
-        kernels that are really used.
+        `MOVABLE` fields are left out: the run folder compares the data themselves, and the kernels
+        that are really used.
         """
         return diff(self.to_json(), new.to_json(), ignore=MOVABLE)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.experiment.fields import flatten, from_json, to_json
+from paceline.experiment.fields import Json, flatten, from_json, to_json
 
 _SHORT = {
     "schedule.rate": "lr learning-rate",
@@ -25,30 +25,72 @@ _SHORT = {
 _OTHER = {
     "global-batch-size": "batch train-batch-size",
     "epochs": "num-epochs max-epochs train-epochs",
-    "steps": "train-steps",
+    "steps": "train-steps max-step max-train-steps",
     "workers": "num-workers cluster-size",
-    "replicas": "gpus num-gpus",
+    "ps": "num-ps",
     "data.source": "dataset",
     "data.dir": "train-data-path",
-    "run-dir": "output model-dir log-dir",
+    "data.test": "eval-data-path",
+    "run-dir": "output model-dir log-dir job-dir work-dir eval-dir clean",
     "model.depth": "resnet-size num-layers",
-    "evaluate-every": "epochs-per-eval",
+    "model.version": "resnet-version",
+    "model.norm-momentum": "batch-norm-decay",
+    "model.norm-epsilon": "batch-norm-epsilon",
+    "model.init-from": "pretrained-model-checkpoint-path",
+    "model.freeze": "fine-tune",
+    "evaluate-every": "epochs-per-eval epochs-between-evals skip-eval",
+    "threads-per-replica": "num-intra-threads",
+    "cores": "num-inter-threads datasets-num-private-threads",
+    "precision": "dtype loss-scale",
+    "sync.method": "sync",
+    "augment.flip": "use-distortion-for-training",
+    "ray.address": "redis-address",
+    "actions": "hooks",
+    "profile": "profile-steps",
 }
 SHORT_NAMES = {name: ours for ours, names in _SHORT.items() for name in names.split()}
 """Names that may be given instead of ours."""
 OTHER_NAMES = {name: ours for ours, names in _OTHER.items() for name in names.split()}
 """Names that other tools give to something similar; an error names ours."""
-_IN_TURNS = "more --replicas than devices are computed in turns, which accumulates gradients"
-HINTS = {
-    "model": "give --model.depth N for a ResNet, or --model.build keras:ResNet50 or FILE.py:NAME",
-    "accumulate-grad-batches": _IN_TURNS,
-    "gradient-accumulation-steps": _IN_TURNS,
-    "grad-accum": _IN_TURNS,
-    "ds": "workers always share the gradients; --workers, --ps and TF_CONFIG say where they run",
-    "worker-hosts": "give the addresses in TF_CONFIG, see docs/clusters.md",
-    "task-index": "give the index in TF_CONFIG, see docs/clusters.md",
+_HINTS = {
+    "give --model.depth N for a ResNet, or --model.build keras:ResNet50 or FILE.py:NAME": "model",
+    "more --replicas than devices are computed in turns, which accumulates gradients": (
+        "accumulate-grad-batches gradient-accumulation-steps grad-accum"
+    ),
+    "give --gpus N, the number of GPUs of all workers together": "num-gpus",
+    "workers always share the gradients; --workers, --ps and TF_CONFIG say where they run": (
+        "ds distribution-strategy"
+    ),
+    "give addresses, role and number in TF_CONFIG (docs/clusters.md)": (
+        "worker-hosts task-index run-experiment"
+    ),
+    "--ps decides where the weights are stored": "is-cpu-ps variable-strategy",
+    "all test images count, in batches of a fixed size": "eval-batch-size eval-batch-count",
+    "Paceline does this by itself": (
+        "data-format force-gpu-compatible tf-gpu-thread-mode per-gpu-thread-count"
+    ),
+    "the devices are named at the start": "log-device-placement",
+    "it has no counterpart": "run-eagerly all-reduce-alg num-packs enable-xla",
+    "use paceline data convert": "input-dir",
+    "give --early-stopping.patience": "stop-threshold",
+    "use paceline export": "export-dir enable-checkpoint-and-export",
+    "use paceline eval": "eval-only",
+    "every run has TensorBoard's events: tensorboard --logdir RUN": (
+        "tensorboard enable-tensorboard"
+    ),
+    "the recipe shapes has generated images": "use-synthetic-data",
+    "metrics.jsonl of the run has the speed of every block": "log-steps benchmark-log-dir",
 }
+HINTS = {name: hint for hint, names in _HINTS.items() for name in names.split()}
 """What to do instead of a flag that has no counterpart."""
+
+
+def settings_of_gpus(count: int, on: str) -> dict[str, Any]:
+    """Return what `--gpus N` is short for: a replica on each GPU, or one replica on the CPU."""
+    if count < 0:
+        raise UserError(f"gpus is {count}; it must be 0 or more")
+    on_ray = {"workers": count} if on == "ray" and count else {}
+    return {"replicas": max(1, count), "devices": "gpu" if count else "cpu", **on_ray}
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
@@ -67,13 +109,16 @@ def nearest_name(name: str, known: Sequence[str]) -> str:
     return next((each for each in near if each in known), "")
 
 
-def apply_settings(settings: Mapping[str, Any], *parts: Any) -> list[Any]:
+def apply_settings(settings: Json, *parts: Any) -> list[Any]:
     """Return dataclasses, such as Experiment, Place and Run, with settings changed by name.
 
     `optimizer=dict(weight_decay=1e-4)`, `optimizer__weight_decay=1e-4` and
     `**{"optimizer.weight-decay": 1e-4}` are the same. All are checked like flags.
     """
-    changed = [to_json(part) for part in parts]
+    changed, settings = [to_json(part) for part in parts], {**settings}
+    if "gpus" in settings:
+        on = settings.get("on") or next((each["on"] for each in changed if "on" in each), "")
+        settings = settings_of_gpus(settings.pop("gpus"), on) | settings
     for given, value in flatten(_plain(settings)).items():
         name = given.replace("__", ".").replace("-", "_")
         if not any(name in flatten(each) for each in changed):

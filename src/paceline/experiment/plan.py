@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.groups import groups_of
+from paceline.experiment.optimizer import groups_of
+
+RECORD_EVERY = 100
+"""Steps between two digests of the state. It takes as long as a step at most; see docs/trust.md."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,14 @@ class Plan:
     evaluate_every: int = 0
     save_every: int = 0
     stop_at: int = 0
+    act_every: int = 0
+    """Steps between two calls of a user's actions. 0 calls them after every block."""
 
     def next_stop(self, step: int, block_steps: int = 1_000_000) -> int:
         """Return the step at which the block that starts at `step` ends."""
         blocks = max(1, block_steps // self.round_steps) * self.round_steps
-        intervals = (self.evaluate_every, self.save_every, self.steps_per_epoch)
+        every_few = self.evaluate_every, self.save_every, self.act_every
+        intervals = (*every_few, self.steps_per_epoch, RECORD_EVERY)
         ends = [(step // every + 1) * every for every in intervals if every]
         ends += [self.stop_at] if self.stop_at > step else []
         return self._round_end(min([step + blocks, *ends]))
@@ -39,6 +45,15 @@ class Plan:
         """Return whether the state after `step` steps is saved."""
         is_last = step == self.total_steps or self.stops_at(step)
         return is_last or self._falls_on(step, self.save_every)
+
+    def records_at(self, step: int) -> bool:
+        """Return whether the digest of the state after `step` steps is recorded."""
+        every = (self.save_every, RECORD_EVERY)
+        return self.evaluates_at(step) or any(self._falls_on(step, each) for each in every)
+
+    def acts_at(self, step: int) -> bool:
+        """Return whether a user's actions are called after `step` steps."""
+        return step == self.total_steps or self._falls_on(step, self.act_every or 1)
 
     def stops_at(self, step: int) -> bool:
         """Return whether --stop-at interrupts training after `step` steps."""
@@ -53,7 +68,9 @@ class Plan:
         return step // every > (step - self.round_steps) // every
 
 
-def build_plan(experiment: Experiment, num_examples: int, stop_at: int = 0) -> Plan:
+def build_plan(
+    experiment: Experiment, num_examples: int, stop_at: int = 0, act_every: int = 0
+) -> Plan:
     """Return the plan of an experiment on `num_examples` training examples."""
     epoch = steps_per_epoch(experiment, num_examples)
     return Plan(
@@ -63,6 +80,7 @@ def build_plan(experiment: Experiment, num_examples: int, stop_at: int = 0) -> P
         evaluate_every=_interval(experiment.evaluate_every, epoch),
         save_every=_interval(experiment.save_every, epoch),
         stop_at=stop_at,
+        act_every=act_every,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from paceline.experiment.experiment import Average, Experiment, Schedule
-from paceline.experiment.groups import Group, groups_of
+from paceline.experiment.optimizer import Group, groups_of
 from paceline.experiment.plan import Plan
 
 Number = TypeVar("Number")

@@ -11,14 +11,13 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-import traceback
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.errors import UserError, did_you_mean
+from paceline.errors import UserError, did_you_mean, in_own_code
 
 HOME = "::"
 """Between the folder to look in and the name."""
@@ -79,10 +78,7 @@ def _import(home: str, source: str, spec: str) -> ModuleType:
                 f"{spec}: there is no module {missing!r} in {Path.cwd()} or among the installed "
                 "packages"
             ) from error
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        where = f"{last.filename}:{last.lineno}"
-        raise UserError(f"{spec}: importing it failed: {reason} ({where})") from error
+        raise UserError(f"{spec}: importing it failed: {in_own_code(error)}") from error
 
 
 def _import_file(file: Path) -> ModuleType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,10 @@ from paceline.experiment.fields import Json, diff
 from paceline.job import Job
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
-from paceline.run_folder.checkpoints import Checkpoints
+from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.finding import watched_run
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.identity import identity_of
 from paceline.storage.locations import bring_data
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
 POLL_S = 1.0
-LOOK_EVERY_S = 10.0
 
 
 class _Stopped(Exception):
@@ -52,7 +50,7 @@ class _Evaluator:
     def __init__(self, job: Job, send: Send, stop: threading.Event) -> None:
         self._job, self._send, self._stop = job, send, stop
         self._folder = watched_run(job.run.run_dir)
-        self._looked = self._since = time.monotonic()
+        self._since = time.monotonic()
         self._sign: object = None
         self._unreadable: dict[int, UserError] = {}
 
@@ -60,12 +58,13 @@ class _Evaluator:
         """Wait for a run with the same experiment and data, and evaluate its checkpoints."""
         folder, job = self._folder, self._job
         bring_data(job.experiment.data.dir, self._send)
+        if not self._refreshed().exists():
+            self._send(Warn(f"the evaluator waits for a run in {folder.where}"))
         while not self._refreshed().exists():
             self._wait(f"a run in {folder.where}")
         self._compare("experiment", folder.experiment().changes_to(job.experiment))
         devices.import_tensorflow(job)
-        from paceline.build import build_core
-        from paceline.describe import start_message
+        from paceline.build import build_core, start_message
         from paceline.engines.collective import connect
         from paceline.fingerprint import data_facts
 
@@ -88,7 +87,7 @@ class _Evaluator:
         """Evaluate checkpoints until the run is finished; return the last evaluation."""
         folder = self._folder
         checkpoints = Checkpoints(folder.checkpoints, core.layout, identity=identity_of(folder))
-        published = True
+        metrics, published = folder.metrics.path, True
         while not (last := self._last(done)) or not published:
             self._refreshed()
             for step in sorted(set(checkpoints.steps()) - done.keys() - self._unreadable.keys()):
@@ -99,10 +98,8 @@ class _Evaluator:
                 with self._patience():
                     folder.publish_evaluations()
                     published = True
-            self._wait(
-                f"a checkpoint in {folder.where}",
-                lambda: (checkpoints.steps(), len(folder.metrics.read())),
-            )
+            size = metrics.stat().st_size if metrics.exists() else 0
+            self._wait(f"a checkpoint in {folder.where}", (checkpoints.steps(), size))
         return last
 
     def _last(self, done: dict[int, Json]) -> Json | None:
@@ -164,17 +161,12 @@ class _Evaluator:
                 f"{', '.join(different[:4])}; give it the chief's own settings"
             )
 
-    def _wait(self, what: str, sign: Callable[[], object] = lambda: None) -> None:
-        """Wait a moment for `what`. The result of `sign` changes while someone trains."""
+    def _wait(self, what: str, sign: object = None) -> None:
+        """Wait a moment for `what`. The value of `sign` changes while someone trains."""
         self._check_stop()
         now, limit = time.monotonic(), self._job.place.start_timeout
-        if now - self._looked > min(LOOK_EVERY_S, limit / 3):
-            self._looked = now
-            seen = sign()
-            if seen != self._sign:
-                self._sign, self._since = seen, now
-            else:
-                self._send(Warn(f"the evaluator waits for {what}"))
+        if sign != self._sign:
+            self._sign, self._since = sign, now
         if now - self._since > limit:
             raise UserError(
                 f"no sign of {what} for {limit:.0f} s (--start-timeout); "

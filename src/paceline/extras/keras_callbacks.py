@@ -20,7 +20,7 @@ REFUSED = {
     "ModelCheckpoint": "the run folder keeps the newest and the best checkpoint; use keep and "
     "save_every, and paceline.export for a .keras file",
     "BackupAndRestore": "every run resumes from its last checkpoint; call train again",
-    "TensorBoard": "the run folder has TensorBoard's files already: paceline tensorboard RUN",
+    "TensorBoard": "the run folder has TensorBoard's files already, in events/",
     "SwapEMAWeights": "use average=dict(decay=0.999), whose average is then evaluated",
 }
 """Callbacks of Keras that need the model -> what to do instead."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.storage.files import explained
@@ -20,50 +16,43 @@ if TYPE_CHECKING:
 
 def load_histograms(job: Job) -> Callable[[ChiefRun], list[Action]]:
     """Return the function that builds the action of `--histograms`."""
-
-    def build(chief: ChiefRun) -> list[Action]:
-        chief.board.write(chief.first_step, {"tag": "images", "image": _first_images(chief)})
-
-        def write(block: BlockResult, evaluation: EvalResult | None) -> None:
-            if chief.core.plan.saves_at(block.step):
-                vectors = chief.engine.state().vectors
-                chief.board.write(
-                    block.step,
-                    *(
-                        {"tag": name, "histo": _histogram(vectors[vector][numbers])}
-                        for vector, name, numbers, shape in chief.core.layout.pieces()
-                        if vector in ("params", "stats") and np.prod(shape)
-                    ),
-                )
-
-        return [write]
-
-    return build
+    return lambda chief: [Histograms(chief)]
 
 
-def _histogram(values: np.ndarray) -> Json:
-    exact = values.astype(np.float64)
-    counts, edges = np.histogram(exact, bins=30)
-    ends = {"min": exact.min(), "max": exact.max(), "num": exact.size}
-    sums = {"sum": exact.sum(), "sum_squares": (exact**2).sum()}
-    return ends | sums | {"bucket_limit": edges[1:], "bucket": counts}
+class Histograms:
+    """An action that writes the distribution of each variable at every checkpoint.
 
+    It begins with the images of the first step, as the model gets them.
+    """
 
-def _first_images(chief: ChiefRun) -> Json:
-    """Return images of the first step side by side, as the model gets them, stretched to 0-255."""
-    import tensorflow as tf
-    from PIL import Image
+    def __init__(self, chief: ChiefRun) -> None:
+        import tensorflow as tf
 
-    first = tf.constant(0, tf.int64)
-    images = chief.core.batch(first, first).images.numpy()[:25]
-    low, high = images.min((1, 2, 3), keepdims=True), images.max((1, 2, 3), keepdims=True)
-    stretched = ((images - low) / np.maximum(high - low, 1e-6) * 255).astype(np.uint8)
-    row = np.concatenate(list(stretched), 1)
-    content = io.BytesIO()
-    Image.fromarray(row.squeeze()).save(content, "png")
-    height, width, channels = row.shape
-    size = {"height": height, "width": width, "colorspace": channels}
-    return size | {"encoded_image_string": content.getvalue()}
+        self._chief = chief
+        # a folder of its own, because TensorBoard reads the files of a folder one after another
+        self._writer = tf.summary.create_file_writer(str(chief.folder.events / "weights"))
+        first = tf.constant(0, tf.int64)
+        images = chief.core.phases[0].batch(first, first).images
+        low = tf.reduce_min(images, [1, 2, 3], keepdims=True)
+        high = tf.reduce_max(images, [1, 2, 3], keepdims=True)
+        with self._writer.as_default(chief.first_step):
+            stretched = (images - low) / tf.maximum(high - low, 1e-6)
+            tf.summary.image("images", stretched, max_outputs=25)
+
+    def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
+        import tensorflow as tf
+
+        core = self._chief.core
+        if not core.plan.saves_at(block.step):
+            return
+        vectors = self._chief.engine.state().vectors
+        with explained("write", self._chief.folder.events), self._writer.as_default(block.step):
+            for vector, name, numbers, _ in core.layout.pieces():
+                if vector in ("params", "stats"):
+                    tf.summary.histogram(name, vectors[vector][numbers])
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class Profile:

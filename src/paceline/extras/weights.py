@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 
 import keras
 import numpy as np
@@ -17,33 +18,39 @@ from paceline.models.keras_graph import relative_names
 
 
 class Weights:
-    """Get and set the weights of any built Keras model, as a dictionary of copies or as one flat
-    vector.
+    """Get and set the weights of any Keras model, as a dictionary of copies or as one flat vector.
 
-    With `optimizer=True` the slots of the compiled model's optimizer travel too, as optimizer/0 ...
+    The model may be built later, before the first use. With `optimizer=True` the slots of the
+    compiled model's optimizer travel too, as optimizer/0 ...
     """
 
     def __init__(self, model: keras.Model, optimizer: bool = False) -> None:
+        if optimizer and getattr(model, "optimizer", None) is None:
+            raise UserError(
+                "optimizer=True needs a compiled model; call model.compile(optimizer=...) first"
+            )
+        self._model, self._optimizer = model, optimizer
+
+    @cached_property
+    def variables(self) -> dict[str, keras.Variable]:
+        """The variables themselves by name, in the order of the flat vector."""
+        model = self._model
         if not model.built:
             raise UserError(
-                "the model is not built yet; call it once or give it an Input before "
-                "paceline.Weights(model)"
+                "the model is not built yet; call it once, or give it an Input, before its weights "
+                "are used"
             )
-        self._variables = list(model.weights)
-        names = relative_names(model, self._variables)
-        if optimizer:
-            if getattr(model, "optimizer", None) is None:
-                raise UserError(
-                    "optimizer=True needs a compiled model; call model.compile(optimizer=...) first"
-                )
+        found = dict(zip(relative_names(model, model.weights), model.weights, strict=True))
+        if self._optimizer:
             model.optimizer.build(model.trainable_variables)
             own = [v for v in model.optimizer.variables if "learning_rate" not in v.path]
             slots = [variable for variable in own if is_float(variable)]
-            self._variables += slots
-            names += [f"optimizer/{i}" for i in range(len(slots))]
-        self._parts: dict[str, tuple[int, ...]] = {
-            name: tuple(v.shape) for name, v in zip(names, self._variables, strict=True)
-        }
+            found |= {f"optimizer/{i}": slot for i, slot in enumerate(slots)}
+        return found
+
+    @property
+    def _parts(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(variable.shape) for name, variable in self.variables.items()}
 
     def get_flat_size(self) -> int:
         """Return the length of the flat vector."""
@@ -51,7 +58,7 @@ class Weights:
 
     def get_flat(self) -> np.ndarray:
         """Return all weights as one float32 vector."""
-        return flatten(self._variables)
+        return flatten(list(self.variables.values()))
 
     def set_flat(self, vector: np.ndarray) -> None:
         """Set all weights from a vector like that of `get_flat`."""
@@ -61,22 +68,25 @@ class Weights:
                 f"set_flat got shape {vector.shape}; this model needs ({self.get_flat_size()},)"
             )
         pieces = split(vector, tuple(self._parts.items()))
-        for variable, piece in zip(self._variables, pieces, strict=True):
+        for variable, piece in zip(self.variables.values(), pieces, strict=True):
             variable.assign(piece)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of each weight by name."""
-        pairs = zip(self._parts, self._variables, strict=True)
-        return {name: variable.numpy().copy() for name, variable in pairs}
+        return {name: variable.numpy().copy() for name, variable in self.variables.items()}
 
-    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Set all weights by name. If a name or shape is wrong, nothing is changed."""
-        for name in sorted(weights.keys() ^ self._parts.keys()):
+    def set_weights(self, weights: Mapping[str, np.ndarray], partial: bool = False) -> None:
+        """Set all weights by name; with `partial`, only those that are given.
+
+        If a name or shape is wrong, nothing is changed.
+        """
+        parts = {n: shape for n, shape in self._parts.items() if n in weights or not partial}
+        for name in sorted(weights.keys() ^ parts.keys()):
             problem = "unknown to the model" if name in weights else "missing"
             names = "names must be those of get_weights"
             raise UserError(f"set_weights: {name!r} is {problem}; {names}")
-        arrays = {name: np.asarray(weights[name]) for name in self._parts}
-        for name, shape in self._parts.items():
+        arrays = {name: np.asarray(weights[name]) for name in parts}
+        for name, shape in parts.items():
             found = arrays[name]
             if found.shape != shape:
                 raise UserError(
@@ -84,5 +94,5 @@ class Weights:
                 )
             if found.dtype.kind in "OSUmM":
                 raise UserError(f"set_weights: {name!r} contains {found.dtype}, not numbers")
-        for array, variable in zip(arrays.values(), self._variables, strict=True):
-            variable.assign(array)
+        for name, array in arrays.items():
+            self.variables[name].assign(array)

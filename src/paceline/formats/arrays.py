@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.data.digests import arrays_digest, digest_of
-from paceline.errors import UserError
+from paceline.errors import UserError, first_line
 from paceline.experiment.experiment import Data
 from paceline.formats.source_folder import source_folder
 from paceline.storage.array_files import read_npy
@@ -211,6 +211,6 @@ def _load_split(folder: Path, name: str) -> tuple[Array, Array]:
             with explained("read", file):
                 loaded.append(read_npy(file))
         except ValueError as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{file} is not a whole .npy file of numbers: {reason}") from error
+            text = f"{file} is not a whole .npy file of numbers: {first_line(error)}"
+            raise UserError(text) from error
     return check_split((loaded[0], loaded[1]), name)

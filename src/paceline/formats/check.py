@@ -9,6 +9,7 @@ as training reads them.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,18 +26,22 @@ from paceline.experiment.experiment import Data, Records
 from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_list import LabelledImage, find_images
+from paceline.formats.parquet import unpack
 from paceline.formats.pool import run_jobs
 from paceline.formats.source_folder import read_bytes
-from paceline.formats.tfrecord.index import load_index, read_shard
+from paceline.formats.tfrecord.index import ShardIndex, load_index, read_range, read_shard
 from paceline.formats.tfrecord.record import BadRecord, Shard, check_example
 from paceline.formats.tfrecord.shards import (
     complete_keys,
+    find_packed,
     find_shards,
     noted_keys,
     number_classes,
     read_labels,
 )
 from paceline.formats.tfrecord.tfrecord_source import recognize_first_label
+from paceline.formats.webdataset import read_index
+from paceline.storage.files import explained
 
 if TYPE_CHECKING:
     from paceline.data.source import Source
@@ -91,7 +96,8 @@ def describe(source: Source) -> Report:
         counts = np.zeros(len(source.classes), np.int64)
         for start in range(0, split.size, LABELS_AT_ONCE):
             indices = tf.range(start, min(start + LABELS_AT_ONCE, split.size), dtype=tf.int64)
-            counts += np.bincount(split.read(indices)[1].numpy(), minlength=len(counts))
+            labels = split.labels(indices) if split.labels else split.read(indices)[1]
+            counts += np.bincount(labels.numpy(), minlength=len(counts))
         per_class[name] = [int(count) for count in counts]
     return Report(tuple(source.classes), per_class)
 
@@ -149,6 +155,15 @@ def _plan(folder: str, split: float, records: Records) -> _Plan | str:
         ]
         problems, read = [*found.problems, *found.faults], partial(_read_images, found.root)
         return _Plan(folder, jobs, read, found.classes, 0, problems, found.left_out)
+    if source == "webdataset":
+        tars = [(name, tar) for name, each in find_packed(folder, ".tar").items() for tar in each]
+        index, faults, classes = read_index(folder, [tar for _, tar in tars], records)
+        jobs = [(name, part) for (name, _), part in zip(tars, index, strict=True)]
+        return _Plan(folder, jobs, _read_tar, classes, 0, [str(fault) for fault in faults])
+    left_out = list[str]()
+    if source == "parquet":
+        folder, left_out = unpack(os.path.abspath(folder), records)
+        source, records = "tfrecord", Records()
     if source == "tfrecord":
         noted, classes = noted_keys(folder), read_labels(folder)
         keys = complete_keys(records, noted)
@@ -159,7 +174,7 @@ def _plan(folder: str, split: float, records: Records) -> _Plan | str:
             keys = recognize_first_label(folder, parts, keys, len(classes))
         read_all = partial(_read_shard, keys, len(classes))
         encoded = not keys.raw_shape
-        return _Plan(folder, jobs, read_all, classes, keys.first_label, encoded=encoded)
+        return _Plan(folder, jobs, read_all, classes, keys.first_label, left_out, encoded=encoded)
     return source
 
 
@@ -243,6 +258,14 @@ def _read_shard(keys: Records, num_classes: int, shard: Shard) -> Iterator[Examp
         except ValueError as error:
             image, label = error, 0
         yield f"{shard.path}, offset {offset}", image, label
+
+
+def _read_tar(part: ShardIndex) -> Iterator[Example]:
+    path = part.shard.path
+    with explained("read", Path(path)), open(path, "rb") as file:
+        for offset, length, label in zip(part.offsets, part.lengths, part.labels, strict=True):
+            data = read_range(file, int(offset), int(length))
+            yield f"{path}, offset {offset}", data, int(label)
 
 
 def _read_images(root: Path, images: Sequence[LabelledImage]) -> Iterator[Example]:

@@ -7,7 +7,8 @@ It downloads nothing (`fetch` does), and runs nothing that a pickle asks for.
 from __future__ import annotations
 
 import pickletools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from paceline.data.digests import arrays_digest
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
-from paceline.formats.source_folder import read_bytes, source_folder
+from paceline.formats.source_folder import read_bytes, source_folder, visible_entries
 from paceline.storage.files import is_file
 
 if TYPE_CHECKING:
@@ -103,15 +104,30 @@ def _build(source: str, data: Data) -> Source:
     from paceline.data.source import Source, in_memory
 
     advice = f"run `paceline data fetch {source} {data.dir or 'DIR'}`"
-    folder = source_folder(data.dir, advice)
+    given, pattern = Path(data.dir), ""
+    if set(given.name) & set("*?["):
+        given, pattern = given.parent, given.name
+    folder = source_folder(str(given) if data.dir else "", advice)
     found = find_layout(source, folder)
     if found is None:
         usual = " or ".join(layout.folder for layout in LAYOUTS if layout.source == source)
         raise UserError(f"{folder} has no {source} files, nor {usual}; {advice}")
+    found = _chosen(*found, pattern, data.test), found[1]
     splits = read_splits(*found)
     train, test = (in_memory(*examples) for examples in splits)
     digest = arrays_digest(*splits[0], *splits[1])
     return Source(train, test, found[0].classes, (32, 32, 3), digest)
+
+
+def _chosen(layout: Layout, place: Path, pattern: str, test: str) -> Layout:
+    """Return the layout with the training files of a pattern, and with a test file of choice."""
+    test = str(Path(test).expanduser().absolute() if test else place.absolute() / layout.test)
+    names = sorted(entry.name for entry in visible_entries(place)) if pattern else layout.train
+    train = [name for name in names if not pattern or fnmatch(name, pattern)]
+    train = [n for n in train if n != layout.test and str(place.absolute() / n) != test]
+    if not train:
+        raise UserError(f"no training file of {place} is named like {pattern!r}; change --data.dir")
+    return replace(layout, train=tuple(train), test=test)
 
 
 def read_file(layout: Layout, file: Path) -> Examples:

@@ -1,4 +1,4 @@
-"""Convert CIFAR and folders of images to sharded TFRecords with ImageNet's names and keys.
+"""Convert CIFAR, folders of images and Parquet to TFRecords with ImageNet's names and keys.
 
 Images are stored unchanged. The same inputs give the same bytes on any number of processes: the
 order is that of a hash of each path. A shard gets its final name only when it is complete, so an
@@ -23,7 +23,9 @@ from rich.console import Console
 
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
+from paceline.experiment.experiment import Records
 from paceline.formats.cifar import Layout, find_layout, read_splits
+from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_list import LabelledImage, find_images
 from paceline.formats.pool import run_jobs
@@ -51,7 +53,7 @@ CIFAR_KEYS = {
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """The examples of each shard, how one becomes a record, what `dataset.json` says of them, and
     what identifies the inputs."""
 
@@ -79,23 +81,30 @@ def convert(
     folder, console = Path(src).expanduser(), console or Console(stderr=True)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
-    layouts = [find_layout(source, folder) for source in ("cifar10", "cifar100")]
-    if cifar := next(filter(None, layouts), None):
+    kind = detect(folder, "pictures")
+    if cifar := find_layout(kind, folder):
         plan, processes = _plan_cifar(*cifar, split, shards), 1  # it takes seconds
-    else:
+    elif kind == "parquet":
+        from paceline.formats.parquet import plan_parquet
+
+        plan = plan_parquet(str(folder.resolve()), Records())
+    elif kind == "pictures":
         plan = _plan_images(folder.resolve(), split, shards, first_label)
+    else:
+        raise UserError(f"{folder} has {kind}, which training reads as it is: there is no need")
     if not is_remote(str(out)):
-        return _write(plan, Path(out).expanduser(), processes, console)
+        return write(plan, Path(out).expanduser(), processes, console)
     target = cached("converted", str(out))
     if not target.exists() and open_to_write(str(out)).files():
         raise UserError(f"{out} is not empty; give a new folder")
-    notes = _write(plan, target, processes, console)
+    notes = write(plan, target, processes, console)
     put_folder(target, str(out), NOTES)
     shutil.rmtree(target)
     return notes
 
 
-def _write(plan: _Plan, out: Path, processes: int, console: Console) -> dict[str, Any]:
+def write(plan: Plan, out: Path, processes: int, console: Console) -> dict[str, Any]:
+    """Write the shards that are missing in `out`; return the content of its dataset.json."""
     if _is_finished(out, plan.identity):
         console.print(f"{out} is already converted", soft_wrap=True)
         return read_notes(str(out))
@@ -137,11 +146,11 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
                 rejected.append({"file": each.path, "shard": name, "reason": str(error)})
         if len(rejected) == len(examples):
             found = f"all {len(rejected)} images for {name} are bad, such as {rejected[0]}"
-            raise UserError(f"{found}; give fewer shards")
+            raise UserError(f"{found}; mend them, or give fewer shards")
         write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 
-def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
+def _finish(out: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     rejected, counts = [], Counter[str]()
     for name, examples in plan.shards.items():
@@ -167,7 +176,7 @@ def _finish(out: Path, plan: _Plan, console: Console) -> dict[str, Any]:
     return summary
 
 
-def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> _Plan:
+def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> Plan:
     if split:
         raise UserError(
             f"{folder} has {layout.source}, which is split already; give no --data.split"
@@ -175,10 +184,10 @@ def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -
     train, test = (list(zip(*examples, strict=True)) for examples in read_splits(layout, folder))
     shards = divide({"train": train, "test": test}, train_shards)
     identity = f"{layout.source} in {len(shards)} shards"
-    return _Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
+    return Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
 
 
-def _plan_images(root: Path, split: float, train_shards: int, first: int) -> _Plan:
+def _plan_images(root: Path, split: float, train_shards: int, first: int) -> Plan:
     found = find_images(root, split)
     root, classes, splits = found[:3]
     if found.problems:
@@ -189,7 +198,7 @@ def _plan_images(root: Path, split: float, train_shards: int, first: int) -> _Pl
     encode = partial(_encode_image, root, classes, first)
     keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
     identity = digest_of([f"{first} {shards}".encode(errors="surrogateescape")])
-    return _Plan(shards, encode, classes, keys, identity)
+    return Plan(shards, encode, classes, keys, identity)
 
 
 def divide(splits: Mapping[str, Sequence[Any]], train_shards: int) -> dict[str, Sequence[Any]]:

@@ -48,16 +48,13 @@ class ImageList(NamedTuple):
 def find_images(folder: Path, split: float = 0.0) -> ImageList:
     """Return the images of train/ and val/, or of one folder of classes, of which the share `split`
     becomes the test split."""
-    if not 0 <= split < 1:
-        raise UserError(f"split is {split}; it must be a share of the images, such as 0.1")
     root = inner_folder(folder)
+    check_share(split)
     found = _list_classes(root)
     if "test" not in found.splits or found.problems:
         found = _list_table(root, found) or found
     if "test" in found.splits:
-        if split:
-            advice = f"do not give a split, or give {found.root}/train"
-            raise UserError(f"{found.root} has a test split already; {advice}")
+        check_share(split, str(found.root))
         return found
     if not found.splits["train"]:
         return found._replace(splits=found.splits | {"test": []})
@@ -65,6 +62,15 @@ def find_images(folder: Path, split: float = 0.0) -> ImageList:
         advice = "give --data.split, such as 0.1, to hold out a tenth"
         raise UserError(f"{found.root} has no test split (test/ or val/); {advice}")
     return _divide(found, split)
+
+
+def check_share(share: float, divided: str = "") -> None:
+    """Raise UserError if a share is not one, or is given for a folder that is `divided` already."""
+    if not 0 <= share < 1:
+        raise UserError(f"split is {share}; it must be a share of the images, such as 0.1")
+    if share and divided:
+        advice = f"do not give a split, or give {divided}/train"
+        raise UserError(f"{divided} has a test split already; {advice}")
 
 
 def _divide(found: ImageList, split: float) -> ImageList:

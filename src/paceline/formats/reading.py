@@ -39,7 +39,8 @@ def read_batch(
 ) -> Any:
     """Return the strings of a data set, parsed together; if one is bad, fail with all `names`.
 
-    A name is the path of a file, or one of `record_names`. The tensors of the result are [n, ...].
+    A name is the path of a file, or one of `record_names` or `range_names`. The tensors of the
+    result are [n, ...].
     """
     import tensorflow as tf
 
@@ -64,6 +65,14 @@ def record_names(
 
     needs = json.dumps({"keys": asdict(keys), "num_classes": num_classes})
     return tf.strings.join([paths, tf.strings.as_string(offsets), needs], IN_NAME)
+
+
+def range_names(paths: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """Return the names of parts of files of some sizes, strings [n], for `read_batch`."""
+    import tensorflow as tf
+
+    numbers = tf.strings.as_string(offsets), tf.strings.as_string(sizes)
+    return tf.strings.join([paths, *numbers], IN_NAME)
 
 
 def explain(
@@ -93,7 +102,12 @@ def _find_fault(names: list[str]) -> UserError:
                 file.read(1)
                 if record:
                     offset, needs = int(record[0]), json.loads(record[1])
-                    data = read_record(file, path, offset, os.fstat(file.fileno()).st_size)
+                    size = os.fstat(file.fileno()).st_size
+                    if isinstance(needs, int) and needs != size:
+                        raise ValueError(f"the file had {needs:,} bytes and now has {size:,}")
+                    if isinstance(needs, int):
+                        continue
+                    data = read_record(file, path, offset, size)
                     check_example(data, Records(**needs["keys"]), needs["num_classes"])
         except ValueError as fault:
             return BadRecord(path, offset, str(fault))

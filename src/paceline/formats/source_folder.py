@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.storage.files import explained, is_folder, retry
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -56,6 +58,8 @@ def report_left_out(faults: Sequence[str], remaining: int, console: Console | No
     """Print how many bad examples are left out, and the first of them."""
     if faults:
         counts = f"{len(faults):,} bad examples, {remaining:,} remain"
+        from rich.console import Console
+
         console = console or Console(stderr=True)
         console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True, markup=False)
 

@@ -13,7 +13,7 @@ Where the kernels are not available, or there is a GPU, `number` returns the ten
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -49,6 +49,13 @@ def portable() -> Iterator[None]:
         _portable.reset(token)
 
 
+def _operator(kind: str, is_right: bool = False) -> Callable[[Number, Operand], Number]:
+    """Return a method of `Number`, whose object is the left or the right operand."""
+    if is_right:
+        return lambda self, other: _binary(kind, other, self)
+    return lambda self, other: _binary(kind, self, other)
+
+
 @dataclass(frozen=True)
 class Number:
     """A float32 tensor. Operands may be tensors, arrays and numbers; shapes are broadcast."""
@@ -56,29 +63,10 @@ class Number:
     tensor: tf.Tensor
     __array_ufunc__ = None  # a NumPy number leaves its operators to this class
 
-    def __add__(self, other: Operand) -> Number:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Operand) -> Number:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Operand) -> Number:
-        return _binary("subtract", self, other)
-
-    def __rsub__(self, other: Operand) -> Number:
-        return _binary("subtract", other, self)
-
-    def __mul__(self, other: Operand) -> Number:
-        return _binary("multiply", self, other)
-
-    def __rmul__(self, other: Operand) -> Number:
-        return _binary("multiply", other, self)
-
-    def __truediv__(self, other: Operand) -> Number:
-        return _binary("divide", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Number:
-        return _binary("divide", other, self)
+    __add__, __radd__ = _operator("add"), _operator("add", is_right=True)
+    __sub__, __rsub__ = _operator("subtract"), _operator("subtract", is_right=True)
+    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", is_right=True)
+    __truediv__, __rtruediv__ = _operator("divide"), _operator("divide", is_right=True)
 
 
 def _binary(kind: str, a: Operand, b: Operand) -> Number:

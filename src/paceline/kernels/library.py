@@ -33,6 +33,14 @@ CPU_NEEDS = {"x86_64": ("avx2", "fma"), "aarch64": ()}
 the compiler, and names in /proc/cpuinfo."""
 ARITHMETIC = 1
 """Version of docs/arithmetic.md. A change of any bit raises it."""
+FASTER_WITH_AVX512 = {
+    "GenuineIntel 6": ("85", "106", "108", "143", "173", "174", "207"),
+    "AuthenticAMD 26": ("2", "17", "68"),
+}
+"""Families and models of CPUs that compute two products of 512 bits at once: Intel's servers since
+Skylake, and Zen 5 in servers and desktops. A Zen 4 needs two cycles for each and gains nothing."""
+AVX512 = "PACELINE_AVX512"
+"""Environment variable: 1 or 0 decides in place of this table."""
 DISABLE = "PACELINE_NO_KERNELS"
 """Environment variable: if it is set, the library counts as missing. For tests, and for machines
 that report instructions which they lack."""
@@ -108,11 +116,26 @@ def missing_instructions() -> str:
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """Return the instruction sets of this CPU, as Linux names them."""
-    lines: list[str] = []
+    return frozenset(f"{cpu_fields().get('flags')} {cpu_fields().get('Features')}".split())
+
+
+@functools.cache
+def cpu_fields() -> dict[str, str]:
+    """Return what Linux says about the first CPU."""
+    text = ""
     with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    found = [line for line in lines if line.startswith(("flags", "Features"))]
-    return frozenset(found[0].split(":")[1].split() if found else ())
+        text = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    pairs = (line.partition(":")[::2] for line in text.splitlines())
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def uses_avx512() -> bool:
+    """Return whether products use AVX-512, which changes their speed and no bit."""
+    if not {"avx512f", *CPU_NEEDS["x86_64"]} <= cpu_flags():
+        return False
+    of_cpu = (cpu_fields().get(name, "") for name in ("vendor_id", "cpu family"))
+    gains = cpu_fields().get("model") in FASTER_WITH_AVX512.get(" ".join(of_cpu), ())
+    return os.environ.get(AVX512, str(int(gains))) == "1"
 
 
 @functools.cache

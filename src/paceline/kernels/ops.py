@@ -8,13 +8,14 @@ read or run.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any
 
 import tensorflow as tf
 
-from paceline.errors import UserError
-from paceline.kernels.library import find_library, why_unavailable
+from paceline.errors import UserError, first_line
+from paceline.kernels.library import find_library, uses_avx512, why_unavailable
 
 
 @functools.cache
@@ -24,17 +25,14 @@ def load() -> Any:
     if reason or library is None:  # without AVX2 the process would die at the first operation
         raise UserError(f"kernels is own, but {reason}; or give --kernels tensorflow")
     try:
-        return tf.load_op_library(str(library))
+        module = tf.load_op_library(str(library))
+        ctypes.CDLL(str(library)).paceline_use_avx512(int(uses_avx512()))
+        return module
     except (tf.errors.NotFoundError, OSError) as error:
         raise UserError(
-            f"the kernels in {library} cannot be loaded ({str(error).splitlines()[0]}); "
+            f"the kernels in {library} cannot be loaded ({first_line(error)}); "
             "remove the file and run python -m paceline.kernels, or give --kernels tensorflow"
         ) from error
-
-
-def conv3x3(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Return the 3x3 convolution with stride 1 and SAME padding; channels are multiples of 8."""
-    return load().paceline_conv3x3(x, kernel, num_moments=0, forks=0, epsilon=0.0).y
 
 
 def filled(x: tf.Tensor, *axes: int) -> tf.Tensor:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from paceline.data.source import Split
 from paceline.errors import UserError
 from paceline.experiment.experiment import Scaling
-from paceline.maths.state import Part, State, evaluated_vectors
+from paceline.maths.state import State, StateLayout, evaluated_vectors
 from paceline.maths.template import Template
 
 CHUNK = 500
@@ -28,35 +28,25 @@ def start_from(
     `stored` has the arrays of a model by the names of its variables. `spec` says where they are
     from, for the error if most do not fit; what does not fit (the head) stays new.
     """
-    params, new_params = _fill(template.params, state.vectors["params"], stored)
-    stats, new_stats = _fill(template.stats, state.vectors["stats"], stored)
-    new = new_params + new_stats
-    count = len(template.params + template.stats)
-    if len(new) > count // 2:
+    layout, new = StateLayout({"params": template.params, "stats": template.stats}), list[str]()
+    filled = {name: state.vectors[name].copy() for name in layout.parts}
+    pieces = list(layout.pieces())
+    for vector, path, at, shape in pieces:
+        name = path.removeprefix(f"{vector}/")
+        # a Sequential model that was built as one puts its own name first; loaded from a file, it
+        # does not
+        array = stored.get(name, stored.get(name.partition("/")[2]))
+        if array is not None and array.shape == shape:
+            filled[vector][at] = array.ravel()
+        else:
+            new.append(name)
+    if len(new) > (count := len(pieces)) // 2:
         raise UserError(
             f"model.init-from {spec} fits only {count - len(new)} of {count} variables; {new[0]}, "
             "for example, does not fit. It must be of the same kind of model"
         )
-    evaluated = dict(zip(evaluated_vectors(state.vectors), (params, stats), strict=True))
-    vectors = {**state.vectors, **evaluated, "params": params, "stats": stats}
-    return State(state.step, vectors), new
-
-
-def _fill(
-    part: Part, vector: np.ndarray, stored: dict[str, np.ndarray]
-) -> tuple[np.ndarray, list[str]]:
-    filled, new, start = vector.astype(np.float32), list[str](), 0
-    for name, shape in part:
-        stop = start + math.prod(shape)
-        # a Sequential model that was built as one puts its own name first; loaded from a file, it
-        # does not
-        array = stored.get(name, stored.get(name.partition("/")[2]))
-        if array is not None and array.shape == tuple(shape):
-            filled[start:stop] = array.ravel()
-        else:
-            new.append(name)
-        start = stop
-    return filled, new
+    averages = dict(zip(evaluated_vectors(state.vectors), filled.values(), strict=True))
+    return State(state.step, {**state.vectors, **averages, **filled}), new
 
 
 def whiten(state: State, template: Template, train: Split, scaling: Scaling, count: int) -> State:
@@ -64,24 +54,24 @@ def whiten(state: State, template: Template, train: Split, scaling: Scaling, cou
 
     The chief computes them once, before the first step.
     """
-    before = [math.prod(shape) for _, shape in template.params]
-    found = [k for k, (_, shape) in enumerate(template.params) if len(shape) == 4]
-    if not found:
+    pieces = StateLayout({"params": template.params}).pieces()
+    if not (found := [piece for piece in pieces if len(piece[3]) == 4]):
         raise UserError("model.whitening needs a model with a convolution")
-    name, (side, _, channels, filters) = template.params[found[0]]
+    _, path, at, (side, _, channels, filters) = found[0]
     if filters != 2 * side * side * channels:
         raise UserError(
-            f"model.whitening: {name} has {filters} filters; for patches of {side}x{side} pixels "
-            f"of {channels} channels it must have {2 * side * side * channels}"
+            f"model.whitening: {path.removeprefix('params/')} has {filters} filters; for patches "
+            f"of {side}x{side} pixels of {channels} channels it must have "
+            f"{2 * side * side * channels}"
         )
     images = train.read(tf.range(min(count, train.size), dtype=tf.int64))[0]
     if images.dtype != tf.uint8:
         raise UserError("model.whitening needs images of one size; these are files of any size")
     kernel = whitening_filters(images.numpy(), side, _factors(scaling, channels)).ravel()
-    vectors, start = dict(state.vectors), sum(before[: found[0]])
+    vectors = dict(state.vectors)
     for vector in {"params", "ema"} & vectors.keys():
         vectors[vector] = vectors[vector].copy()
-        vectors[vector][start : start + len(kernel)] = kernel
+        vectors[vector][at] = kernel
     return State(state.step, vectors)
 
 

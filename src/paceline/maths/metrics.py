@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Tail(IntEnum):
-    """The numbers at the end of a replica's vector, after its gradients and statistics."""
+    """The numbers after the gradients and statistics in a replica's vector; signatures follow."""
 
     LOSS = 0
     CORRECT = 1
@@ -35,16 +35,22 @@ class Tail(IntEnum):
 
 
 SIGNALS = (Tail.STOP, Tail.SECONDS)
-"""The end of a tail: what workers send each other. The rest is computed from the examples."""
+"""What workers send each other in a tail. The rest is computed from the examples."""
+
+
+def tail_size(replicas: int) -> int:
+    """Return the length of a tail: the numbers above and the signature of each replica."""
+    return len(Tail) + replicas
 
 
 def tail_scale(replicas: int) -> np.ndarray:
     """Return the factors that turn the mean of the replicas' tails into the tail of a step.
 
-    Loss and seconds stay means over replicas; correct, count and stop become sums.
+    Loss and seconds stay means over replicas; correct, count, stop and signatures become sums.
     """
-    means = (Tail.LOSS, Tail.SECONDS)
-    return np.array([1 if column in means else replicas for column in Tail], np.float32)
+    scale = np.full(tail_size(replicas), replicas, np.float32)
+    scale[[Tail.LOSS, Tail.SECONDS]] = 1
+    return scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +72,8 @@ class BlockResult:
     """Further numbers that an engine measures."""
     events: tuple[str, ...] = ()
     """What a person should know of this block, such as the loss of a worker."""
+    signatures: np.ndarray = field(default_factory=lambda: np.zeros([0, 0], np.uint16))
+    """A row for each step, with the signature of each replica (`maths.signatures`)."""
 
     @property
     def num_steps(self) -> int:
@@ -110,6 +118,7 @@ def block_result(core: Core, step: int, tails: np.ndarray, seconds: float) -> Bl
         seconds_per_step=seconds,
         images_per_second=core.experiment.global_batch_size / seconds,
         stop_requested=bool(tails[-1, Tail.STOP]),
+        signatures=np.rint(tails[:, len(Tail) :]).astype(np.uint16),
     )
 
 

@@ -20,12 +20,13 @@ from paceline.data.images import image_shape
 from paceline.data.source import Source, Split
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.groups import check_patterns, find_group, groups_of
+from paceline.experiment.optimizer import check_patterns, find_group, groups_of
 from paceline.experiment.plan import Plan, build_phases
 from paceline.experiment.schedule import Rates
 from paceline.kernels.arithmetic import number, plain, total
 from paceline.maths import losses
-from paceline.maths.metrics import Tail, tail_scale
+from paceline.maths.metrics import tail_scale, tail_size
+from paceline.maths.signatures import sign
 from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, SCALE_PART, State, StateLayout
 from paceline.maths.template import Template
 from paceline.maths.update import Update, Vectors, build_update, clip_scale, slot_names
@@ -57,7 +58,7 @@ class Step(NamedTuple):
     step: tf.Tensor
     replica: tf.Tensor
     signals: tf.Tensor
-    """The end of its tail (`maths.metrics.SIGNALS`)."""
+    """The end of its tail but for signatures (`maths.metrics.SIGNALS`)."""
     loss_scale: tf.Tensor | None = None
 
 
@@ -103,6 +104,7 @@ class Core:
         self.plan = plan
         self.source = source
         self.template = template
+        self.tail_size = tail_size(experiment.replicas)
         self.layout = build_layout(experiment, template)
         self.train = splits["train"]
         self.splits = {name: split for name, split in splits.items() if name != "train"}
@@ -152,13 +154,14 @@ class Core:
                 gradient /= now.loss_scale
             count = tf.cast(tf.shape(batch.labels)[0], tf.float32)
             tail = tf.stack([loss, total(losses.correct(outputs, batch.labels)), count])
-            return tf.concat([gradient, new_stats, tail, now.signals], 0)
+            signed = sign([gradient, new_stats, tail], now.replica, experiment.replicas)
+            return tf.concat([gradient, new_stats, tail, now.signals, signed], 0)
 
         return replica_step
 
     def _build_apply(self) -> Update:
         experiment, template, params = self.experiment, self.template, self.layout.parts["params"]
-        sizes = [self.layout.sizes()["params"], template.moving_size(), len(Tail)]
+        sizes = [self.layout.sizes()["params"], template.moving_size(), self.tail_size]
         build: Callable[..., Update] = build_update
         if experiment.optimizer.groups:
             from paceline.maths.update_more import build_grouped_update as build
@@ -178,11 +181,6 @@ class Core:
 
         return apply
 
-    @property
-    def batch(self) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
-        """Return the first phase's batch function."""
-        return self.phases[0].batch
-
     def initial_state(self) -> State:
         """Return the state of step 0: the model as it was built, and empty slots."""
         vectors = self.template.initial()
@@ -191,40 +189,50 @@ class Core:
         empty = np.zeros_like(vectors["params"])
         return State(0, {name: known.get(name, empty) for name in self.layout.parts})
 
-    def replica_vector(self, params: tf.Tensor, stats: tf.Tensor, now: Step) -> tf.Tensor:
+    def replica_vector(
+        self, params: tf.Tensor, stats: tf.Tensor, now: Step, after: Sequence[tf.Tensor] = ()
+    ) -> tf.Tensor:
         """Return [gradients | new stats | tail] of a replica on its own slice of a step.
 
-        The graph contains all phases, so that each is compiled before its turn.
+        Its batch may be prepared before the tensors `after` are there. The graph contains all
+        phases, so that each is compiled before its turn.
         """
 
         def compute(phase: CorePhase) -> tf.Tensor:
-            return phase.replica_step(params, stats, phase.batch(now.step, now.replica), now)
+            batch = phase.batch(now.step, now.replica)
+            with tf.control_dependencies(after if len(self.phases) == 1 else []):
+                return phase.replica_step(params, stats, batch, now)
 
         if len(self.phases) == 1:
             return compute(self.phases[0])
         later = tf.constant([phase.first for phase in self.phases[1:]], tf.int64)
         index = tf.reduce_sum(tf.cast(now.step >= later, tf.int32))
-        return tf.switch_case(index, [partial(compute, phase) for phase in self.phases])
+        with tf.control_dependencies(after):
+            return tf.switch_case(index, [partial(compute, phase) for phase in self.phases])
 
-    def round_vector(self, now: Round, replica: tf.Tensor) -> tf.Tensor:
+    def round_vector(
+        self, now: Round, replica: tf.Tensor, after: Sequence[tf.Tensor] = ()
+    ) -> tf.Tensor:
         """Return what one replica contributes to the mean of a round, here of one step."""
         loss_scale = now.vectors[LOSS_SCALE][0] if LOSS_SCALE in now.vectors else None
         step = Step(now.first, replica, now.signals, loss_scale)
-        return self.replica_vector(now.vectors["params"], now.vectors["stats"], step)
+        return self.replica_vector(now.vectors["params"], now.vectors["stats"], step, after)
 
     def finish_round(
         self, vectors: Vectors, mean: tf.Tensor, table: tf.Tensor
     ) -> tuple[Vectors, tf.Tensor]:
         """Return the vectors after a round, from the mean over replicas, and a tail per step."""
-        tail = plain(number(mean[-len(Tail) :]) * tail_scale(self.experiment.replicas))
+        tail = plain(number(mean[-self.tail_size :]) * tail_scale(self.experiment.replicas))
         return self.apply(vectors, mean, Rates.of_row(table[0])), tail[None]
 
     def round_vectors(
-        self, now: Round, first_replica: tf.Tensor, count: int, side_by_side: int
+        self, now: Round, first_replica: tf.Tensor, count: int, side_by_side: int, ahead: int = 0
     ) -> list[tf.Tensor]:
-        """Return what `count` replicas contribute, computed `side_by_side` at a time."""
+        """Return what `count` replicas contribute, computed `side_by_side` at a time, with the
+        batches of `ahead` more prepared meanwhile."""
         numbers = [first_replica + k for k in range(count)]
-        return run_side_by_side([partial(self.round_vector, now, n) for n in numbers], side_by_side)
+        replicas = [partial(self.round_vector, now, n) for n in numbers]
+        return run_side_by_side(replicas, side_by_side, ahead)
 
     def evaluate_batches(
         self, split: str, params: tf.Tensor, stats: tf.Tensor, first: tf.Tensor, count: int
@@ -235,17 +243,22 @@ class Core:
 
 
 def run_side_by_side(
-    replicas: Sequence[Callable[[], tf.Tensor]], side_by_side: int
+    replicas: Sequence[Callable[[list[tf.Tensor]], tf.Tensor]], side_by_side: int, ahead: int = 0
 ) -> list[tf.Tensor]:
     """Put the computations of several replicas into a graph, `side_by_side` of them at a time.
 
-    Without the control dependencies TensorFlow would start all of them at once, and more replicas
-    than cores take more memory and more time.
+    Each is called with what it waits for before it computes; `ahead` more may begin, to prepare
+    their batches. Without the control dependencies TensorFlow would start all of them at once, and
+    more replicas than cores take more memory and more time.
     """
     results: list[tf.Tensor] = []
     for k, replica in enumerate(replicas):
-        with tf.control_dependencies([results[k - side_by_side]] if k >= side_by_side else []):
-            results.append(replica())
+        begins, computes = (
+            results[k - count : k - count + 1] if k >= count else []
+            for count in (side_by_side + ahead, side_by_side)
+        )
+        with tf.control_dependencies(begins):
+            results.append(replica(computes))
     return results
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
+
 Span = tuple[int, int]
 """A range of replicas: the first one, and the one after the last."""
-Add = Callable[[Any, Any], Any]
+Add = Callable[[T, T], T]
 """`maths.replica.add` for tensors, `np.add` for arrays."""
 
 
@@ -27,7 +29,7 @@ def halves(span: Span) -> tuple[Span, Span]:
     return (first, middle), (middle, last)
 
 
-def add_subtrees(tree: Span, sums: Mapping[Span, Any], add: Add) -> Any:
+def add_subtrees(tree: Span, sums: Mapping[Span, T], add: Add[T]) -> T:
     """Return the sum over a tree from the sums of subtrees that divide it."""
     if tree in sums:
         return sums[tree]
@@ -35,13 +37,13 @@ def add_subtrees(tree: Span, sums: Mapping[Span, Any], add: Add) -> Any:
     return add(add_subtrees(left, sums, add), add_subtrees(right, sums, add))
 
 
-def tree_sum(values: Sequence[Any], add: Add) -> Any:
+def tree_sum(values: Sequence[T], add: Add[T]) -> T:
     """Return the sum of the values of all replicas."""
     leaves = {(k, k + 1): value for k, value in enumerate(values)}
     return add_subtrees((0, len(values)), leaves, add)
 
 
-def subtree_sums(values: Sequence[Any], spans: Sequence[Span], add: Add) -> list[Any]:
+def subtree_sums(values: Sequence[T], spans: Sequence[Span], add: Add[T]) -> list[T]:
     """Return the sums of the subtrees of a share from the values of all its replicas."""
     first = spans[0][0]
     return [tree_sum(values[start - first : stop - first], add) for start, stop in spans]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import keras
 import numpy as np
@@ -146,7 +145,7 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
                 "float or remove it"
             )
 
-    def part_of(some: list[Any]) -> Part:
+    def part_of(some: list[keras.Variable]) -> Part:
         return tuple((names[id(v)], tuple(v.shape)) for v in some if is_float(v))
 
     return Template(
@@ -161,7 +160,7 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
 
 def _fixed_variables(model: keras.Model) -> set[int]:
     """Return the ids of the variables outside `params` that no step changes."""
-    fixed: list[Any] = []
+    fixed: list[keras.Variable] = []
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.Normalization):
             fixed += layer.variables
@@ -171,12 +170,12 @@ def _fixed_variables(model: keras.Model) -> set[int]:
     return {id(variable) for variable in fixed}
 
 
-def _is_counter(variable: Any) -> bool:
+def _is_counter(variable: keras.Variable) -> bool:
     """Return whether it is the count of a `keras.layers.Normalization`, which no call reads."""
     return "int" in str(variable.dtype) and variable.path.endswith("/count")
 
 
-def is_float(variable: Any) -> bool:
+def is_float(variable: keras.Variable) -> bool:
     """Return whether the numbers of a variable can be averaged."""
     return "float" in str(variable.dtype)
 
@@ -192,7 +191,7 @@ def split(vector: np.ndarray, part: Part) -> list[np.ndarray]:
     return [piece.reshape(shape) for piece, (_, shape) in zip(pieces, part, strict=False)]
 
 
-def flatten(variables: list[Any]) -> np.ndarray:
+def flatten(variables: list[keras.Variable]) -> np.ndarray:
     """Return the vector of some variables."""
     arrays = [np.asarray(variable, np.float32).ravel() for variable in variables]
     return np.concatenate([np.zeros(0, np.float32), *arrays])

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow as tf
 
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.groups import Group, find_group, groups_of
-from paceline.experiment.optimizer import Optimizer
+from paceline.experiment.optimizer import Group, Optimizer, find_group, groups_of
 from paceline.experiment.schedule import Rates
-from paceline.kernels.arithmetic import number, plain, product, square_root, total
+from paceline.kernels.arithmetic import Operand, number, plain, product, square_root, total
 from paceline.maths.replica import opaque
 from paceline.maths.state import AVERAGED_STATS, LOSS_SCALE, Part
 from paceline.maths.template import Template
@@ -131,7 +129,7 @@ def _muon(
     return {"params": kept, "momentum": plain(momentum)}
 
 
-def _norm(x: Any) -> Any:
+def _norm(x: Operand) -> Operand:
     """Return the root of the sum of squares, and a little more, so that one can divide by it."""
     return square_root(number(total(plain(x * x)))) + 1e-7
 

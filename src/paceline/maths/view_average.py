@@ -6,8 +6,9 @@ It is for tensors as well as for the symbols of a Keras graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from keras import KerasTensor as Tensor
 from keras import ops
 
 from paceline.experiment.data import Views
@@ -33,7 +34,7 @@ VIEWS: dict[Views, tuple[View, ...]] = {
 }
 
 
-def mean_over_views(call: Callable[[Any], Any], images: Any, views: Views) -> Any:
+def mean_over_views(call: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
     """Return the mean of `call` over the views of images [n, h, w, c]; added in their order."""
     if views == "none":
         return call(images)
@@ -44,7 +45,7 @@ def mean_over_views(call: Callable[[Any], Any], images: Any, views: Views) -> An
     return total
 
 
-def see(images: Any, view: View) -> Any:
+def see(images: Tensor, view: View) -> Tensor:
     """Return the images as one view shows them."""
     if view.shift:
         height, width = images.shape[1:3]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import tensorflow as tf
 
 from paceline.experiment.schedule import Rates
 from paceline.kernels.arithmetic import number, plain
-from paceline.maths.metrics import Tail, tail_scale
+from paceline.maths.metrics import tail_scale
 from paceline.maths.replica import Core, Round, Step, opaque
 from paceline.maths.state import STATISTICS
 from paceline.maths.update import Vectors
@@ -18,20 +18,23 @@ from paceline.maths.update import Vectors
 class WeightCore(Core):
     """A core whose replicas train alone for a round, then average all vectors as one."""
 
-    def round_vector(self, now: Round, replica: tf.Tensor) -> tf.Tensor:
-        state = tf.concat([now.vectors[name] for name in self.layout.parts], 0)
+    def round_vector(
+        self, now: Round, replica: tf.Tensor, after: Sequence[tf.Tensor] = ()
+    ) -> tf.Tensor:
+        with tf.control_dependencies(after):
+            state = tf.concat([now.vectors[name] for name in self.layout.parts], 0)
         return self._train_alone(state, now.first, now.last, now.table, now.signals, replica)
 
     def finish_round(
         self, vectors: Vectors, mean: tf.Tensor, table: tf.Tensor
     ) -> tuple[Vectors, tf.Tensor]:
-        sizes, length = self.layout.sizes(), self.plan.round_steps
-        *pieces, tails = tf.split(mean, [*sizes.values(), length * len(Tail)])
+        sizes, shape = self.layout.sizes(), [self.plan.round_steps, self.tail_size]
+        *pieces, tails = tf.split(mean, [*sizes.values(), shape[0] * shape[1]])
         new = dict(zip(sizes, pieces, strict=True))
         for name in STATISTICS:
             if name in new:
                 new[name] = self.template.keep_fixed(vectors[name], new[name])
-        tail = number(tf.reshape(tails, [length, len(Tail)])) * tail_scale(self.experiment.replicas)
+        tail = number(tf.reshape(tails, shape)) * tail_scale(self.experiment.replicas)
         return new, plain(tail)
 
     @cached_property
@@ -57,10 +60,10 @@ class WeightCore(Core):
             now = Step(step, replica, signals)
             own = self.replica_vector(vectors["params"], vectors["stats"], now)
             new = self.apply(vectors, own, Rates.of_row(table[step - first]))
-            tails = tails.write(tf.cast(step - first, tf.int32), own[-len(Tail) :])
+            tails = tails.write(tf.cast(step - first, tf.int32), own[-self.tail_size :])
             return step + 1, tf.concat([new[name] for name in sizes], 0), tails
 
-        empty = tf.TensorArray(tf.float32, self.plan.round_steps, element_shape=[len(Tail)])
+        empty = tf.TensorArray(tf.float32, self.plan.round_steps, element_shape=[self.tail_size])
         _, joined, tails = tf.while_loop(
             lambda step, *_: step < last, body, [first, state, empty], parallel_iterations=2
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+from keras import KerasTensor as Tensor
 
 from paceline.experiment.experiment import Experiment
 from paceline.kernels import ops
@@ -74,9 +75,9 @@ class _Norm:
     """A norm, the convolution before it if they are computed together, and the inputs of both:
     the images, then the residual if there is one."""
 
-    norm: Any
-    conv: Any
-    inputs: list[Any]
+    norm: keras.Layer
+    conv: keras.Layer
+    inputs: list[Tensor]
 
 
 class _Rewrite:
@@ -90,32 +91,32 @@ class _Rewrite:
     def __init__(self, model: keras.Model) -> None:
         calls = calls_of(model)
         self._calls = Counter(id(call.operation) for call in calls)
-        self._users: dict[int, list[Any]] = defaultdict(list)
+        self._users: dict[int, list[keras.Layer | None]] = defaultdict(list)
         """By layer: the layers that use it, None for the model's outputs."""
         uses = [(tensor, call.operation) for call in calls for tensor in call.input_tensors]
         for tensor, user in [*uses, *((tensor, None) for tensor in model.outputs)]:
             self._users[id(producer_of(tensor))].append(user)
-        self._convs: dict[int, tuple[Any, Any]] = {}
+        self._convs: dict[int, tuple[keras.Layer, Tensor]] = {}
         """By output tensor: a convolution that only one layer uses, and its input."""
         self._norms: dict[int, _Norm] = {}
         """By output tensor: a norm that only one layer uses."""
-        self._forks: dict[int, list[Any]] = {}
+        self._forks: dict[int, list[Tensor]] = {}
         """By tensor: its copies that are not used yet."""
-        self._through: dict[int, Any] = {}
+        self._through: dict[int, Tensor] = {}
         """By tensor: the same, as an output of the convolution that shares it with a sum."""
 
-    def call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, operation: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         output = self._call(operation, *keras.tree.map_structure(self._take, args), **kwargs)
         users = self._users[id(operation)]
         if len(users) > 1 and not any(self._shares_input(each) for each in users):
             self._forks[id(output)] = layers.Fork(len(users), f"{operation.name}_fork")(output)
         return output
 
-    def _take(self, tensor: Any) -> Any:
+    def _take(self, tensor: Tensor) -> Tensor:
         """Return a copy of its own for each user of a tensor, if it has several."""
         return self._forks[id(tensor)].pop(0) if id(tensor) in self._forks else tensor
 
-    def _call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, operation: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         if is_graph(operation):  # a model within the model
             return accelerate(operation)(*args, **kwargs)
         if isinstance(operation, keras.layers.Add) and len(args[0]) == 2:
@@ -137,13 +138,13 @@ class _Rewrite:
             return Fast(operation)(*args)
         return operation(*args, **kwargs)
 
-    def _conv(self, conv: Any, images: Any) -> Any:
+    def _conv(self, conv: keras.Layer, images: Tensor) -> Tensor:
         output = layers.FastConv2D(conv)(images)
         if len(self._users[id(conv)]) == 1:
             self._convs[id(output)] = conv, images
         return output
 
-    def _add(self, operation: Any, left: Any, right: Any) -> Any:
+    def _add(self, operation: keras.Layer, left: Tensor, right: Tensor) -> Tensor:
         """A sum of which one side is a norm that nobody else uses is part of the norm."""
         for one, other in ((left, right), (right, left)):
             known = self._norms.get(id(one))
@@ -154,7 +155,7 @@ class _Rewrite:
         inputs = [self._through.get(id(each), each) for each in (left, right)]
         return (Fast(operation) if is_fast(operation) else operation)(inputs)
 
-    def _swish(self, operation: Any, x: Any, alpha: float) -> Any:
+    def _swish(self, operation: keras.Layer, x: Tensor, alpha: float) -> Tensor:
         """An activation after a norm without a sum, or after a bias, is computed with it."""
         from paceline.models import fast_swish
 
@@ -170,13 +171,13 @@ class _Rewrite:
             return fast_swish.SwishConv2D(conv, operation.name, alpha)(images)
         return (Fast(operation) if is_fast(operation) else operation)(x)
 
-    def _remember(self, known: _Norm, operation: Any) -> Any:
+    def _remember(self, known: _Norm, operation: keras.Layer) -> Tensor:
         output = self._norm(known, 1.0, operation.name)
         if len(self._users[id(operation)]) == 1:
             self._norms[id(output)] = known
         return output
 
-    def _norm(self, known: _Norm, slope: float, name: str) -> Any:
+    def _norm(self, known: _Norm, slope: float, name: str) -> Tensor:
         inputs = known.inputs if len(known.inputs) > 1 else known.inputs[0]
         fork = bool(known.conv) and len(known.inputs) == 1 and self._shares_input(known.conv)
         output = layers.FastNorm(known.norm, name, slope, known.conv, fork)(inputs)
@@ -185,7 +186,7 @@ class _Rewrite:
         self._through[id(inputs)] = output[1]
         return output[0]
 
-    def _shares_input(self, conv: Any) -> bool:
+    def _shares_input(self, conv: keras.Layer) -> bool:
         """Whether only this convolution and a sum use its input, as in a block with a shortcut.
 
         The sum must follow the convolution: it is then called after all that `conv` is part of.

@@ -62,7 +62,7 @@ def _global_maximum(layer: keras.layers.GlobalMaxPooling2D, x: tf.Tensor) -> tf.
     return y if layer.keepdims else y[:, 0, 0]
 
 
-def _activation(layer: Any, x: tf.Tensor) -> tf.Tensor:
+def _activation(layer: keras.Layer, x: tf.Tensor) -> tf.Tensor:
     if (alpha := swish_alpha(layer)) is None:
         return positive_part(x)
     from paceline.kernels.ops_more import swish
@@ -71,23 +71,23 @@ def _activation(layer: Any, x: tf.Tensor) -> tf.Tensor:
     return swish(x, one, tf.zeros_like(one), alpha)
 
 
-def _is_last(layer: Any) -> bool:
+def _is_last(layer: keras.Layer) -> bool:
     """Return whether channels are the last axis."""
     return bool(layer.data_format == "channels_last")
 
 
-def _is_square(layer: Any) -> bool:
+def _is_square(layer: keras.Layer) -> bool:
     same = layer.pool_size[0] == layer.pool_size[1] and layer.strides[0] == layer.strides[1]
     return bool(same) and _is_last(layer)
 
 
-def _is_partition(layer: Any) -> bool:
+def _is_partition(layer: keras.Layer) -> bool:
     """Return whether windows do not overlap."""
     alone = layer.pool_size[0] == 1 or layer.pool_size == layer.strides
     return _is_square(layer) and layer.padding == "valid" and alone
 
 
-def _is_known(layer: Any) -> bool:
+def _is_known(layer: keras.Layer) -> bool:
     return relu_slope(layer) == 0.0 or swish_alpha(layer) is not None
 
 
@@ -111,7 +111,7 @@ FUNCTIONS: dict[type, _Entry] = dict.fromkeys(_ACTIVATIONS, (_is_known, _activat
 """By type of layer: which ones the kernels can compute alone, and how."""
 
 
-def is_fast(layer: Any) -> bool:
+def is_fast(layer: keras.Layer) -> bool:
     """Return whether `Fast` can compute a layer."""
     kind = type(layer)
     return kind in FUNCTIONS and is_plain(layer, kind) and FUNCTIONS[kind][0](layer)

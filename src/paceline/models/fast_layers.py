@@ -18,12 +18,12 @@ from paceline.kernels.arithmetic import number, plain, positive_part
 from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
 
-def is_plain(layer: Any, *kinds: type) -> bool:
+def is_plain(layer: keras.Layer, *kinds: type) -> bool:
     """Return whether a layer is of one of these types, without subclasses, and of float32."""
     return type(layer) in kinds and layer.compute_dtype == "float32"
 
 
-def is_fast_conv(layer: Any) -> bool:
+def is_fast_conv(layer: keras.Layer) -> bool:
     """Return whether the kernels can compute a convolution."""
     return (
         is_plain(layer, keras.layers.Conv2D)
@@ -34,14 +34,14 @@ def is_fast_conv(layer: Any) -> bool:
     )
 
 
-def is_linear_conv(layer: Any, use_bias: bool = False) -> bool:
+def is_linear_conv(layer: keras.Layer, use_bias: bool = False) -> bool:
     """Return whether the kernels can compute a convolution together with what follows: a norm, or
     if it has a bias, an activation."""
     linear = is_fast_conv(layer) and layer.activation is keras.activations.linear
     return linear and layer.use_bias == use_bias
 
 
-def is_fast_norm(layer: Any) -> bool:
+def is_fast_norm(layer: keras.Layer) -> bool:
     """Return whether the kernels can compute a norm."""
     return (
         is_plain(layer, keras.layers.BatchNormalization, FusedBatchNormalization)
@@ -51,7 +51,7 @@ def is_fast_norm(layer: Any) -> bool:
     )
 
 
-def swish_alpha(layer: Any) -> float | None:
+def swish_alpha(layer: keras.Layer) -> float | None:
     """Return alpha of an activation z sigmoid(alpha z); None for any other layer."""
     if isinstance(layer, SigmoidGelu):
         return SigmoidGelu.ALPHA
@@ -59,7 +59,7 @@ def swish_alpha(layer: Any) -> float | None:
     return 1.0 if function is keras.activations.silu else None
 
 
-def relu_slope(layer: Any) -> float | None:
+def relu_slope(layer: keras.Layer) -> float | None:
     """Return the slope of a (leaky) ReLU below zero; None for any other layer."""
     if isinstance(layer, keras.layers.ReLU) and (layer.max_value is not None or layer.threshold):
         return None
@@ -188,7 +188,7 @@ class FastNorm(keras.layers.Layer):
         return (outputs, images) if self.fork else outputs
 
 
-def foreign_activation(layer: Any) -> str:
+def foreign_activation(layer: keras.Layer) -> str:
     """Return the name of the activation within a fast layer that TensorFlow computes, or ""."""
     stock = getattr(layer, "stock", getattr(layer, "conv", None))
     function = getattr(stock, "activation", None)

@@ -14,6 +14,8 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from paceline.experiment.fields import Json
+
 Words = npt.NDArray[np.uint64]
 Kernel = npt.NDArray[np.float32]
 
@@ -40,7 +42,7 @@ class InitialWeights(keras.initializers.Initializer):
         kernel = initial_kernel(self.kind, self.layer, self.seed, tuple(shape))
         return keras.ops.convert_to_tensor(kernel, dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Json:
         return {"kind": self.kind, "layer": self.layer, "seed": self.seed}
 
 

@@ -45,7 +45,7 @@ class SigmoidGelu(keras.layers.Layer):
 
     ALPHA = 1.702
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return inputs * keras.ops.sigmoid(self.ALPHA * inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -33,11 +33,12 @@ def _prepare(job: Job, count: int) -> Iterator[list[LocalWorker]]:
 
     With parameter servers, one extra process, the chief, coordinates the workers.
     """
-    num_servers, num_members = job.place.ps, count + bool(job.place.ps)
+    num_servers, leads = job.place.ps, job.place.chief_trains
+    num_members = count + bool(num_servers and not leads)
     found = _free_addresses(num_members + num_servers) if num_members > 1 else ()
     addresses, ps = found[:num_members], found[num_members:]
-    clusters = [Cluster(addresses, index, ps=ps) for index in range(num_members)]
-    clusters += [Cluster(addresses, index, "ps", ps) for index in range(num_servers)]
+    clusters = [Cluster(addresses, k, ps=ps, chief_trains=leads) for k in range(num_members)]
+    clusters += [Cluster(addresses, k, "ps", ps, leads) for k in range(num_servers)]
     clusters = clusters[:1] if job.dry_run else clusters
     shares_memory = 1 < len(clusters) <= MOST_NEIGHBORS and not ps
     connections = connect_neighbors(count) if shares_memory else [[] for _ in clusters]

@@ -14,6 +14,7 @@ from paceline.errors import UserError
 from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.places.platform_task import open_task
+from paceline.run_folder.folder import is_default_path
 from paceline.supervise.interface import OpenPlace
 
 _ROLES = ("chief", "master", "worker", "evaluator", "ps")
@@ -29,16 +30,23 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
             "--on tf_config needs the environment variable TF_CONFIG, which is not set; "
             "use --workers N on one machine"
         )
-    cluster, model_dir = parse_tf_config(text)
-    run = replace(job.run, run_dir=model_dir or job.run.run_dir)
+    cluster, model_dir = parse_tf_config(text, job.place.ignore_ps)
+    run_dir = job.run.run_dir
+    same = os.path.abspath(model_dir) == os.path.abspath(run_dir)
+    if model_dir and not same and not is_default_path(run_dir, job.experiment):
+        raise UserError(
+            f"--run-dir is {run_dir}, but TF_CONFIG has model_dir {model_dir}; leave out one"
+        )
+    run = replace(job.run, run_dir=model_dir or run_dir)
     yield open_task(replace(job, run=run), cluster, "TF_CONFIG", listen)
 
 
-def parse_tf_config(text: str) -> tuple[Cluster, str]:
+def parse_tf_config(text: str, ignore_ps: bool = False) -> tuple[Cluster, str]:
     """Return the cluster of a TF_CONFIG and the run folder that it names, or "".
 
-    `master` is the old name of the chief; without either, worker 0 is the chief. An evaluator is
-    not part of the cluster that trains, whether or not the platform lists it there.
+    A `master` is a chief that trains, even with parameter servers; without either, worker 0 is the
+    chief. An evaluator is not part of the cluster that trains, whether or not the platform lists it
+    there. With `ignore_ps`, the ps tasks are idle.
     """
     try:
         config = json.loads(text)
@@ -53,10 +61,15 @@ def parse_tf_config(text: str) -> tuple[Cluster, str]:
     model_dir = config.get("model_dir") or ""
     if not isinstance(model_dir, str) or "\0" in model_dir:
         raise UserError(f"TF_CONFIG's model_dir is {model_dir!r}; it must be the path of a folder")
-    return _find_task(config["task"], _read_roles(config["cluster"])), model_dir
+    roles = _read_roles(config["cluster"], ignore_ps)
+    leads = bool(config["cluster"].get("master"))
+    cluster = replace(_find_task(config["task"], roles), chief_trains=leads)
+    if ignore_ps:
+        cluster = replace(cluster, ps=(), idle=roles["ps"])
+    return cluster, model_dir
 
 
-def _read_roles(cluster: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+def _read_roles(cluster: dict[str, Any], ignore_ps: bool) -> dict[str, tuple[str, ...]]:
     """Return the addresses by role, those of `master` as `chief`."""
     given = {role: _addresses(role, hosts) for role, hosts in cluster.items()}
     if unknown := [role for role in given if role not in _ROLES]:
@@ -75,11 +88,11 @@ def _read_roles(cluster: dict[str, Any]) -> dict[str, tuple[str, ...]]:
         raise UserError(f"TF_CONFIG names an address twice: {', '.join(everyone)}")
     if not chiefs + workers:
         raise UserError("TF_CONFIG has no chief and no worker; at least one must train")
-    if ps and not (chiefs and workers):
+    if ps and not ignore_ps and not (chiefs and workers):
         missing = "worker" if chiefs else "chief (or master)"
         raise UserError(
             f"TF_CONFIG has ps tasks but no {missing}; parameter servers need a chief, which "
-            "coordinates and computes nothing, and workers: add what is missing"
+            "coordinates, and workers: add what is missing, or train without them: --ignore-ps"
         )
     return {"chief": chiefs, "worker": workers, "ps": ps}
 

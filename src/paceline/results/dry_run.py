@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.describe import summary_line
+from paceline.build import summary_line
 from paceline.engines import devices
 from paceline.experiment.fields import Json
 from paceline.job import Job

@@ -65,8 +65,7 @@ def evaluate_run(
         send(Warn(f"{run.path} {text}: {reason}"))
     parallel = configure_inference(experiment)
     from paceline.build import build_core
-    from paceline.run_folder.checkpoints import Checkpoints
-    from paceline.run_folder.identity import identity_of
+    from paceline.run_folder.checkpoints import Checkpoints, identity_of
 
     core = build_core(Job(experiment), views)
     if split not in core.splits:

@@ -6,14 +6,11 @@ the new one is complete. The formats belong to `export_formats`. `check_target` 
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError
-from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Send, Warn
@@ -22,7 +19,7 @@ from paceline.results.export_formats import FORMATS, Facts, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
-from paceline.storage.files import explained, replacing, replacing_path
+from paceline.storage.files import explained, replacing_path
 
 if TYPE_CHECKING:
     from paceline.results.trained_model import TrainedModel
@@ -46,42 +43,27 @@ def check_target(out: str, to: str, force: bool) -> None:
             f"OUT is {out}; Keras opens only files that end in {form.suffix}: "
             f"use {path.with_suffix(form.suffix)}"
         )
-    for each in (path, _description_of(path, form)):
-        if each.exists() and not force:
-            raise UserError(f"{each} exists; give --force to replace it, or another name")
+    if path.exists() and not force:
+        raise UserError(f"{path} exists; give --force to replace it, or another name")
     other_folder = path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").exists()
     if path.exists() and (path.is_dir() != form.is_folder or other_folder):
         raise UserError(f"{out} is not an export to {to}; remove it yourself, or give another name")
-
-
-def _description_of(out: Path, form: Format) -> Path:
-    """Return the JSON file that describes an export: beside a file, inside a folder."""
-    return out / "preprocessing.json" if form.is_folder else out.with_name(f"{out.name}.json")
 
 
 def run_export(
     run: str | Path,
     out: str | Path,
     to: str,
-    serving: bool | None,
     checkpoint: str,
-    views: Views,
     force: bool,
     trust_code: bool = False,
     listen: Send = lambda message: None,
 ) -> dict[str, Any]:
-    """Export in a worker process, whose messages go to `listen`; return what was written.
-
-    With `serving` None, every format contains as much of the preprocessing as it can.
-    """
+    """Export in a worker process, whose messages go to `listen`; return what was written."""
     to = to or Path(out).suffix[1:] or "savedmodel"
-    if to == "safetensors" and (serving or views != "none"):
-        what = "serving is" if serving else "views are"
-        raise UserError(f"safetensors contains only weights; {what} for keras, savedmodel and onnx")
     folder = existing_run(run)
     check_target(str(out), to, force)
-    serving = to != "safetensors" if serving is None else serving
-    request = ExportRequest(str(out), to, serving, checkpoint, views)
+    request = ExportRequest(str(out), to, checkpoint)
     return in_a_worker(folder, request, listen, trust_code)
 
 
@@ -101,35 +83,22 @@ def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
 
     if precision != "float32":
         send(Warn(f"the export computes in float32, the training did in {precision}"))
-    trained = replace(trained, views=request.views)
-    facts = _describe(run, trained, form, request.serving)
-    if request.serving and not form.decodes_files:
+    facts = _describe(run, trained, form)
+    if facts["inside"] == "scale":
         advice = "docs/preprocessing.md shows how a file becomes that"
         send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
-    description = json.dumps(facts, indent=2).encode()
-    with explained("write", out):
-        with portable(), replacing_path(out) as new:
-            form.write(trained, new, request.serving, facts)
-            if form.is_folder:
-                _description_of(new, form).write_bytes(description)
-            else:  # a stale description is never left next to a file
-                _description_of(out, form).unlink(missing_ok=True)
-        if not form.is_folder:
-            with replacing(_description_of(out, form)) as file:
-                file.write(description)
+    with explained("write", out), portable(), replacing_path(out) as new:
+        form.write(trained, new, facts)
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
     return {"out": str(out), "step": trained.state.step, "what": what}
 
 
-def _describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool) -> Facts:
-    images = f"float32 [n, {', '.join(map(str, trained.image_shape))}]"
-    takes, inside = f"scaled images, {images}", "nothing"
-    if serving:
-        takes, inside = f"pixels from 0 to 255, {images}", "scale"
-    if serving and form.decodes_files:
-        takes, inside = "JPEG or PNG images, strings [n]", "all steps"
-    kind = "logits" if trained.gives_logits and not serving else "probabilities"
-    gives = f"{kind}, float32 [n, {len(trained.classes)}]"
+def _describe(run: RunFolder, trained: TrainedModel, form: Format) -> Facts:
+    shape = ", ".join(map(str, trained.image_shape))
+    takes, inside = f"pixels from 0 to 255, float32 [n, {shape}]", "scale"
+    if form.takes:
+        takes, inside = form.takes, form.inside
+    gives = f"probabilities, float32 [n, {len(trained.classes)}]"
     if form.weights_only:
         takes, gives, inside = "weights only", "", "nothing"
     return {
@@ -137,7 +106,6 @@ def _describe(run: RunFolder, trained: TrainedModel, form: Format, serving: bool
         "input": takes,
         "output": gives,
         "image_shape": trained.image_shape,
-        "views": trained.views,
         "preprocessing": describe_preprocessing(trained.experiment, trained.stored_shape),
         "inside": inside,  # the part of the preprocessing that the export contains
         "run": run.path.name,

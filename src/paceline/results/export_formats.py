@@ -1,8 +1,7 @@
 """The formats of `paceline export`: one writer for each, and their table.
 
-With `serving`, an export contains the preprocessing: it takes pixels or image files and returns
-probabilities. Without, it takes scaled images and returns the model's outputs. Only the writers
-import TensorFlow.
+An export contains as much of the preprocessing as its format can hold: it takes pixels or image
+files, and returns probabilities. Only the writers import TensorFlow.
 """
 
 from __future__ import annotations
@@ -40,17 +39,15 @@ def _texts(facts: Facts) -> dict[str, str]:
     }
 
 
-def _write_keras(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
+def _write_keras(trained: TrainedModel, path: Path, facts: Facts) -> None:
     import keras
 
     model = _portable_model(trained)
-    if serving:
-        pixels = keras.Input(trained.image_shape, name="pixels")
-        outputs = model(scaling_layers(trained.experiment.scaling, trained.image_shape, pixels))
-        if trained.gives_logits:
-            outputs = keras.layers.Softmax(name="probabilities")(outputs)
-        model = keras.Model(pixels, outputs, name=f"{model.name}_serving")
-    model.save(path)
+    pixels = keras.Input(trained.image_shape, name="pixels")
+    outputs = model(scaling_layers(trained.experiment.scaling, trained.image_shape, pixels))
+    if trained.gives_logits:
+        outputs = keras.layers.Softmax(name="probabilities")(outputs)
+    keras.Model(pixels, outputs, name=f"{model.name}_serving").save(path)
     with zipfile.ZipFile(path, "a") as file:
         file.writestr(FACTS_FILE, json.dumps(facts, indent=2))
 
@@ -59,7 +56,6 @@ def _portable_model(trained: TrainedModel) -> keras.Model:
     """Return the model in Keras's own layers, so that Keras alone can load it."""
     import keras
 
-    from paceline.maths.view_average import mean_over_views
     from paceline.models.initial_weights import InitialWeights
     from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
@@ -81,11 +77,7 @@ def _portable_model(trained: TrainedModel) -> keras.Model:
     options = {"call_function": call} if gelu else {}
     model = keras.models.clone_model(original, clone_function=clone, **options)
     model.set_weights(original.get_weights())
-    if trained.views == "none":
-        return model
-    images = keras.Input(trained.image_shape, name="images")
-    outputs = mean_over_views(model, images, trained.views)
-    return keras.Model(images, outputs, name=f"{model.name}_{trained.views}")
+    return model
 
 
 def scaling_layers(
@@ -107,25 +99,23 @@ def scaling_layers(
     return ops.flip(scaled, axis=-1) if scaling.method == "bgr_mean" else scaled
 
 
-def _write_savedmodel(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
+def _write_savedmodel(trained: TrainedModel, path: Path, facts: Facts) -> None:
     import tensorflow as tf
 
     from paceline.formats.encoded.prepare import prepare_encoded
 
     decode = partial(prepare_encoded, trained.experiment, trained.stored_shape)
-    function = _build_function(trained, decode if serving else None)
+    function = _build_function(trained, decode)
     module = tf.Module()
     module.weights = [variable.value for variable in trained.template.model.variables]
     module.classes = tf.constant(trained.classes)
 
     def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = function(inputs)
-        if not serving:
-            return {"outputs": outputs}
         label = tf.argmax(outputs, axis=-1)
         return {"probabilities": outputs, "label": label, "class": tf.gather(module.classes, label)}
 
-    spec = tf.TensorSpec([None], tf.string, "encoded") if serving else _images(trained, "images")
+    spec = tf.TensorSpec([None], tf.string, "encoded")
     module.serve = tf.function(serve, input_signature=[spec], autograph=False)
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
     extra = path / "assets.extra"
@@ -133,55 +123,47 @@ def _write_savedmodel(trained: TrainedModel, path: Path, serving: bool, facts: F
     (extra / FACTS_FILE).write_text(json.dumps(facts, indent=2))
 
 
-def _write_onnx(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
+def _write_onnx(trained: TrainedModel, path: Path, facts: Facts) -> None:
     import onnx
     import tensorflow as tf
     import tf2onnx
 
     from paceline.data.images import scale
+    from paceline.results.any_size import prepare_pixels
 
-    spec = [_images(trained, "pixels" if serving else "images")]
-    scaled = partial(scale, trained.experiment.scaling)
-    function = _build_function(trained, scaled if serving else None)
+    def prepare(images: tf.Tensor) -> tf.Tensor:
+        return scale(trained.experiment.scaling, prepare_pixels(facts["preprocessing"], images))
+
+    spec = [tf.TensorSpec([None, None, None, 3], tf.uint8, "pixels")]
+    function = _build_function(trained, prepare)
     function = tf.function(function, input_signature=spec, autograph=False)
     model, _ = tf2onnx.convert.from_function(function, input_signature=spec, opset=OPSET)
     (output,) = model.graph.output  # TensorFlow calls it Identity:0
-    name = "probabilities" if serving else "outputs"
     for node in model.graph.node:
-        node.output[:] = [name if each == output.name else each for each in node.output]
-    output.name = name
+        names = ("probabilities" if each == output.name else each for each in node.output)
+        node.output[:] = list(names)
+    output.name = "probabilities"
     onnx.helper.set_model_props(model, _texts(facts))
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
 
-def _images(trained: TrainedModel, name: str) -> tf.TensorSpec:
-    import tensorflow as tf
-
-    return tf.TensorSpec([None, *trained.image_shape], tf.float32, name=name)
-
-
 def _build_function(
-    trained: TrainedModel, prepare: Callable[[tf.Tensor], tf.Tensor] | None
+    trained: TrainedModel, prepare: Callable[[tf.Tensor], tf.Tensor]
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Build: images -> outputs; or with `prepare`: what it takes -> probabilities."""
+    """Build the function from what `prepare` takes to probabilities."""
     import tensorflow as tf
-
-    from paceline.maths.view_average import mean_over_views
 
     model = trained.with_weights()
 
-    def call(images: tf.Tensor) -> tf.Tensor:
-        return tf.cast(model(images, training=False), tf.float32)
-
     def function(inputs: tf.Tensor) -> tf.Tensor:
-        outputs = mean_over_views(call, prepare(inputs) if prepare else inputs, trained.views)
-        return tf.nn.softmax(outputs) if prepare and trained.gives_logits else outputs
+        outputs = tf.cast(model(prepare(inputs), training=False), tf.float32)
+        return tf.nn.softmax(outputs) if trained.gives_logits else outputs
 
     return function
 
 
-def _write_safetensors(trained: TrainedModel, path: Path, serving: bool, facts: Facts) -> None:
+def _write_safetensors(trained: TrainedModel, path: Path, facts: Facts) -> None:
     """Write the variables that evaluation takes, by their names in the model."""
     from safetensors.numpy import save_file
 
@@ -197,14 +179,16 @@ def _write_safetensors(trained: TrainedModel, path: Path, serving: bool, facts: 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its writer (model, path, serving, facts), and what is special about it."""
+    """A format: its writer (model, path, facts), and what is special about it."""
 
-    write: Callable[[TrainedModel, Path, bool, Facts], None]
+    write: Callable[[TrainedModel, Path, Facts], None]
     suffix: str = ""
     """The file must end in this."""
     is_folder: bool = False
-    decodes_files: bool = False
-    """With `serving` it takes JPEG and PNG files, not pixels."""
+    takes: str = ""
+    """What it takes, if that is not pixels of the model's size; and which part of the preprocessing
+    is inside."""
+    inside: str = "scale"
     weights_only: bool = False
     packages: tuple[str, ...] = ()
     """Packages that Paceline itself does not need."""
@@ -212,7 +196,17 @@ class Format:
 
 FORMATS = {
     "keras": Format(_write_keras, suffix=".keras"),
-    "savedmodel": Format(_write_savedmodel, is_folder=True, decodes_files=True),
-    "onnx": Format(_write_onnx, packages=("tf2onnx", "onnx")),
+    "savedmodel": Format(
+        _write_savedmodel,
+        is_folder=True,
+        takes="JPEG or PNG images, strings [n]",
+        inside="all steps",
+    ),
+    "onnx": Format(
+        _write_onnx,
+        takes="RGB images of any size, uint8 [n, height, width, 3]",
+        inside="all steps after decode",
+        packages=("tf2onnx", "onnx"),
+    ),
     "safetensors": Format(_write_safetensors, weights_only=True),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +20,11 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.data import Views
-from paceline.formats import image_list
+from paceline.formats.image_list import ENDINGS
 from paceline.job import Job
 from paceline.messages import Predictions, Send
 from paceline.requests import PredictRequest
-from paceline.results.image_bytes import PNG, as_jpeg_or_png, png_size, to_png
+from paceline.results.image_bytes import PNG, find_fault, png_size
 from paceline.results.in_worker import check_trust
 from paceline.results.trained_model import (
     TrainedModel,
@@ -37,8 +37,8 @@ from paceline.run_folder.finding import existing_run
 if TYPE_CHECKING:
     import tensorflow as tf
 
-ENDINGS = (*image_list.ENDINGS, ".tif", ".tiff", ".ppm", ".pgm")
-"""Files in a folder that count as images. A file that is named itself may have any ending."""
+
+DAMAGED = "cannot be decoded: it is damaged, or of a kind that training does not read"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def load_predictor(
     """
     from PIL import Image
 
-    # `as_jpeg_or_png` refuses images that are too large, with its own message
+    # `find_fault` refuses images that are too large, with its own message
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     folder = existing_run(run)
     check_trust(folder, "predict", trust_code)
@@ -156,15 +156,12 @@ class Predictor:
         self._fitting_size = png_size(width, height)
         self._weights = tuple(tf.constant(each) for each in trained.weights)
 
+        prepare = partial(prepare_encoded, trained.experiment, trained.stored_shape)
         strings = [tf.TensorSpec([None], tf.string)]
-
-        @partial(tf.function, autograph=False, input_signature=strings)
-        def prepare_any(encoded: tf.Tensor) -> tf.Tensor:
-            return prepare_encoded(trained.experiment, trained.stored_shape, encoded)
-
-        @partial(tf.function, autograph=False, input_signature=strings)
-        def prepare_fitting(encoded: tf.Tensor) -> tf.Tensor:
-            return prepare_encoded(trained.experiment, trained.stored_shape, encoded, fitting=True)
+        self._prepare_images = {
+            fitting: tf.function(partial(prepare, fitting=fitting), strings, autograph=False)
+            for fitting in (False, True)
+        }
 
         def classify(params: tf.Tensor, stats: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
             def call(seen: tf.Tensor) -> tf.Tensor:
@@ -172,7 +169,6 @@ class Predictor:
 
             return mean_over_views(call, images, views)
 
-        self._prepare_any, self._prepare_fitting = prepare_any, prepare_fitting
         self._classify = opaque(classify)
 
     def predict(self, encoded: Sequence[bytes]) -> np.ndarray:
@@ -205,42 +201,31 @@ class Predictor:
     def _prepare_valid(
         self, batch: dict[int, bytes], faults: dict[int, str]
     ) -> tuple[list[int], tf.Tensor | None]:
-        """Prepare a batch at once; only if that fails, check its images one by one."""
+        """Prepare a batch at once; only if that fails, look for the images that are damaged."""
         import tensorflow as tf
 
-        valid = _convert(as_jpeg_or_png, batch, faults)
+        faults |= {index: fault for index, data in batch.items() if (fault := find_fault(data))}
+        valid = {index: data for index, data in batch.items() if index not in faults}
         try:
             return list(valid), self._prepare(list(valid.values())) if valid else None
         except tf.errors.InvalidArgumentError:
-            valid = _convert(self._decodable, valid, faults)
+            valid = {index: data for index, data in valid.items() if self._is_decodable(data)}
+            faults |= dict.fromkeys(batch.keys() - valid.keys() - faults.keys(), DAMAGED)
             return list(valid), self._prepare(list(valid.values())) if valid else None
 
-    def _prepare(self, encoded: list[bytes]) -> tf.Tensor:
-        """Return JPEGs and PNGs as the model's input, faster if all are PNGs of the stored size."""
-        import tensorflow as tf
-
-        size = self._fitting_size
-        fitting = all(data.startswith(PNG) and data[16:24] == size for data in encoded)
-        return (self._prepare_fitting if fitting else self._prepare_any)(tf.constant(encoded))
-
-    def _decodable(self, data: bytes) -> bytes:
+    def _is_decodable(self, data: bytes) -> bool:
         import tensorflow as tf
 
         try:
             self._prepare([data])
-            return data
         except tf.errors.InvalidArgumentError:
-            return to_png(data)
+            return False
+        return True
 
+    def _prepare(self, encoded: list[bytes]) -> tf.Tensor:
+        """Return images as the model's input, faster if all are PNGs of the stored size."""
+        import tensorflow as tf
 
-def _convert(
-    function: Callable[[bytes], bytes], batch: dict[int, bytes], faults: dict[int, str]
-) -> dict[int, bytes]:
-    """Apply the function to each image; the reasons of those that fail go to `faults`."""
-    converted = {}
-    for index, data in batch.items():
-        try:
-            converted[index] = function(data)
-        except ValueError as error:
-            faults[index] = str(error)
-    return converted
+        size = self._fitting_size
+        fitting = all(data.startswith(PNG) and data[16:24] == size for data in encoded)
+        return self._prepare_images[fitting](tf.constant(encoded))

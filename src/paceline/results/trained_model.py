@@ -18,7 +18,6 @@ import numpy as np
 
 from paceline.engines import devices
 from paceline.errors import UserError
-from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.maths.state import State, evaluated_vectors
@@ -47,8 +46,6 @@ class TrainedModel:
     """Shape of the model's input."""
     template: Template
     state: State
-    views: Views = "none"
-    """What an export averages over."""
 
     @property
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +73,7 @@ def configure_inference(experiment: Experiment) -> int:
     lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)
     with suppress(RuntimeError):
         devices.set_threads_and_memory(experiment.threads_per_replica, lanes)
-    return 1 if devices.gpus() else lanes
+    return 1 if devices.num_gpus() else lanes
 
 
 def usable_experiment(run: RunFolder) -> Experiment:
@@ -104,20 +101,19 @@ def load_trained_model(
             "image files can be predicted by models with 1 or 3 channels"
         )
     configure_inference(experiment)
+    from paceline.build import build_model
     from paceline.data.images import model_shape
     from paceline.data.statistics import with_stored_means
     from paceline.maths.replica import build_layout
     from paceline.maths.template import build_template
     from paceline.models.accelerate import accelerated
-    from paceline.models.build import build_model
-    from paceline.run_folder.checkpoints import Checkpoints
-    from paceline.run_folder.identity import identity_of
+    from paceline.run_folder.checkpoints import Checkpoints, identity_of
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
     stored = tuple(stored) if stored else None
     shape, num_classes = model_shape(experiment, stored), experiment.model.num_classes or len(names)
     model = build_model(experiment, shape, num_classes)
-    template = build_template(model, accelerated(experiment, model, bool(devices.gpus())))
+    template = build_template(model, accelerated(experiment, model, bool(devices.num_gpus())))
     layout = build_layout(run.experiment(), template)  # of the training's precision
     state = Checkpoints(run.checkpoints, layout, identity=identity_of(run)).choose(checkpoint)
     classes = output_names(names, num_classes)

@@ -7,21 +7,19 @@ The builder of the list decides whether a worker writes at all, and the order of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import EarlyStopping
-from paceline.experiment.plan import Plan
+from paceline.experiment.fields import Json
 from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.maths.state import State
 from paceline.messages import Block, Evaluation, Saved, Send, Warn
-from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
+    from paceline.chief import ChiefRun
     from paceline.maths.replica import Core
 
 SLOWER = "lower --schedule.rate, raise --schedule.warmup or set --optimizer.clip-norm"
@@ -55,7 +53,7 @@ def check_finite(state: State) -> None:
 
 def write_metrics(run: RunFolder, block: BlockResult, evaluation: EvalResult | None) -> None:
     """Write a line of metrics.jsonl."""
-    record: dict[str, Any] = {**scalars(block, evaluation)}
+    record: Json = {**scalars(block, evaluation)}
     if block.events:
         record["events"] = list(block.events)
     run.metrics.append(record)
@@ -109,39 +107,28 @@ class SaveCheckpoint:
     `save` saves at any step, but no step twice.
     """
 
-    def __init__(
-        self,
-        get_state: Callable[[], State],
-        checkpoints: Checkpoints,
-        saves_at: Callable[[int], bool],
-        send: Send = lambda message: None,
-        publish: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._get_state = get_state
-        self._checkpoints = checkpoints
-        self._saves_at = saves_at
-        self._send = send
-        self._publish = publish
-        self._saved_step: int | None = None
+    def __init__(self, chief: ChiefRun) -> None:
+        self._chief = chief
+        self._saved_step = -1
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
         validation = evaluation.splits.get("validation") if evaluation else None
-        is_best = validation and self._checkpoints.is_best(validation.accuracy)
-        if is_best or self._saves_at(block.step):
+        is_best = validation and self._chief.checkpoints.is_best(validation.accuracy)
+        if is_best or self._chief.core.plan.saves_at(block.step):
             self.save(block.step, evaluation)
 
     def save(self, step: int, evaluation: EvalResult | None) -> None:
         """Save the state after `step`; the best checkpoint is chosen by validation accuracy."""
         if step == self._saved_step:
             return
-        state = self._get_state()
+        state = self._chief.engine.state()
         assert state.step == step, f"the state is of step {state.step}, the loop at {step}"
         check_finite(state)
         validation = evaluation.splits.get("validation") if evaluation else None
-        self._checkpoints.save(state, validation.accuracy if validation else None)
-        self._publish()  # remote storage has it only now
+        self._chief.checkpoints.save(state, validation.accuracy if validation else None)
+        self._chief.folder.publish()  # remote storage has it only now
         self._saved_step = step
-        self._send(Saved(step))
+        self._chief.send(Saved(step))
 
 
 class Speed:
@@ -160,42 +147,3 @@ class Speed:
         blocks = self._blocks[1:] or self._blocks
         seconds = sum(seconds for _, seconds in blocks)
         return round(sum(images for images, _ in blocks) / seconds, 1) if seconds else None
-
-
-class StopEarly:
-    """Decides after each evaluation whether training ends (`loop.EndsEarly`).
-
-    `values` are the metric at each evaluation before, from metrics.jsonl: so a resumed run decides
-    as an undisturbed one. Only the chief's are used; the others ask it with the engine's `agree`.
-    """
-
-    def __init__(
-        self, settings: EarlyStopping, agree: Callable[[bool], bool], values: Sequence[float] = ()
-    ) -> None:
-        self._settings = settings
-        self._agree = agree
-        self._values = list(values)
-
-    def __call__(self, evaluation: EvalResult) -> bool:
-        if self._settings.patience:
-            self._values.append(getattr(evaluation.splits["validation"], self._settings.metric))
-        return self.has_ended()
-
-    def has_ended(self) -> bool:
-        """Return whether the evaluations so far end the training."""
-        return bool(self._settings.patience) and self._agree(self._settings.ends(self._values))
-
-
-def read_values(run: RunFolder, settings: EarlyStopping, plan: Plan, step: int) -> list[float]:
-    """Return the metric at each evaluation until `step`; a missing one is a UserError."""
-    if not settings.patience:
-        return []
-    name = f"validation_{settings.metric}"
-    found = {each["step"]: each[name] for each in run.metrics.read() if name in each}
-    expected = [at for at in range(1, step + 1) if plan.evaluates_at(at)]
-    if missing := [at for at in expected if at not in found]:
-        raise UserError(
-            f"{run.metrics.path} lacks the evaluation of step {missing[0]}, on which early "
-            "stopping depends; restore the file from a copy, or use another --run-dir"
-        )
-    return [found[at] for at in expected]

@@ -11,6 +11,8 @@ import hashlib
 import io
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -20,9 +22,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
-from paceline.errors import UserError
+from paceline.errors import UserError, first_line
 from paceline.maths.state import State, StateLayout
-from paceline.run_folder.identity import RunIdentity
 from paceline.storage.files import read_run_file, retry, run_file, sealed, unsealed
 from paceline.versions import library_versions
 
@@ -38,6 +39,27 @@ Array = npt.NDArray[np.float32]
 
 class Damaged(Exception):
     """The file is not what was once written."""
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What the metadata of a run's checkpoints must agree with. An empty one agrees with all."""
+
+    experiment: str = ""
+    """Digest of the experiment, without what may move."""
+    last_step: int = -1
+    last_state: str = ""
+    """Step and digest of the last state of a finished run, from result.json."""
+
+    def check(self, path: Path, metadata: Mapping[str, str]) -> None:
+        """Raise UserError if a checkpoint was not saved by this run."""
+        differs = self.experiment not in ("", metadata.get("experiment"))
+        is_last = int(metadata["step"]) == self.last_step
+        if differs or (is_last and metadata["state_sha256"] != self.last_state):
+            raise UserError(f"{path} belongs to a different run; remove it, or restore the run's")
+
+
+ANY_RUN = RunIdentity()
 
 
 def pack(state: State, layout: StateLayout, experiment_digest: str, metric: float | None) -> bytes:
@@ -94,14 +116,19 @@ def read_state(path: Path, step: int, layout: StateLayout, run: RunIdentity) -> 
                 f"model {wanted.get(name, 'missing')}"
             )
     values = {name: np.empty(size, dtype=np.float32) for name, size in layout.sizes().items()}
-    for vector, name, place, _ in layout.pieces():
-        values[vector][place] = tensors.pop(name).reshape(-1)  # a large model has gigabytes of them
+    for vector, name, at, _ in layout.pieces():
+        values[vector][at] = tensors.pop(name).reshape(-1)  # a large model has gigabytes of them
     return State(step, values, np.array(json.loads(metadata.get("tails", "[]")), np.float32))
 
 
 def read_variables(path: Path, step: int, run: RunIdentity) -> dict[str, Array]:
     """Return every variable by its name in the file, as `read_state` does."""
     return _read(path, step, run)[0]
+
+
+def read_digest(path: Path, step: int) -> str:
+    """Return the digest of the state in a file, of whichever run, as `read_state` does."""
+    return _read(path, step, ANY_RUN)[1]["state_sha256"]
 
 
 def _read(path: Path, step: int, run: RunIdentity) -> tuple[dict[str, Array], dict[str, str]]:
@@ -124,7 +151,7 @@ def _read(path: Path, step: int, run: RunIdentity) -> tuple[dict[str, Array], di
         named = {name: tensors.pop(name) for name in shapes}
         json.loads(metadata["vectors"])
     except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
+        raise Damaged(first_line(error)[:200]) from error
     wrong = [name for name, tensor in named.items() if tensor.dtype != np.float32]
     wrong += [name for name, tensor in named.items() if tensor.shape != shapes[name]]
     digest = hashlib.sha256()

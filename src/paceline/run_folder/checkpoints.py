@@ -14,13 +14,18 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.errors import PassingFault, UserError
+from paceline.experiment.experiment import MOVABLE
+from paceline.experiment.fields import Json
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder import checkpoint_file
-from paceline.run_folder.checkpoint_file import Damaged
-from paceline.run_folder.identity import ANY_RUN, RunIdentity
-from paceline.storage.files import explained, may_pass, refuse_link, replacing, retry
+from paceline.run_folder.checkpoint_file import ANY_RUN, Damaged, RunIdentity
+from paceline.storage.files import explained, is_file, may_pass, refuse_link, replacing, retry
+
+if TYPE_CHECKING:
+    from paceline.run_folder.folder import RunFolder
 
 
 class Checkpoints:
@@ -211,3 +216,18 @@ def list_steps(folder: Path) -> list[int]:
 def file_of(folder: Path, step: int) -> Path:
     """Return the file of the checkpoint of a step."""
     return folder / f"step-{step:08d}.safetensors"
+
+
+LONGER = (*MOVABLE, "epochs", "steps")
+"""What differs in a run after it is extended."""
+
+
+def identity_of(run: RunFolder) -> RunIdentity:
+    """Return what the checkpoints of a run must agree with."""
+    if is_file(run.path / "zoo.json"):  # an entry of the zoo: weights of a run that is not here
+        return ANY_RUN
+    experiment, result = run.experiment().digest(LONGER), Json()
+    with suppress(UserError):  # a damaged one is computed again from the last checkpoint
+        result = run.read_result() or result
+    last = (result["step"], result["state_sha256"]) if result.get("finished") else (-1, "")
+    return RunIdentity(experiment, *last)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import Range, diff, from_json
-from paceline.storage.files import plain
+from paceline.experiment.fields import Json, Range, diff, from_json
+from paceline.storage.files import plain, sealed, write_json
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class StoredResult:
     error: str = ""
 
 
-def check_types(kind: type, values: dict[str, Any], path: Path, advice: str) -> dict[str, Any]:
+def check_types(kind: type, values: Json, path: Path, advice: str) -> Json:
     """Return the values; raise UserError if those that `kind` has do not fit it."""
     names = {field.name for field in fields(kind)}
     try:
@@ -58,15 +60,12 @@ def check_types(kind: type, values: dict[str, Any], path: Path, advice: str) -> 
 
 
 def check_same_run(
-    run: RunFolder,
-    experiment: Experiment,
-    data_facts: dict[str, Any],
-    kernels: str,
-    code: dict[str, str],
+    run: RunFolder, experiment: Experiment, data_facts: Json, kernels: str, code: dict[str, str]
 ) -> list[str]:
     """Return which libraries have changed since a run began; raise UserError if anything else has.
 
-    `code` has digests of the user's own functions.
+    Only a longer training that repeats every step of the run may take its place. `code` has digests
+    of the user's own functions.
     """
     where, config, old = run.where, run.config(), run.kernels()
     if kernels != old:
@@ -78,11 +77,7 @@ def check_same_run(
             f"{where} was trained with --kernels {old}; --kernels {kernels} "
             f"gives different bits; {advice}, or use another --run-dir"
         )
-    if changed := run.experiment().changes_to(experiment):
-        raise UserError(
-            f"{where} is the run of a different experiment: {_short(changed)}; "
-            "use another --run-dir, or the old settings to resume"
-        )
+    extends = _check_experiment(run, experiment)
     if changed := diff(run.data_facts(), plain(data_facts)):
         lines = [line.replace(": ", " ", 1) for line in changed]
         raise UserError(
@@ -95,7 +90,40 @@ def check_same_run(
                 f"{where} cannot continue, the code of {name} is not the same as when the run "
                 "began; restore it, or use another --run-dir"
             )
+    if extends:
+        run.write_result({"finished": False})  # first: a crash must not leave it finished
+        config |= {"experiment": experiment.to_json()}
+        write_json(run.path / "config.json", sealed(config))
     return diff(config["versions"], library_versions())
+
+
+def _check_experiment(run: RunFolder, experiment: Experiment) -> bool:
+    """Return whether the experiment extends the run's; raise UserError if it differs otherwise."""
+    changed = run.experiment().changes_to(experiment)
+    if not changed or _extends(run, experiment):
+        return bool(changed)
+    advice = "use another --run-dir, or the old settings to resume"
+    if all(line.startswith(("epochs: ", "steps: ")) for line in changed):
+        advice = "its learning rates depend on its end, so it cannot be extended; start from its "
+        advice += f"weights in another --run-dir: --model.init-from {run.where}"
+    found = f"{run.where} is the run of a different experiment: {_short(changed)}"
+    raise UserError(f"{found}; {advice}")
+
+
+def _extends(run: RunFolder, experiment: Experiment) -> bool:
+    """Return whether a longer training repeats every step of the run."""
+    from paceline.experiment.plan import build_plan
+    from paceline.experiment.schedule import rates_table
+
+    old, size = run.experiment(), run.data_facts()["train"]
+    longer = replace(old, epochs=experiment.epochs, steps=experiment.steps)
+    fixed = experiment.sync.method != "gradients" or experiment.early_stopping.patience
+    plans = build_plan(old, size), build_plan(experiment, size)
+    steps = plans[0].total_steps
+    if fixed or longer.changes_to(experiment) or plans[1].total_steps <= steps:
+        return False
+    past, repeated = (rates_table(experiment, plan, 0, steps) for plan in plans)
+    return np.array_equal(past, repeated)
 
 
 def _short(lines: list[str], most: int = 5) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import flatten
+from paceline.experiment.fields import Json, flatten
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.storage.files import explained
 
@@ -40,7 +40,7 @@ class TensorBoard:
         """Show numbers of a step."""
         self.write(step, *({"tag": name, "simple_value": float(v)} for name, v in values.items()))
 
-    def write(self, step: int, *values: dict[str, Any]) -> None:
+    def write(self, step: int, *values: Json) -> None:
         """Write values of a step, as TensorBoard's summaries have them."""
         self._write(step=step, summary={"value": list(values)})
 

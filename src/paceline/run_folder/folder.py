@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.messages import Send
 from paceline.run_folder.records import Records
 from paceline.storage.files import (
@@ -71,6 +72,8 @@ class RunFolder:
         self.evaluator_events = self.events / "evaluator"
         self.metrics = Records(self.path / "metrics.jsonl", self.check_lease)
         self.evaluations = Records(self.path / "evaluations.jsonl")
+        self.chain = Records(self.path / "chain.jsonl", self.check_lease)
+        self.audits = Records(self.path / "audits.jsonl")
         self.starts = Records(self.path / "starts.jsonl", self.check_lease)
         self._predictions = self.path / "evaluation.npz"
 
@@ -118,7 +121,7 @@ class RunFolder:
     def open(
         self,
         experiment: Experiment,
-        data_facts: dict[str, Any],
+        data_facts: Json,
         kernels: str = "tensorflow",
         code: dict[str, str] | None = None,
     ) -> list[str]:
@@ -153,9 +156,10 @@ class RunFolder:
             self._remote.publish()
 
     def publish_evaluations(self) -> None:
-        """Upload the evaluator's own files."""
-        if self._remote:
-            for path in (self.evaluations.path, *self.evaluator_events.glob("*")):
+        """Upload the own files of the evaluator and the auditor."""
+        own = (self.evaluations.path, self.audits.path, *self.evaluator_events.glob("*"))
+        for path in own if self._remote else ():
+            if self._remote and path.exists():
                 self._remote.add(path.relative_to(self.path).as_posix())
 
     def refresh(self, checkpoints: bool = True) -> None:
@@ -167,7 +171,7 @@ class RunFolder:
         """Return whether there is a run in the folder."""
         return is_file(self._config)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """Return the content of config.json."""
         config = read_json(self._config, RESTORE, run_file)
         written_by = config.get("format")
@@ -193,7 +197,7 @@ class RunFolder:
         except UserError as error:
             raise UserError(f"{self._config}: {error}") from error
 
-    def data_facts(self) -> dict[str, Any]:
+    def data_facts(self) -> Json:
         """Return what is known of the run's data: sizes, image shape, classes."""
         from paceline.run_folder.comparison import Facts, check_types
 
@@ -211,13 +215,13 @@ class RunFolder:
         """Return which kernels the run was trained with: own or tensorflow."""
         return str(self.config().get("kernels", "tensorflow"))
 
-    def write_result(self, result: dict[str, Any]) -> None:
+    def write_result(self, result: Json) -> None:
         """Write and publish the result of this attempt; `finished` says whether it is the last."""
         self.check_lease()
         write_json(self._result, sealed(result))
         self.publish()
 
-    def read_result(self) -> dict[str, Any] | None:
+    def read_result(self) -> Json | None:
         """Return the result of the last attempt; None if none has ended yet."""
         if not is_file(self._result):
             return None
@@ -227,7 +231,7 @@ class RunFolder:
         found = read_json(self._result, advice, run_file)
         return check_types(StoredResult, found, self._result, advice)
 
-    def write_predictions(self, arrays: dict[str, Any]) -> None:
+    def write_predictions(self, arrays: Json) -> None:
         """Replace the predictions of the last evaluation, and images of its worst mistakes."""
         import numpy as np
 
@@ -235,7 +239,7 @@ class RunFolder:
         with explained("write", self._predictions), replacing(self._predictions) as file:
             np.savez_compressed(file, **arrays)
 
-    def read_predictions(self) -> dict[str, Any] | None:
+    def read_predictions(self) -> Json | None:
         """Return what `write_predictions` wrote; None if there are none, or they are damaged."""
         from paceline.storage.array_files import parse_npz
 
@@ -245,9 +249,10 @@ class RunFolder:
             except (FileNotFoundError, ValueError):
                 return None
 
-    def append_start(self, step: int, place: str, workers: int) -> None:
+    def append_start(self, step: int, place: str, workers: int, engine: str = "") -> None:
         """Record that training starts or continues at this step, where, with how many workers."""
         now = {"step": step, "time": time.time(), "place": place, "workers": workers}
+        now["engine"] = engine
         self.starts.append(now | {"machine": machine(), "versions": library_versions()})
 
     def make(self) -> None:
@@ -288,3 +293,8 @@ class RunFolder:
 def default_path(recipe: str, experiment: Experiment, root: str | Path = "runs") -> str:
     """Return the folder of an experiment. It is always the same, so the same command resumes."""
     return f"{str(root).rstrip('/')}/{recipe}-{experiment.digest()}"
+
+
+def is_default_path(path: str, experiment: Experiment) -> bool:
+    """Return whether a folder of runs has its name from `default_path`, and not from a person."""
+    return path.startswith("runs/") and path.endswith(f"-{experiment.digest()}")

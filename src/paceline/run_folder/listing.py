@@ -101,12 +101,17 @@ def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
 
     The recipe is the one in the folder's name, or else the nearest.
     """
-    named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
-    command = train_command(experiment, named[1] if named else "")
+    command = train_command(experiment, named_recipe(where))
     default = Path(default_path(command[1], experiment))
     if is_remote(where) or default.resolve() != Path(where).resolve():
         command += ["--run-dir", str(where)]
     return command
+
+
+def named_recipe(where: str | Path) -> str:
+    """Return the recipe in the name of a run's folder; empty if there is none."""
+    named = re.fullmatch(r"(.+)-[0-9a-f]{8}", Path(where).name)
+    return named[1] if named else ""
 
 
 def train_command(experiment: Experiment, recipe: str = "") -> list[str]:

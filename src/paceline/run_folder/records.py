@@ -6,8 +6,8 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from paceline.experiment.fields import Json
 from paceline.storage.files import explained, read_text, replacing, run_file, sealed, unsealed
 
 Guard = Callable[[], None]
@@ -24,7 +24,7 @@ class Records:
         self.path = path
         self._guard = guard
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Json) -> None:
         """Add one line."""
         self._guard()
         with explained("write", self.path), open(self.path, "ab+", opener=run_file) as file:
@@ -33,7 +33,7 @@ class Records:
                 file.write(b"" if file.read() == b"\n" else b"\n")
             file.write(_to_line(record).encode())
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Json]:
         """Return all whole lines; the last may be half written by a training under way."""
         return _parse(read_text(self.path, run_file))[0]
 
@@ -53,13 +53,13 @@ class Records:
         return num_damaged
 
 
-def _to_line(record: dict[str, Any]) -> str:
+def _to_line(record: Json) -> str:
     return json.dumps(sealed(record), allow_nan=False) + "\n"
 
 
-def _parse(text: str) -> tuple[list[dict[str, Any]], int]:
+def _parse(text: str) -> tuple[list[Json], int]:
     """Return the good records, and the number of damaged lines but for an unfinished last one."""
-    records, num_damaged = list[dict[str, Any]](), 0
+    records, num_damaged = list[Json](), 0
     for line in text.splitlines(keepends=True):
         try:
             record = unsealed(json.loads(line))

@@ -36,7 +36,7 @@ from paceline.storage.remote import (
 
 LOG = re.compile(r"[^/]*\.log$")
 """Logs are open while a run is used: they are neither fetched nor removed."""
-PLAIN = re.compile(rf"events/.|evaluations\.jsonl$|{LOG.pattern}")
+PLAIN = re.compile(rf"events/.|(evaluations|audits)\.jsonl$|{LOG.pattern}")
 
 
 class RemoteRun:

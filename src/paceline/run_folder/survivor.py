@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import traceback
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paceline.engines.base import HoldsState
+from paceline.experiment.fields import Json
 from paceline.maths.state import State
 from paceline.messages import Held, Send
 from paceline.run_folder.actions import check_finite
-from paceline.run_folder.checkpoints import Checkpoints
-from paceline.run_folder.identity import identity_of
+from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.storage.files import to_log
 from paceline.storage.locations import is_remote
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.worker import Memory
 
 
-def answer(request: dict[str, Any], memory: Memory, send: Send) -> None:
+def answer(request: Json, memory: Memory, send: Send) -> None:
     """Answer `held` with the step of the state, `keep` when that is saved; -1 without."""
     held = Held(-1)
     try:
@@ -49,7 +48,9 @@ def _read(memory: Memory) -> State | None:
     job, _, engine, run = memory.training
     # only the chief can write a run folder on remote storage: it holds the lease
     can_save = job.cluster.is_chief or (not is_remote(run.where) and run.exists())
-    return engine.held() if can_save and isinstance(engine, HoldsState) else None
+    held = getattr(engine, "held", None)  # one worker's state is enough to continue
+    state: State | None = held() if held and can_save else None
+    return state
 
 
 def _keep(state: State, lease: int, job: Job, core: Core, _: Engine, run: RunFolder) -> Held:

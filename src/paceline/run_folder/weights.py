@@ -12,10 +12,9 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import KERAS
 from paceline.maths.state import AVERAGED_STATS, State
 from paceline.messages import Send, Warn
-from paceline.run_folder.checkpoint_file import Array, Damaged, read_variables
-from paceline.run_folder.checkpoints import file_of, list_steps
+from paceline.run_folder.checkpoint_file import ANY_RUN, Array, Damaged, RunIdentity, read_variables
+from paceline.run_folder.checkpoints import file_of, identity_of, list_steps
 from paceline.run_folder.finding import existing_run
-from paceline.run_folder.identity import ANY_RUN, RunIdentity, identity_of
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from paceline.errors import PassingFault, UserError
+from paceline.experiment.fields import Json
 
 T = TypeVar("T")
 Opener = Callable[[str, int], int]
@@ -142,6 +143,13 @@ def to_log(text: object) -> None:
         print(text, file=sys.stderr)
 
 
+def fill_standard_streams() -> None:
+    """Open the standard streams that this process lacks: no file may take their place."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+
+
 def silence(stream: IO[str]) -> None:
     """Drop what is written to a stream that fails: Python tries to write the rest at its end."""
     with suppress(OSError):
@@ -216,14 +224,14 @@ def read_text(path: Path, opener: Opener | None = None) -> str:
     return content.decode(errors="replace")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a value as strict JSON."""
     text = json.dumps(plain(value), indent=2, allow_nan=False) + "\n"
     with explained("write", path), replacing(path) as file:
         file.write(text.encode())
 
 
-def read_json(path: Path, advice: str, opener: Opener | None = None) -> dict[str, Any]:
+def read_json(path: Path, advice: str, opener: Opener | None = None) -> Json:
     """Return the JSON object in a file, its checksum verified if it has one.
 
     A person who edits a file removes the checksum. If the file is damaged, `advice` is part of the
@@ -239,13 +247,13 @@ def read_json(path: Path, advice: str, opener: Opener | None = None) -> dict[str
         raise UserError(f"{path} is damaged ({reason}); {advice}") from error
 
 
-def sealed(value: dict[str, Any]) -> dict[str, Any]:
+def sealed(value: Json) -> Json:
     """Return an object of strict JSON with its checksum as one more field."""
     value = plain(value)
     return value | {CHECKSUM: _checksum(value)}
 
 
-def unsealed(value: dict[str, Any]) -> dict[str, Any]:
+def unsealed(value: Json) -> Json:
     """Return an object without its checksum; raise ValueError if the checksum does not fit."""
     others = {name: each for name, each in value.items() if name != CHECKSUM}
     if value.get(CHECKSUM) != _checksum(others):
@@ -255,7 +263,7 @@ def unsealed(value: dict[str, Any]) -> dict[str, Any]:
     return others
 
 
-def _checksum(value: dict[str, Any]) -> str:
+def _checksum(value: Json) -> str:
     return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"
 
 

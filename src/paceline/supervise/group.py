@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paceline.errors import Interrupted, PassingFault, UserError, WorkerFailed
+from paceline.experiment.fields import Json
 from paceline.messages import (
     Alive,
     Block,
@@ -92,7 +93,7 @@ class Group:
         insists = len([each for each in self._signals if each not in FIRST]) > 1
         self._send_all(signal.SIGTERM if self._started and not insists else signal.SIGKILL)
 
-    def run(self, listen: Send) -> dict[str, Any]:
+    def run(self, listen: Send) -> Json:
         """Pass messages to `listen` until every worker has ended well; return the chief's result.
 
         Raises the first cause of a failure. If `listen` raises, the workers save and exit before
@@ -169,7 +170,7 @@ class Group:
             self._watchdog.worked(index, message.work, message.clock)
             if self.workers[0].job.cluster.serves:  # alone in its group, it sends nothing else
                 self._watchdog.progressed(index)
-                self._watchdog.training_began()
+                self._watchdog.began = True
             return False
         self._watchdog.progressed(index)
         match message:
@@ -177,7 +178,7 @@ class Group:
                 self._started = True
                 self._lease = max(self._lease, message.lease)
             case Block():
-                self._watchdog.training_began()
+                self._watchdog.began = True
             case Saved():
                 self._saved = True
                 self._give_restarts()

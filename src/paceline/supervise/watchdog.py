@@ -27,9 +27,9 @@ class Watchdog:
         self, place: Place, num_workers: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._stall_timeout = place.stall_timeout
-        self._limit = place.start_timeout
+        self._place = place
         self.began = False
+        """Whether training has begun."""
         self._num_workers = num_workers
         self._ended: set[int] = set()
         self.reset()
@@ -70,9 +70,9 @@ class Watchdog:
             self._progress[worker] = now
         self._work[worker] = clock, work
 
-    def training_began(self) -> None:
-        """From now on, apply the stall timeout instead of the start timeout."""
-        self._limit, self.began = self._stall_timeout, True
+    @property
+    def _limit(self) -> float:
+        return self._place.stall_timeout if self.began else self._place.start_timeout
 
     def running(self) -> list[int]:
         """Return the workers from which more is expected."""
@@ -89,8 +89,8 @@ class Watchdog:
         A silent worker is lost in every phase. If no worker makes progress, a silent one is to
         blame, or else the one of `trainers` that made progress longest ago: the others wait for it.
         """
-        if silent := self.silent(self._stall_timeout):
-            return silent[0], stopped(self._stall_timeout)
+        if silent := self.silent(self._place.stall_timeout):
+            return silent[0], stopped(self._place.stall_timeout)
         if self._clock() - max(self._progress) < self._limit:
             return None
         if silent := self.silent(min(SILENT_S, self._limit / 2)):

@@ -7,13 +7,12 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers import Ended, Program, metrics_of, paceline, program, result_of, wait_until
+from helpers import Ended, metrics_of, paceline, program, result_of, wait_until
 from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.search.on_ray import train_trial
 from paceline.extras.search.space import draw, parse_over
@@ -63,18 +62,8 @@ def is_early(folder: Path) -> bool:
     return is_half(folder) and max(saved_steps(folder), default=STEPS) < STEPS // 2
 
 
-def kill_driver(running: Program) -> None:
-    os.kill(running.pid, signal.SIGKILL)
-
-
-def kill_all(running: Program) -> None:
-    for pid in running.processes():
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("kill", [kill_driver, kill_all], ids=["driver", "all"])
 def test_a_search_that_is_killed_goes_on_and_its_trials_have_the_digests_of_train(
-    kill: Callable[[Program], None], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     search = tmp_path / "search"
     flags = ("search", "smoke", *FLAGS, *EPOCHS, "--scheduler", "none")
@@ -83,7 +72,7 @@ def test_a_search_that_is_killed_goes_on_and_its_trials_have_the_digests_of_trai
             lambda: any(map(is_finished, runs_of(search))) and any(map(is_early, runs_of(search))),
             300.0,
         )
-        kill(running)
+        os.kill(running.pid, signal.SIGKILL)
         wait_until(lambda: not running.workers(), 30.0, "a worker outlives its search")
         done = [run for run in runs_of(search) if is_finished(run)]
         half = [run for run in runs_of(search) if is_half(run)]
@@ -111,8 +100,7 @@ def test_a_search_that_is_killed_goes_on_and_its_trials_have_the_digests_of_trai
 
 
 def test_asha_stops_the_worse_trials_and_a_search_without_it_finishes_them(tmp_path: Path) -> None:
-    # after one epoch of so few images, the accuracies are equal, but not the losses
-    flags = ("search", "smoke", *FLAGS, "--metric", "loss", "--json")
+    flags = ("search", "smoke", *FLAGS, "--json")
     first = paceline(*flags, "--max-concurrent", "1", cwd=tmp_path, timeout_s=300.0)
     trials = trials_of(first)
     assert {trial["state"] for trial in trials} == {"finished", "stopped"}
@@ -128,22 +116,6 @@ def test_asha_stops_the_worse_trials_and_a_search_without_it_finishes_them(tmp_p
     assert all(digests[t["number"]] == t["state_sha256"] for t in trials if t["state_sha256"])
     report = paceline("report", finished[0]["run_dir"], "-o", "page.html", cwd=tmp_path)
     assert report.code == 0, report.err
-
-
-def test_a_signal_lets_the_trials_save_and_the_same_command_continues(tmp_path: Path) -> None:
-    search = tmp_path / "search"
-    flags = ("search", "smoke", *FLAGS, *EPOCHS, "--trials", "2", "--scheduler", "none")
-    with program(*flags, cwd=tmp_path) as running:
-        wait_until(lambda: sum(map(is_half, runs_of(search))) == 2, 200.0)
-        os.kill(running.pid, signal.SIGTERM)
-        ended = running.wait(120.0)
-    assert ended.code == 143, ended
-    assert "stopped by SIGTERM; the same command continues from here" in ended.err
-    for folder in runs_of(search):
-        assert result_of(folder)["finished"] is False
-    ended = paceline(*flags, cwd=tmp_path, timeout_s=300.0)
-    assert ended.code == 0, ended.err
-    assert all(map(is_finished, runs_of(search)))
 
 
 def test_what_no_trial_can_train_is_one_line_and_a_diverged_trial_is_a_row(tmp_path: Path) -> None:

@@ -55,8 +55,6 @@ def search_of(where: Path, **options: Any) -> SearchPlan:
         ("schedule.rate=-1..1", "; it must be 0 or more"),
         ("seed=1,2 --trials 3", "trials is 3, but over has only 2 different combinations"),
         ("schedule.rate=1,2 --trials -1", "trials is -1; it must be 0 to 10,000"),
-        ("schedule.rate=1,2 --grace 0", "grace is 0.0; it must be above 0 and at most 1"),
-        ("schedule.rate=1,2 --reduction 1", "reduction is 1.0; it must be above 1"),
         ("seed=1,2 --on spark", "on is 'spark'; a search runs on Ray"),
     ],
 )

@@ -22,11 +22,10 @@ def evaluations(*accuracies: float, loss: float = 1.0) -> list[TrialEvaluation]:
 @pytest.mark.parametrize(
     ("accuracies", "stops"),
     [
-        ((0.9,), False),  # the best of five
-        ((0.8,), False),  # equal to the best other
-        ((0.75,), False),  # the second of five: one in four, rounded up
-        ((0.55,), True),
-        ((0.9, 0.3), True),  # compared again at 1/4, with those that came so far
+        ((0.3, 0.9), False),  # the best of five
+        ((0.3, 0.8), False),  # equal to the best other
+        ((0.3, 0.75), False),  # the second of five: one in four, rounded up
+        ((0.3, 0.55), True),
         ((0.9, 0.9, 0.1), False),  # no comparison at 3/8
         ((0.9,) * 7 + (0.1,), False),  # at its end
     ],
@@ -34,20 +33,16 @@ def evaluations(*accuracies: float, loss: float = 1.0) -> list[TrialEvaluation]:
 def test_asha_compares_trials_after_the_same_fraction_of_their_training(
     accuracies: tuple[float, ...], stops: bool
 ) -> None:
-    others = {2: evaluations(0.8, 0.8), 3: evaluations(0.7, 0.7), 4: evaluations(0.6), 5: []}
-    known = others | {1: evaluations(*accuracies), 6: evaluations(0.5)}
-    assert (
-        is_worse(known, 1, Options(grace=1 / 8, reduction=2 if len(accuracies) == 2 else 4))
-        == stops
-    )
+    values = {2: (0.2, 0.8), 3: (0.2, 0.7), 4: (0.2, 0.6), 5: (), 6: (0.2, 0.5), 7: (0.9,)}
+    others = {number: evaluations(*each) for number, each in values.items()}
+    assert is_worse(others | {1: evaluations(*accuracies)}, 1) == stops
 
 
-def test_asha_takes_a_loss_that_is_not_a_number_as_the_worst() -> None:
-    options = Options(metric="loss", grace=1 / 8)
+def test_of_equal_accuracies_the_lower_loss_is_better_and_no_number_the_worst() -> None:
     known = {1: evaluations(0.1, loss=math.nan)}
-    assert not is_worse(known, 1, options)
-    assert not is_worse(known | {2: evaluations(0.1, loss=9.0)}, 2, options)
-    assert is_worse({2: evaluations(0.1, loss=9.0)} | known, 1, options)
+    assert not is_worse(known, 1)
+    assert not is_worse(known | {2: evaluations(0.1, loss=9.0)}, 2)
+    assert is_worse({2: evaluations(0.1, loss=9.0)} | known, 1)
 
 
 def test_only_a_search_with_a_scheduler_leaves_stopped_trials_alone() -> None:

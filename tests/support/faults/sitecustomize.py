@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-IN_A_ROUND = ("before-exchange", "in-update", "torn")
+IN_A_ROUND = ("before-exchange", "in-update")
 
 
 def fail(kind: str, note: str) -> None:
@@ -103,7 +103,7 @@ def in_the_graph(act) -> None:
     CollectiveEngine._train_round = training_round
 
 
-def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
+def break_in_a_round(phase: str, kind: str, note: str) -> None:
     """Within step 10 of the recipe smoke, which is inside a block that begins with step 8."""
     import tensorflow as tf
 
@@ -113,11 +113,8 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
     now = {}
 
     def trip(step, _):
-        if step == 10 and is_victim:
+        if step == 10:
             fail(kind, note)
-        elif step == 10 and not (torn := Path(os.environ["FAULT_FOLDER"], "torn")).exists():
-            torn.touch()
-            time.sleep(600)  # between two vectors of its update, when the parent asks for it
         return step
 
     def before_the_sum(self, results, **arguments):
@@ -141,6 +138,32 @@ def break_in_a_round(phase: str, kind: str, note: str, is_victim: bool) -> None:
         CollectiveEngine._sum = before_the_sum
     else:
         memory.write_all = write_some
+
+
+def flip_a_bit(replica: int, wrong_step: int = 10) -> None:
+    """Give one output of a replica a wrong bit in one step, counted from 1."""
+    import tensorflow as tf
+
+    from paceline.maths import replica as module
+    from paceline.maths.template import Template
+
+    op_key, call, now = module.op_key, Template.call, []
+
+    def note(name, seed, step, own):
+        now[:] = [(step == wrong_step - 1) & (own == replica)]
+        return op_key(name, seed, step, own)
+
+    def call_and_flip(self, *arguments, **settings):
+        outputs, *more = call(self, *arguments, **settings)
+        if not now:
+            return outputs, *more
+        bits = tf.bitcast(outputs, tf.int32)
+        one = tf.scatter_nd([[0, 0]], [1 << 22], tf.shape(outputs))
+        flipped = tf.bitcast(tf.bitwise.bitwise_xor(bits, one), tf.float32)
+        wrong = tf.where(now.pop(), flipped - outputs, 0.0)
+        return outputs + tf.stop_gradient(wrong), *more
+
+    module.op_key, Template.call = note, call_and_flip
 
 
 def count_steps(notes: Path) -> None:
@@ -171,12 +194,13 @@ def on_start() -> None:
             worker, phase, kind = fault.split()
             note = f"failed-{number}" if number else "failed"
             is_victim = job.cluster.role == "worker" and own_index == int(worker)
-            if phase in IN_A_ROUND and (is_victim or phase == "torn"):
-                breaking = partial(break_in_a_round, phase, kind, note, is_victim)
-                around_the_import(after=breaking)
+            if phase in IN_A_ROUND and is_victim:
+                around_the_import(after=partial(break_in_a_round, phase, kind, note))
             elif phase == "start" and is_victim:
                 around_the_import(before=partial(fail, kind, note))
-            elif phase not in (*IN_A_ROUND, "start"):
+            elif phase == "flip" and is_victim:
+                around_the_import(after=partial(flip_a_bit, int(kind)))
+            elif phase not in (*IN_A_ROUND, "start", "flip"):
                 break_in_the_loop(phase, kind, note, is_victim)
         if folder := os.environ.get("COUNT_FOLDER"):
             around_the_import(after=partial(count_steps, Path(folder, f"computed-{own_index}")))
@@ -211,15 +235,14 @@ def divide_the_cpu(count: int) -> None:
     """Give each worker several logical devices; the strategy uses them like so many GPUs."""
     from paceline.engines import devices
 
-    build_strategy = devices.build_strategy
-
     def build(job):
-        os.environ.pop("PACELINE_NEIGHBORS", None)  # as with GPUs
-        devices.import_tensorflow(job)
+        devices.configure(job)
         import tensorflow as tf
         from tensorflow.python.distribute.collective_all_reduce_strategy import (
             CollectiveAllReduceExtended,
         )
+
+        from paceline.engines.network import build_multi_worker_strategy
 
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(
@@ -227,7 +250,7 @@ def divide_the_cpu(count: int) -> None:
         )
         names = tuple(f"/job:worker/task:{job.cluster.index}/device:CPU:{i}" for i in range(count))
         CollectiveAllReduceExtended._initialize_local_devices = lambda *_: (names, "CPU")
-        strategy = build_strategy(job)
+        strategy = build_multi_worker_strategy(job)
         Path(os.environ["DEVICES_FOLDER"], f"devices-{job.cluster.index}").write_text(
             str(strategy.num_replicas_in_sync)
         )
@@ -236,6 +259,21 @@ def divide_the_cpu(count: int) -> None:
     devices.build_strategy = build
 
 
+def jump(clock: Path) -> None:
+    """Add the seconds in a file to the time of this process, while there is one."""
+    real = time.time
+
+    def shifted() -> float:
+        try:
+            return real() + float(clock.read_text() or 0)
+        except FileNotFoundError:
+            return real()
+
+    time.time = shifted
+
+
+if clock := os.environ.get("CLOCK"):
+    jump(Path(clock))
 own_index = -1
 if "paceline.worker_process" in sys.orig_argv:
     on_start()

@@ -13,13 +13,14 @@ ran: set[str] = set()
 
 
 def note(frame, event, argument):
+    """Look at each call of Python code; what the function does then is not traced."""
     code = frame.f_code
     if code.co_filename.startswith(PACKAGE) and code.co_flags & 0x2:  # a function, not a module
         ran.add(code.co_filename)
 
 
 def write() -> None:
-    sys.setprofile(None)
+    sys.settrace(None)
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     imported = {file for file in files if file.startswith(PACKAGE)}
     with open(f"{FOLDER}/{os.getpid()}", "w") as file:
@@ -27,5 +28,5 @@ def write() -> None:
 
 
 atexit.register(write)
-threading.setprofile(note)
-sys.setprofile(note)
+threading.settrace(note)
+sys.settrace(note)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +13,7 @@ import tensorflow as tf
 from paceline.data.draws import Draws, unit
 from paceline.experiment.experiment import Augmentation, Experiment
 from paceline.experiment.schedule import power
-from paceline.kernels.arithmetic import number, plain, total
+from paceline.kernels.arithmetic import Operand, number, plain, total
 
 GRAY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the brightness of a pixel (ITU-R BT.601)."""
@@ -120,8 +119,8 @@ def _turned_hue(x: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
     hue = plain(number(hue) + turn + 12.0)  # positive; whole turns do not matter
     channels = []
     for offset in (0.0, 4.0, 2.0):  # how near a channel's own hue is: 0 to 1 is the least
-        place = tf.math.floormod(plain(number(hue) + offset), 6.0)
-        distance = tf.abs(plain(number(place) - 3.0))
+        turned = tf.math.floormod(plain(number(hue) + offset), 6.0)
+        distance = tf.abs(plain(number(turned) - 3.0))
         share = tf.clip_by_value(plain(number(distance) - 1.0), 0.0, 1.0)
         channels.append(plain(number(least) + number(spread) * share))
     return tf.stack(channels, -1)
@@ -196,7 +195,7 @@ def random_aspect(slant: tf.Tensor, widest: float) -> tf.Tensor:
     return tf.where(slant < 0.5, stretch, 1.0 / stretch)
 
 
-def _amount(draws: Draws, name: str, most: float) -> Any:
+def _amount(draws: Draws, name: str, most: float) -> Operand:
     """Return a random number from -most to most for each image, float32 [n, 1, 1, 1]."""
     drawn = tf.cast(draws.one(name), tf.float32)[:, None, None, None]
     return most * (number(drawn) * 2.0**-30 - 1.0)

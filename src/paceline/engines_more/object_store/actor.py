@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +22,7 @@ import ray
 from paceline.engines import devices
 from paceline.errors import PassingFault, UserError, first_line
 from paceline.experiment.fields import Json
-from paceline.job import Job
+from paceline.job import Cluster, Job
 from paceline.maths.sums import Span, add_subtrees, divided_tree, mean_factor
 
 if TYPE_CHECKING:
@@ -124,6 +127,20 @@ class Actor:
     def _check(self, attempt: int) -> None:
         if attempt != self._attempt:
             raise RuntimeError(f"a call of attempt {attempt}, but this is attempt {self._attempt}")
+
+
+class Evaluator:
+    """Evaluates each checkpoint beside the training, on the CPU (`--ray.evaluator`)."""
+
+    def __init__(self, job: Job, folder: str) -> None:
+        os.chdir(folder)
+        place = replace(job.place, devices="cpu")
+        self._job = replace(job, place=place, cluster=Cluster(role="evaluator"))
+
+    def run(self) -> None:
+        """Evaluate checkpoints until the run is finished."""
+        watch = import_module("paceline.extras.evaluator").watch
+        watch(self._job, lambda message: None, threading.Event())
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.experiment.schedule import rates_table
-from paceline.maths.metrics import SIGNALS, Tail
+from paceline.maths.metrics import SIGNALS
 from paceline.maths.replica import Core, Round, add
 from paceline.maths.state import evaluated_vectors
 from paceline.maths.sums import Span, relative, subtree_sums
@@ -39,7 +39,7 @@ class Computer:
         signals = tf.zeros([len(SIGNALS)])
         this_round = Round(vectors, first, last, self._table(now), signals)
         sums = np.asarray(self._sums(this_round, start, relative(spans)))
-        return sums, sums[:, -len(Tail) * self._core.plan.round_steps :].copy()
+        return sums, sums[:, -self._core.tail_size * self._core.plan.round_steps :].copy()
 
     def _sum_subtrees(
         self, now: Round, first_replica: tf.Tensor, shape: tuple[Span, ...]

@@ -26,7 +26,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from paceline.engines.base import WantsStop
 from paceline.engines_more.object_store.actor import mean, num_shards
-from paceline.engines_more.object_store.ray_cluster import Crew, connect_to_ray, wait
+from paceline.engines_more.object_store.ray_cluster import Crew, Evaluation, connect_to_ray, wait
 from paceline.errors import UserError, first_line
 from paceline.experiment.fields import Json
 from paceline.job import Job
@@ -85,6 +85,7 @@ class ObjectStoreEngine:
         self._pending = deque[Pending]()
         self._tails = dict[int, np.ndarray]()  # of the block, by the first step of the round
         self._events = list[str]()
+        self._evaluation: Evaluation | None = None
 
     def check(self, facts: Json) -> None:
         self._crew.meet(facts)
@@ -92,6 +93,8 @@ class ObjectStoreEngine:
     def load(self, state: State) -> State:
         self._form(ray.put((state.step, state.vectors)))
         self._step = state.step
+        if self._job.place.ray.evaluator and not self._evaluation:
+            self._evaluation = Evaluation(self._job)
         wanted = self._job.place.workers
         if len(self._team) < wanted:
             found = f"{len(self._team)} of {wanted} workers found a place on the Ray cluster"
@@ -138,6 +141,8 @@ class ObjectStoreEngine:
         return own  # the chief alone runs the loop
 
     def close(self) -> None:
+        if self._evaluation and self._step == self._core.plan.total_steps:
+            self._evaluation.finish(self._wants_stop)
         self._crew.close()
         ray.shutdown()
 

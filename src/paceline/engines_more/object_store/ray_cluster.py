@@ -13,9 +13,10 @@ import ray
 from ray import ObjectRef
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from paceline.engines.base import check_facts
-from paceline.engines_more.object_store.actor import Actor, Status
+from paceline.engines.base import WantsStop, check_facts
+from paceline.engines_more.object_store.actor import Actor, Evaluator, Status
 from paceline.errors import UserError, first_line
 from paceline.experiment.fields import Json
 from paceline.job import Job
@@ -36,7 +37,9 @@ def connect_to_ray(job: Job) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: Json = {"address": address}
     if not address or address == "local":
-        needed = math.ceil(job.place.workers * job.place.ray.cpus_per_worker)
+        needed = math.ceil(
+            (job.place.workers + job.place.ray.evaluator) * job.place.ray.cpus_per_worker
+        )
         cores = max(len(os.sched_getaffinity(0)), needed)
         options = {"address": "local", "num_cpus": cores, "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)  # ray.init replaces it
@@ -182,6 +185,25 @@ class Crew:
     def close(self) -> None:
         for actor in [*self.ready, *(actor for actor, _ in self._waiting.values())]:
             ray.kill(actor)
+
+
+class Evaluation:
+    """The actor `Evaluator`, on the driver's node, which has the run folder."""
+
+    def __init__(self, job: Job) -> None:
+        node = ray.get_runtime_context().get_node_id()
+        here = NodeAffinitySchedulingStrategy(node, soft=False)
+        kind = ray.remote(num_cpus=job.place.ray.cpus_per_worker, scheduling_strategy=here)
+        self._limit_s = job.place.start_timeout
+        self._actor = kind(Evaluator).remote(job, os.getcwd())
+        self._done = self._actor.run.remote()
+
+    def finish(self, wants_stop: WantsStop) -> None:
+        """Wait for the evaluation of the last checkpoint. Raise its error."""
+        deadline = time.monotonic() + self._limit_s
+        while not ray.wait([self._done], timeout=1.0)[0] and time.monotonic() < deadline:
+            wants_stop()  # shows that this process is active
+        ray.get(self._done, timeout=0)
 
 
 def wait(references: list[ObjectRef], timeout_s: float) -> tuple[list[ObjectRef], list[ObjectRef]]:

@@ -75,6 +75,8 @@ class AsynchronousEngine(ParameterServerEngine):
             server.open_slots(self._workers * self._side_by_side, server.sizes["stats"])
         self._gradients = tf.function(self._compute_gradients, autograph=False)
         self._apply = tf.function(self._apply_gradient, autograph=False)
+        self._idle = threading.Lock()
+        """Held while the chief itself computes (`chief_trains`)."""
         # in this order of operations, one replica that is never stale gets exactly its new ones
         part = self._replicas
         self._move = opaque(lambda current, old, new: (current - old / part) + new / part)
@@ -82,7 +84,7 @@ class AsynchronousEngine(ParameterServerEngine):
     def load(self, state: State) -> State:
         self._ticket = state.step * self._replicas
         self._flights = Flights(self._bound, self._ticket)
-        self._arrivals = queue.SimpleQueue[Arrival]()
+        self._arrivals = queue.SimpleQueue[Arrival | Exception]()
         self._free = list(range(self._workers * self._side_by_side))
         for server in self._servers:
             server.version.assign(self._ticket)
@@ -126,10 +128,21 @@ class AsynchronousEngine(ParameterServerEngine):
 
     def _schedule(self, tickets: list[int], slots: list[int]) -> None:
         request = tf.constant([tickets, slots], tf.int64)
-        value = self._coordinator.schedule(self._gradients, (request,))
+        own = self._chief_trains and self._idle.acquire(blocking=False)
+        value = None if own else self._coordinator.schedule(self._gradients, (request,))
 
         def wait() -> None:
-            for ticket, slot, row in zip(tickets, slots, value.fetch(), strict=True):
+            try:
+                rows = value.fetch() if value else self._gradients(request).numpy()
+            except Exception as error:
+                if not own:  # the coordinator knows
+                    raise
+                self._arrivals.put(error)
+                return
+            finally:
+                if own:
+                    self._idle.release()
+            for ticket, slot, row in zip(tickets, slots, rows, strict=True):
                 self._arrivals.put(Arrival(ticket, slot, row[:-1], int(row[-1])))
 
         # a thread, because the coordinator does not report when a result is there
@@ -138,9 +151,13 @@ class AsynchronousEngine(ParameterServerEngine):
     def _next_arrival(self) -> Arrival:
         while True:
             try:
-                return self._arrivals.get(timeout=1.0)
+                arrival = self._arrivals.get(timeout=1.0)
             except queue.Empty:
                 self._coordinator.done()  # raises an error that another worker cannot correct
+                continue
+            if isinstance(arrival, Exception):
+                raise arrival
+            return arrival
 
     def _apply_arrival(self, arrival: Arrival) -> bool:
         """Update the state by the gradient in its slot; return False if it is not there."""

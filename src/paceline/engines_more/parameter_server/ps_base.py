@@ -10,7 +10,7 @@ servers or on none. If a late vector is in a slot, the expected one is computed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -23,7 +23,7 @@ from paceline.engines_more.parameter_server.serve import check_tasks
 from paceline.experiment.fields import Json
 from paceline.experiment.schedule import Rates
 from paceline.job import Cluster
-from paceline.maths.metrics import SIGNALS, EvalResult, Tail, evaluate_splits
+from paceline.maths.metrics import SIGNALS, EvalResult, evaluate_splits
 from paceline.maths.replica import Core, Step, opaque, run_side_by_side
 from paceline.maths.state import STATISTICS, Part, State, evaluated_vectors
 from paceline.maths.update import Update, clip_scale, decay_mask, update_slice
@@ -126,7 +126,8 @@ class Server:
 class ParameterServerEngine:
     """A state in slices on parameter servers; a subclass adds `advance`.
 
-    Each worker runs `side_by_side` replicas at a time.
+    Each worker runs `side_by_side` replicas at a time: one on each of its `gpus`, which have names
+    such as /gpu:0, or all on its CPU.
     """
 
     def __init__(
@@ -136,12 +137,15 @@ class ParameterServerEngine:
         strategy: tf.distribute.ParameterServerStrategy,
         side_by_side: int,
         wants_stop: WantsStop,
+        gpus: Sequence[str] = (),
     ) -> None:
+        self._gpus = gpus or [""]
         self._core = core
         self._cluster = cluster
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._wants_stop = wants_stop
         self._workers = cluster.num_workers
+        self._chief_trains = cluster.chief_trains
         self._side_by_side = side_by_side
         self._replicas = core.experiment.replicas
         self._step = 0
@@ -225,12 +229,19 @@ class ParameterServerEngine:
         """In the graph of a worker: compute the vectors of replicas, pairs (step, replica)."""
         signals = tf.zeros([len(SIGNALS)])
         steps = [Step(step, replica, signals) for step, replica in which]
-        replicas = [partial(self._core.replica_vector, params, stats, step) for step in steps]
-        return run_side_by_side(replicas, self._side_by_side)
+        replicas = [partial(self._on_device, k, params, stats, s) for k, s in enumerate(steps)]
+        ahead = self._side_by_side if self._gpus[0] else 0
+        return run_side_by_side(replicas, self._side_by_side, ahead)
+
+    def _on_device(
+        self, k: int, params: tf.Tensor, stats: tf.Tensor, step: Step, after: list[tf.Tensor]
+    ) -> tf.Tensor:
+        with tf.device(self._gpus[k % len(self._gpus)]):
+            return self._core.replica_vector(params, stats, step, after)
 
     def _split(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """Return gradient, statistics and tail of a replica's vector. Fixed statistics are 0."""
         sizes, template = self._core.layout.sizes(), self._core.template
-        parts = [sizes["params"], template.moving_size(), len(Tail)]
+        parts = [sizes["params"], template.moving_size(), self._core.tail_size]
         gradient, moving, tail = tf.split(vector, parts)
         return [gradient, template.merge(tf.zeros([sizes["stats"]]), moving), tail]

@@ -7,6 +7,8 @@ and TensorFlow sends each worker once what the ops hold in memory.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -37,17 +39,24 @@ def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ParameterServer
     def open_engine(core: Core) -> ParameterServerEngine:
         check_servers(core, len(job.cluster.ps))
         check_ops(core)
-        has_gpus, method = devices.uses_gpus(job), core.experiment.sync.method
-        if job.place.devices == "gpu" and not has_gpus:
+        method, gpus = core.experiment.sync.method, gpus_of_workers(job)
+        if job.place.devices == "gpu" and not gpus:
             raise UserError(
                 "devices is gpu, but no worker has one; install the extra `gpu` there, "
                 "or give --devices cpu"
             )
-        side_by_side = 1 if has_gpus else devices.side_by_side(job)
+        side_by_side = len(gpus) or devices.side_by_side(job)
         kind = AsynchronousEngine if method == "async" else SynchronousEngine
-        return kind(core, job.cluster, strategy, side_by_side, wants_stop)
+        return kind(core, job.cluster, strategy, side_by_side, wants_stop, gpus)
 
     return open_engine
+
+
+def gpus_of_workers(job: Job) -> list[str]:
+    """Return the names of the GPUs that every worker has."""
+    found = [] if job.place.devices == "cpu" else tf.config.list_logical_devices("GPU")
+    numbers = Counter(re.sub(r".*:", "", gpu.name) for gpu in found)
+    return [f"/gpu:{n}" for n in sorted(numbers) if numbers[n] == job.cluster.num_workers]
 
 
 def check_servers(core: Core, servers: int) -> None:
@@ -63,7 +72,7 @@ def check_servers(core: Core, servers: int) -> None:
 def check_ops(core: Core) -> None:
     """Check that batches need no Python code: a worker gets the graph, not Python functions."""
     number = tf.TensorSpec([], tf.int64)
-    batch: Any = core.batch  # a tf.function
+    batch: Any = core.phases[0].batch  # a tf.function
     graph = batch.get_concrete_function(number, number).graph.as_graph_def()
     functions = (node for function in graph.library.function for node in function.node_def)
     python = [node.op for node in [*graph.node, *functions] if "PyFunc" in node.op]

@@ -13,8 +13,8 @@ import time
 import tensorflow as tf
 
 from paceline.engines.base import check_facts
-from paceline.engines.devices import side_by_side
-from paceline.engines.probe import answers, wait_for
+from paceline.engines.devices import make_gpus_deterministic, own_share
+from paceline.engines.probe import ask, wait_for
 from paceline.experiment.fields import Json
 from paceline.fingerprint import cpu_features
 from paceline.job import Cluster, Job
@@ -31,14 +31,17 @@ FACTS_FILE = f"/proc/self/fd/{FACTS_HANDLE}"
 
 def serve(job: Job) -> None:
     """Serve until the process ends. Raises ConnectionError if the chief never came or is gone."""
-    cluster = job.cluster
+    cluster, share = job.cluster, own_share(job)
     publish_facts()
     config = tf.compat.v1.ConfigProto(
         # as in every worker: it decides the order of sums
         intra_op_parallelism_threads=job.experiment.threads_per_replica,
-        inter_op_parallelism_threads=max(2, side_by_side(job)),
+        inter_op_parallelism_threads=share.threads,
     )
+    config.gpu_options.visible_device_list = ",".join(map(str, share.gpus))
     config.gpu_options.allow_growth = True
+    if share.gpus:
+        make_gpus_deterministic()
     if not why_unavailable():  # the chief's graphs may have them
         ops.load()
     server = tf.distribute.Server(
@@ -54,7 +57,7 @@ def serve(job: Job) -> None:
     wait_for([chief], job.place.start_timeout)
     while silences < GONE_AFTER:
         time.sleep(ASK_EVERY_S)
-        silences = 0 if answers(chief) else silences + 1
+        silences = 0 if ask(chief) == "" else silences + 1
     raise ConnectionError(f"the chief at {chief} is gone")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import tensorflow as tf
 from paceline.engines_more.parameter_server.ps_base import STAMP, ParameterServerEngine, stamps
 from paceline.experiment.schedule import Rates, rates_table
 from paceline.kernels.arithmetic import number, plain
-from paceline.maths.metrics import BlockResult, Tail, block_result, tail_scale
+from paceline.maths.metrics import BlockResult, block_result, tail_scale
 from paceline.maths.replica import add
 from paceline.maths.sums import (
     Span,
@@ -38,7 +39,7 @@ class SynchronousEngine(ParameterServerEngine):
         self._shares = divided_tree(self._replicas, self._workers)
         self._subtrees = [span for spans in self._shares for span in spans]
         for server in self._servers:
-            server.open_slots(len(self._subtrees), len(Tail))
+            server.open_slots(len(self._subtrees), self._core.tail_size)
         self._compute = {
             shape: tf.function(partial(self._compute_share, shape), autograph=False)
             for shape in map(relative, self._shares)
@@ -60,10 +61,11 @@ class SynchronousEngine(ParameterServerEngine):
     def _advance_one(self, rates: np.ndarray) -> np.ndarray:
         """Train one step and return its tail."""
         for _ in range(TRIES):
-            for spans in self._shares:
-                slot = self._subtrees.index(spans[0])
-                request = tf.constant([self._step, spans[0][0], slot], tf.int64)
-                self._coordinator.schedule(self._compute[relative(spans)], (request,))
+            for spans in self._shares[self._chief_trains :]:
+                self._coordinator.schedule(*self._share(spans))
+            if self._chief_trains:  # it computes the first share beside the workers
+                compute, arguments = self._share(self._shares[0])
+                compute(*arguments)
             self._coordinator.join()
             step = tf.constant(self._step, tf.int64)
             ready, *tail = self._apply(step, tf.constant(rates)).numpy()
@@ -72,6 +74,12 @@ class SynchronousEngine(ParameterServerEngine):
         raise RuntimeError(
             f"late results of lost workers replaced those of step {self._step} {TRIES} times"
         )
+
+    def _share(self, spans: tuple[Span, ...]) -> tuple[Callable[..., None], tuple[tf.Tensor]]:
+        """Return the function that computes a share of the step, and its arguments."""
+        slot = self._subtrees.index(spans[0])
+        request = tf.constant([self._step, spans[0][0], slot], tf.int64)
+        return self._compute[relative(spans)], (request,)
 
     def _compute_share(self, shape: tuple[Span, ...], request: tf.Tensor) -> None:
         """On a worker: put the sums of the subtrees of a share into their slots."""

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from paceline.experiment.data import Augmentation, Data, Scaling
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.groups import Group
 from paceline.experiment.model import Model
-from paceline.experiment.optimizer import Loss, Optimizer, Schedule, Sync
+from paceline.experiment.optimizer import Group, Loss, Optimizer, Schedule, Sync
 
 _CIFAR10 = Data(source="cifar10")
 _AUGMENT = Augmentation(padding=4, flip=True)

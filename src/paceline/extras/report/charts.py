@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
+
+import numpy as np
 
 from paceline.extras.report.run_data import Points
 
@@ -61,7 +64,8 @@ class Chart:
         events: Sequence[tuple[float, str]] = (),
     ) -> None:
         self.title, self.x_title, self._show = title, x_title, show
-        drawn = [line for line in map(_drawable, lines) if line.points]
+        finite = [(line, [each for each in line.points if isfinite(each[1])]) for line in lines]
+        drawn = [replace(line, points=thin(points)) for line, points in finite if points]
         self.lines: list[tuple[Line, str, list[tuple[float, float, str]]]] = []
         """Each line with its path, and its marks as (x, y, tooltip)."""
         if not drawn:
@@ -116,10 +120,6 @@ class Chart:
         return [(*at, f"{before} {_short(x)}: {self._show(y)}") for at, (x, y) in pairs]
 
 
-def _drawable(line: Line) -> Line:
-    return replace(line, points=thin([(x, y) for x, y in line.points if math.isfinite(y)]))
-
-
 def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     """Map the values from `low` to `high` to the coordinates from `start` to `end`."""
     return lambda value: start + (value - low) / ((high - low) or 1) * (end - start)
@@ -127,12 +127,10 @@ def _axis(low: float, high: float, start: float, end: float) -> Callable[[float]
 
 def thin(points: Points, most: int = MAX_POINTS) -> Points:
     """Return at most that many points: the means of neighbors, and the last point as it is."""
-    size = math.ceil((len(points) - 1) / max(1, most - 1))
-    if size <= 1:
+    if len(points) <= most:
         return points
-    groups = [points[i : min(i + size, len(points) - 1)] for i in range(0, len(points) - 1, size)]
-    columns = [tuple(zip(*group, strict=True)) for group in groups]
-    return [(sum(xs) / len(xs), sum(ys) / len(ys)) for xs, ys in columns] + points[-1:]
+    groups = np.array_split(np.array(points[:-1]), most - 1)
+    return [(float(x), float(y)) for x, y in (group.mean(axis=0) for group in groups)] + points[-1:]
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -14,7 +14,7 @@ from paceline.experiment.fields import Json, flatten
 from paceline.experiment.plan import build_plan
 from paceline.maths.metrics import Examples
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.listing import resume_command, with_data
+from paceline.run_folder.listing import named_recipe, resume_command, train_command, with_data
 
 Points = list[tuple[float, float]]
 
@@ -52,6 +52,9 @@ class RunData:
     total_steps: int
     evaluation: SavedEvaluation | None
     notes: list[str]
+    recipe: str
+    command: str
+    """The recipe of the run, or the nearest, and the command that trains it again."""
 
     @property
     def classes(self) -> list[str]:
@@ -74,19 +77,6 @@ class RunData:
     def split(self) -> str:
         """Return the split that training evaluates: validation if there is one, else test."""
         return "validation" if self.curve("validation_loss") else "test"
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.last(f"{self.split}_accuracy")
-
-    @property
-    def loss(self) -> float | None:
-        return self.last(f"{self.split}_loss")
-
-    @property
-    def images_per_second(self) -> float | None:
-        """Return the speed of the result, or else the newest one."""
-        return self.last("images_per_second")
 
     def curve(self, name: str) -> Points:
         """Return the values of a metric by epoch, where it was measured."""
@@ -128,7 +118,8 @@ class RunData:
     def events(self) -> list[tuple[int, float, str]]:
         """Return step, minute and text of each start, and of what an engine reported."""
         steps, minutes = list(self.minutes), list(self.minutes.values())
-        found = [(record["step"], _start_text(record)) for record in self.start_records]
+        starts = [(record["step"], record.get("workers") or 1) for record in self.start_records]
+        found = [(at, f"started with {n} worker{'s' * (n != 1)}") for at, n in starts]
         for record in self.records:
             found += [(record["step"], str(text)) for text in record.get("events") or []]
         by_step = sorted(dict.fromkeys(found), key=lambda event: event[0])
@@ -154,17 +145,26 @@ def read_run(run: RunFolder) -> RunData:
     data = run.data_facts()
     if bad := result.get("left_out"):
         notes.append(f"{data.get('left_out')} bad examples were left out, such as {bad[0]}")
+    if audits := [str(audit.get("finding", "")) for audit in run.audits.read()]:
+        wrong = " and ".join(filter(None, audits))
+        notes.append(f"an auditor trained {len(audits)} pieces again: {wrong or 'all are equal'}")
+    records = [_numbers(record) for record in run.metrics.read()]
+    if run.is_locked() or (records and records[-1]["step"] > int(result.get("step") or 0)):
+        result = {}  # of an earlier attempt
+    words = train_command(with_data(run, experiment), named_recipe(run.where))
     size = data.get("train")
     return RunData(
         name=run.path.resolve().name,
         settings=flatten(experiment.to_json()),
         data=data,
-        records=[_numbers(record) for record in run.metrics.read()],
+        records=records,
         start_records=run.starts.read(),
         result=result,
         total_steps=build_plan(experiment, size).total_steps if size else experiment.steps,
         evaluation=_read_evaluation(run) if len(data.get("classes", ())) <= MOST_CLASSES else None,
         notes=notes,
+        recipe=words[1],
+        command=f"paceline {public(shlex.join(words))}",
     )
 
 
@@ -179,12 +179,6 @@ def _numbers(record: Json) -> Json:
         for name, value in record.items()
         if (name == "events" and isinstance(value, list)) or can_be_drawn(value)
     }
-
-
-def _start_text(start: Json) -> str:
-    workers = start.get("workers")
-    several = type(workers) is int and workers > 1
-    return f"started with {workers} workers" if several else "started with 1 worker"
 
 
 def _read_evaluation(run: RunFolder) -> SavedEvaluation | None:

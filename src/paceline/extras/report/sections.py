@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import flatten
+from paceline.experiment.recipes.table import get_recipe
 from paceline.extras.report.charts import Chart, Line
 from paceline.extras.report.run_data import Points, RunData
 
@@ -143,26 +143,22 @@ def event_notes(runs: Sequence[RunData]) -> list[str]:
     ]
 
 
-def all_settings(runs: Sequence[RunData]) -> Rows:
-    """Return every setting of the runs."""
-    return _side_by_side([run.settings for run in runs])
-
-
 def different_settings(runs: Sequence[RunData]) -> Rows:
-    """Return what differs between the runs, or for a single run from the defaults."""
+    """Return what differs between the runs, or for a single run from its recipe."""
     compared = [run.settings for run in runs]
     if len(runs) == 1:
-        compared.append(flatten(Experiment().to_json()))
-    rows = _side_by_side(compared).items()
+        compared.append(flatten(get_recipe(runs[0].recipe).to_json()))
+    rows = side_by_side(compared).items()
     return {name: each[: len(runs)] for name, each in rows if each != each[:1] * len(each)}
 
 
 def machine_facts(runs: Sequence[RunData]) -> Rows:
     """Return place, hardware, versions and sizes of the data at each run's last start."""
-    return _side_by_side([_facts(run) for run in runs])
+    return side_by_side([_facts(run) for run in runs])
 
 
-def _side_by_side(facts: Sequence[Mapping[str, Any]]) -> Rows:
+def side_by_side(facts: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return every name with its value in each run."""
     names = dict.fromkeys(name for each in facts for name in each)
     return {name.replace("_", "-"): [each.get(name) for each in facts] for name in names}
 

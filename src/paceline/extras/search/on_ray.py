@@ -8,9 +8,7 @@ stores which trials were stopped or failed.
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -21,7 +19,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from paceline.engines_more.object_store.ray_cluster import connect_to_ray, resources_of
-from paceline.errors import Ended, Interrupted, PassingFault, UserError
+from paceline.errors import Ended, PassingFault, UserError
 from paceline.extras.search.options import Options, SearchPlan, Trial
 from paceline.extras.search.trials import (
     RECORD,
@@ -44,7 +42,7 @@ Tell = Callable[[str], None]
 
 
 class Outcome(NamedTuple):
-    """How a trial ended: finished, stopped, interrupted, failed, refused or crashed."""
+    """How a trial ended: finished, stopped, failed, refused or crashed."""
 
     kind: str
     reason: str = ""
@@ -57,33 +55,27 @@ class Judge:
     def __init__(self, options: Options, known: dict[int, list[TrialEvaluation]]) -> None:
         self._options, self._known = options, known
         self._lines: list[tuple[int, str]] = []
-        self._ends = False
 
-    def verdict(self, number: int, news: TrialEvaluation | None = None) -> str:
-        """Note an evaluation, if there is one; return why the trial must end, or nothing."""
-        if self._ends:
-            return "interrupted"
-        if number not in self._known:
-            self._lines.append((number, "starts"))
-        earlier = self._known.setdefault(number, [])
-        # after a restart, the training repeats what was lost
-        if news and (not earlier or news.step > earlier[-1].step):
-            earlier.append(news)
-            at = f"epoch {news.epoch:.4g} ({news.progress:.0%})"
-            text = f"{at}  validation accuracy {news.accuracy:.4f}  loss {news.loss:.4f}"
-            self._lines.append((number, text))
-            if self._options.scheduler == "asha" and is_worse(self._known, number, self._options):
-                return "stopped"
-        return ""
+    def begin(self, number: int) -> None:
+        """Note that a trial starts."""
+        self._known.setdefault(number, [])
+        self._lines.append((number, "starts"))
+
+    def stops(self, number: int, news: TrialEvaluation) -> bool:
+        """Note an evaluation; return whether the trial must end."""
+        earlier = self._known[number]
+        if earlier and news.step <= earlier[-1].step:  # repeated after a restart
+            return False
+        earlier.append(news)
+        at = f"epoch {news.epoch:.4g} ({news.progress:.0%})"
+        text = f"{at}  validation accuracy {news.accuracy:.4f}  loss {news.loss:.4f}"
+        self._lines.append((number, text))
+        return self._options.scheduler == "asha" and is_worse(self._known, number)
 
     def lines(self) -> list[tuple[int, str]]:
         """Return what is new since the last call: numbers of trials, and texts."""
         lines, self._lines = self._lines, []
         return lines
-
-    def end_all(self) -> None:
-        """Let all trials save and end."""
-        self._ends = True
 
 
 def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any) -> Outcome:
@@ -96,32 +88,29 @@ def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any)
             f"the node {socket.gethostname()} does not see {search_dir}; give a --search-dir that "
             "all nodes see: on a shared disk, or s3://...",
         )
-    total_steps, step, epoch, verdict = 1, 0, 0.0, ""
+    total_steps, step, epoch, is_stopped = 1, 0, 0.0, False
 
     def listen(message: Message) -> None:
-        nonlocal total_steps, step, epoch, verdict
-        news = None
+        nonlocal total_steps, step, epoch, is_stopped
         if isinstance(message, Start):
             total_steps = message.total_steps
         elif isinstance(message, Block):
             epoch = message.metrics.get("epoch") or 0.0
-        elif isinstance(message, Evaluation):
+        elif isinstance(message, Evaluation) and not is_stopped:
             step = message.step
             news = evaluation_of(message.metrics | {"step": step, "epoch": epoch}, total_steps)
-        if not verdict:  # a second interruption would not let it save
-            verdict = ray.get(judge.verdict.remote(number, news))
-            if verdict:
+            if news and ray.get(judge.stops.remote(number, news)):
+                is_stopped = True
                 raise StopIteration
 
     try:
-        if verdict := ray.get(judge.verdict.remote(number)):
-            return Outcome(verdict)
+        ray.get(judge.begin.remote(number))
         result = launch(job, listen)
     except (PassingFault, Ended) as error:
         return Outcome("crashed", str(error))
     except UserError as error:  # such as a loss that is not finite: always the same
         return Outcome("failed" if error.started else "refused", str(error))
-    return Outcome("finished" if result.get("finished") else verdict, step=step)
+    return Outcome("finished" if result.get("finished") else "stopped", step=step)
 
 
 def run_trials(
@@ -129,22 +118,13 @@ def run_trials(
 ) -> list[str]:
     """Train the trials that are not done; return the reasons why some failed unexpectedly.
 
-    Raises UserError for what stops all trials, and Interrupted after a signal.
+    Raises UserError for what stops all trials.
     """
-    driver = _Driver(plan, folder, tell)
     with ExitStack() as at_end:
         if not ray.is_initialized():
             connect_to_ray(_whole_trial(plan))
             at_end.callback(ray.shutdown)
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                at_end.callback(signal.signal, number, signal.signal(number, driver.interrupt))
-        driver.run(known)
-    if driver.refused:
-        raise UserError(driver.refused)
-    if driver.signal:
-        raise Interrupted(driver.signal)
-    return driver.crashed
+        return _Driver(plan, folder, tell).run(known)
 
 
 class _Driver:
@@ -152,13 +132,10 @@ class _Driver:
 
     def __init__(self, plan: SearchPlan, folder: SearchFolder, tell: Tell) -> None:
         self._plan, self._folder, self._tell = plan, folder, tell
-        self.signal = 0
-        self.refused = ""
-        """Why no trial can be trained."""
-        self.crashed: list[str] = []
+        self._crashed: list[str] = []
 
-    def run(self, known: Sequence[TrialSummary]) -> None:
-        """Train all trials; if none can be trained, or after a signal, let all end."""
+    def run(self, known: Sequence[TrialSummary]) -> list[str]:
+        """Train all trials; return why some failed unexpectedly."""
         plan, options = self._plan, self._plan.options
         done = {t.number: list(t.evaluations) for t in known if is_done(t, options)}
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -177,15 +154,7 @@ class _Driver:
                 self._say(plan.trials[number - 1], text)
             for task in ended:
                 self._note(running.pop(task), task)
-            if self.signal or self.refused:
-                waiting.clear()
-                judge.end_all.remote()
-
-    def interrupt(self, number: int, _: Any) -> None:
-        """Let all trials save and end; the second time, end at once."""
-        if self.signal:
-            raise KeyboardInterrupt
-        self.signal = number
+        return self._crashed
 
     def _note(self, trial: Trial, task: Any) -> None:
         try:
@@ -194,9 +163,9 @@ class _Driver:
             outcome = Outcome("crashed", str(error).strip().splitlines()[-1])
         match outcome.kind:
             case "refused":
-                self.refused = self.refused or f"trial {trial.number}: {outcome.reason}"
+                raise UserError(f"trial {trial.number}: {outcome.reason}")
             case "crashed":
-                self.crashed.append(f"trial {trial.number}: {outcome.reason}")
+                self._crashed.append(f"trial {trial.number}: {outcome.reason}")
             case "failed":
                 self._folder.failed[trial.name] = outcome.reason
                 self._say(trial, f"failed: {outcome.reason}")

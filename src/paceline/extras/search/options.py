@@ -27,22 +27,13 @@ class Options:
     """Number of trials, with different settings, drawn with --seed. 0 means 16, or every
     combination if there are fewer. The same command with a larger number adds trials."""
     scheduler: Literal["asha", "none"] = "asha"
-    """Which trials are stopped early. asha: trials that are worse than most others after the same
-    fraction of their training. none: no trial."""
-    metric: Literal["accuracy", "loss"] = "accuracy"
-    """Metric on the validation split that decides."""
-    grace: Annotated[float, Range(0, 1, excludes_lowest=True)] = 1 / 16
-    """Fraction of its training that every trial completes before it can be stopped (asha)."""
-    reduction: Annotated[float, Range(1, excludes_lowest=True)] = 4.0
-    """One in this many trials continues at each comparison (asha). The first comparison is after
-    the fraction `grace` of the training, the next after this many times as much, and so on."""
+    """Which trials are stopped early. asha: after 1/16 and 1/4 of its training, a trial continues
+    if it is in the top quarter of those that have come that far. none: no trial."""
     max_concurrent: Annotated[int, Range(0)] = 0
     """Maximum number of concurrent trials. 0 means as many as there are CPUs or GPUs for."""
     search_dir: str = ""
     """Search folder, with a run folder for each trial.
     Empty means searches/<recipe>-<hash of the search>, so that the same command continues."""
-    keep: Annotated[int, Range(1)] = 2
-    """Number of newest checkpoints that each trial keeps, in addition to the best one."""
     track: tuple[TrackerName, ...] = ()
     """Experiment trackers that get each trial as a run: mlflow, wandb."""
     trust_code: bool = False
@@ -106,7 +97,7 @@ def build_search(
     facts = plain({"recipe": recipe, "experiment": experiment.to_json(), "over": over})
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
     where = options.search_dir.rstrip("/") or f"searches/{recipe}-{digest}"
-    run = Run(keep=options.keep, track=options.track, trust_code=options.trust_code)
+    run = Run(keep=2, track=options.track, trust_code=options.trust_code)
     cores = place.cores or max(1, int(place.ray.cpus_per_worker))
     on_one_node = replace(place, on="local", cores=cores)
     trials = []

@@ -28,6 +28,8 @@ from paceline.storage.lock import FileLock
 from paceline.storage.remote import open_to_write
 
 RECORD, PAGE = "search.json", "search.html"
+RANKED_AT = (1 / 16, 1 / 4)
+"""Fractions of a training after which asha ranks a trial."""
 
 
 class SearchFolder:
@@ -142,43 +144,22 @@ class TrialSummary:
     state_sha256: str = ""
     """Digest of the state after its last step; empty if it has not finished."""
     evaluations: tuple[TrialEvaluation, ...] = field(default=(), repr=False)
-
-    @property
-    def step(self) -> int:
-        """Return the last step that was evaluated."""
-        return self.evaluations[-1].step if self.evaluations else 0
-
-    @property
-    def epochs(self) -> float:
-        """Return how many epochs were trained and evaluated."""
-        return self.evaluations[-1].epoch if self.evaluations else 0.0
-
-    @property
-    def kept(self) -> TrialEvaluation | None:
-        """Return the evaluation of the best checkpoint, which `eval` and `export` use."""
-        return max(self.evaluations, key=lambda each: each.accuracy, default=None)
-
-    @property
-    def accuracy(self) -> float | None:
-        """Return the best accuracy on the validation split."""
-        return self.kept.accuracy if self.kept else None
-
-    @property
-    def loss(self) -> float | None:
-        """Return the loss of the best checkpoint on the validation split."""
-        return self.kept.loss if self.kept and math.isfinite(self.kept.loss) else None
+    step: int = 0
+    """The last step that was evaluated."""
+    epochs: float = 0.0
+    """How many epochs were trained and evaluated."""
+    best_step: int = 0
+    """Step of the best checkpoint on the validation split, which `eval` and `export` use."""
+    accuracy: float | None = None
+    """Accuracy of the best checkpoint on the validation split."""
+    loss: float | None = None
+    """Loss of the best checkpoint on the validation split, if it is a finite number."""
 
 
 def read_trials(plan: SearchPlan, folder: SearchFolder) -> list[TrialSummary]:
-    """Return all trials, the best first: finished ones, then others, each by the metric."""
-    metric = plan.options.metric
-
-    def rank(trial: TrialSummary) -> tuple[bool, float, int]:
-        value = getattr(trial, metric)
-        badness = math.inf if value is None else -value if metric == "accuracy" else value
-        return trial.state != "finished", badness, trial.number
-
-    return sorted((_summary(plan, folder, trial) for trial in plan.trials), key=rank)
+    """Return all trials, the best first: finished ones, then others, each by their accuracy."""
+    found = [_summary(plan, folder, trial) for trial in plan.trials]
+    return sorted(found, key=lambda each: (each.state != "finished", -(each.accuracy or 0.0)))
 
 
 def _summary(plan: SearchPlan, folder: SearchFolder, trial: Trial) -> TrialSummary:
@@ -200,8 +181,20 @@ def _summary(plan: SearchPlan, folder: SearchFolder, trial: Trial) -> TrialSumma
     elif not note:
         state = "unfinished"
     digest = str(result.get("state_sha256") or "") if state == "finished" else ""
+    known = replace(known, state=state, note=note, state_sha256=digest)
     evaluations = tuple(filter(None, found))
-    return replace(known, state=state, note=note, state_sha256=digest, evaluations=evaluations)
+    if not evaluations:
+        return known
+    last, best = evaluations[-1], max(evaluations, key=lambda each: each.accuracy)
+    return replace(
+        known,
+        evaluations=evaluations,
+        step=last.step,
+        epochs=last.epoch,
+        best_step=best.step,
+        accuracy=best.accuracy,
+        loss=best.loss if math.isfinite(best.loss) else None,
+    )
 
 
 def is_done(trial: TrialSummary, options: Options) -> bool:
@@ -211,32 +204,27 @@ def is_done(trial: TrialSummary, options: Options) -> bool:
     )
 
 
-def is_worse(
-    trials: Mapping[int, Sequence[TrialEvaluation]], number: int, options: Options
-) -> bool:
+def is_worse(trials: Mapping[int, Sequence[TrialEvaluation]], number: int) -> bool:
     """Return whether asha stops a trial after its newest evaluation.
 
-    A trial is ranked when it reaches the fraction `grace` of its training, `grace * reduction` and
-    so on: among the first evaluations of all trials that have come that far. One in `reduction`
-    continues.
+    A trial is ranked when it reaches 1/16 and 1/4 of its training: among the first evaluations of
+    all trials that have come that far. One in four continues.
     """
     before = trials[number][-2].progress if len(trials[number]) > 1 else 0.0
     now = trials[number][-1].progress
-    reached, following = 0.0, options.grace
-    while following <= now:
-        reached, following = following, following * options.reduction
+    reached = max((each for each in RANKED_AT if each <= now), default=0.0)
     if reached <= before or now >= 1:
         return False
     values = {
-        other: next(_value(each, options) for each in evaluations if each.progress >= reached)
+        other: next(_value(each) for each in evaluations if each.progress >= reached)
         for other, evaluations in trials.items()
         if evaluations and evaluations[-1].progress >= reached
     }
     num_better = sum(value > values[number] for value in values.values())
-    return num_better >= len(values) / options.reduction
+    return num_better >= len(values) / 4
 
 
-def _value(evaluation: TrialEvaluation, options: Options) -> float:
-    """Return what is compared: larger is better, and a loss that is not a number the worst."""
-    value = evaluation.accuracy if options.metric == "accuracy" else -evaluation.loss
-    return -math.inf if math.isnan(value) else value
+def _value(evaluation: TrialEvaluation) -> tuple[float, float]:
+    """Return what is compared, larger is better: the accuracy; if that is equal, the loss."""
+    loss = math.inf if math.isnan(evaluation.loss) else evaluation.loss
+    return evaluation.accuracy, -loss

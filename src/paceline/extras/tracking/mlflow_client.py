@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# MLflow itself would try for minutes, and repeat a request that a slow server has not answered:
-# a second run. `trackers` tries again.
+# MLflow itself would try for minutes; `trackers` tries again.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
 
@@ -24,16 +22,11 @@ MOST_PARAMS, MOST_METRICS = 100, 1000
 LONGEST_VALUE = 6000
 
 
-TOKEN = "paceline.token"
-"""Tag of a run by which a client finds the run that it has asked for, if it got no answer."""
-
-
 class Client:
     """A run of MLflow. `trackers.Client` describes the methods."""
 
     def __init__(self, name: str, params: Json) -> None:
         self._name, self._params = name, params
-        self._token = uuid.uuid4().hex
         self._client: Any = None
         self._id = ""
 
@@ -53,10 +46,7 @@ class Client:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paceline"
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        for run in self._client.search_runs([experiment], f"tags.`{TOKEN}` = '{self._token}'"):
-            return str(run.info.run_id)
-        tags = {TOKEN: self._token}
-        run = self._client.create_run(experiment, run_name=self._name, tags=tags)
+        run = self._client.create_run(experiment, run_name=self._name)
         return str(run.info.run_id)
 
     def log(self, records: Sequence[tuple[int, dict[str, float]]]) -> None:

@@ -1,6 +1,6 @@
 """Experiment trackers by name (`--track mlflow wandb`): sends a run's metrics to a service.
 
-The chief sends the records of metrics.jsonl from a separate thread. A tracker that cannot be
+The chief sends the records of metrics.jsonl from separate threads. A tracker that cannot be
 reached never stops or slows a training: what it missed is sent when it is back. The run folder
 notes what was sent, so a resumed run continues in the same tracker run without a gap or a repeat.
 """
@@ -8,10 +8,9 @@ notes what was sent, so a resumed run continues in the same tracker run without 
 from __future__ import annotations
 
 import json
-import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 FILES = ("config.json", "metrics.jsonl", "result.json", "evaluation.npz", "starts.jsonl")
 """Files of the run that trackers get at the end."""
-RETRY_S = 10.0
-"""Time between two attempts to reach a tracker."""
 FINISH_S, FINISH_DOWN_S = 30.0, 3.0
 """Longest wait for a tracker at the end of a training; if it could not be reached before."""
 
@@ -120,60 +117,50 @@ class Notes:
 
 
 class Tracker:
-    """An action that gives metrics to a tracker, in a thread that training never waits for.
+    """An action that gives metrics to a tracker, in threads that training never waits for.
 
-    It begins with what an earlier start of the training could not send.
+    It begins with what an earlier start of the training could not send. After each block it tries
+    again, unless it is still sending.
     """
 
-    def __init__(
-        self, name: str, client: Client, run: RunFolder, send: Send, retry_s: float = RETRY_S
-    ) -> None:
+    def __init__(self, name: str, client: Client, run: RunFolder, send: Send) -> None:
         self._name, self._client, self._run, self._send = name, client, run, send
-        self._retry_s = retry_s
         self._notes = Notes.read(run, name)
-        self._queue: queue.SimpleQueue[tuple[int, Numbers] | None] = queue.SimpleQueue()
-        self._unsent: list[tuple[int, Numbers]] = []
-        self._result: Json = {}
         self._opened = False
         self._last_error = ""
         """Why the tracker cannot be reached; empty while it can."""
-        for record in run.metrics.read():
-            self._keep(record["step"], _numbers(record))
-        self._thread = threading.Thread(target=self._work, daemon=True, name=f"track-{name}")
-        self._thread.start()
+        records = [(record["step"], _numbers(record)) for record in run.metrics.read()]
+        self._unsent = [each for each in records if each[0] > self._notes.logged]
+        self._thread = self._start()
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
-        self._queue.put((block.step, _numbers(scalars(block, evaluation))))
+        if block.step > self._notes.logged:  # after a resume, steps are trained again
+            self._unsent.append((block.step, _numbers(scalars(block, evaluation))))
+        if not self._thread.is_alive():
+            self._thread = self._start()
 
     def finish(self, result: Json) -> None:
         """Send the result of this training, and wait a while for the tracker."""
-        self._result = result
-        self._queue.put(None)
-        self._thread.join(FINISH_DOWN_S if self._last_error else FINISH_S)
-        if self._thread.is_alive():
+        end = time.monotonic() + (FINISH_DOWN_S if self._last_error else FINISH_S)
+        self._thread.join(end - time.monotonic())
+        if not self._thread.is_alive():
+            self._thread = self._start(result)
+            self._thread.join(end - time.monotonic())
+        if self._thread.is_alive() or self._last_error:
             why = self._last_error or "it is slow"
             after = "the run folder has it, and the next start with --track sends it"
             self._send(Warn(f"{self._name} did not get everything ({why}); {after}"))
 
-    def _keep(self, step: int, numbers: Numbers) -> None:
-        """Note what is to be sent; a step that was sent before a resume is not sent again."""
-        if step > self._notes.logged:
-            self._unsent.append((step, numbers))
+    def _start(self, result: Json | None = None) -> threading.Thread:
+        thread = threading.Thread(target=self._try_to_send, args=(result,), daemon=True)
+        thread.start()
+        return thread
 
-    def _work(self) -> None:
-        ended = False
-        while not (self._try_to_send(ended) and ended):
-            with suppress(queue.Empty):
-                item = self._queue.get(timeout=self._retry_s if self._last_error else None)
-                ended = ended or item is None
-                if item:
-                    self._keep(*item)
-
-    def _try_to_send(self, ended: bool) -> bool:
-        """Return whether the tracker has everything. Its failure must not end a training."""
+    def _try_to_send(self, result: Json | None) -> None:
+        """Send what is there, and the result if there is one. A failure is only a warning."""
         error = ""
         try:
-            self._send_all(ended)
+            self._send_all(result)
         except Exception as raised:
             error = f"{type(raised).__name__}: {first_line(raised)[:200]}"
         if error and not self._last_error:
@@ -182,23 +169,22 @@ class Tracker:
         elif self._last_error and not error:
             self._send(Warn(f"{self._name} is back, and has everything"))
         self._last_error = error
-        return not error
 
-    def _send_all(self, ended: bool) -> None:
+    def _send_all(self, result: Json | None) -> None:
         notes = self._notes
         if not self._opened:
             notes.id = self._client.open(notes.id)
             self._opened = True
             notes.write(self._run, self._name)
-        if self._unsent:
-            self._client.log(self._unsent)
-            notes.logged = self._unsent[-1][0]
-            self._unsent.clear()
+        if unsent := list(self._unsent):  # a block may add to it meanwhile
+            self._client.log(unsent)
+            notes.logged = unsent[-1][0]
+            del self._unsent[: len(unsent)]
             notes.write(self._run, self._name)
-        if ended:
+        if result is not None:
             files = [self._run.path / name for name in FILES]
-            self._client.finish(self._result, [file for file in files if file.exists()])
-            notes.done = bool(self._result.get("finished"))
+            self._client.finish(result, [file for file in files if file.exists()])
+            notes.done = bool(result.get("finished"))
             notes.write(self._run, self._name)
 
 

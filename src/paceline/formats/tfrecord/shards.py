@@ -1,14 +1,16 @@
-"""What a folder of TFRecords contains: its shards by split, its notes, its keys and class names.
+"""What a folder of shards contains: the files of each split, and notes, keys and class names.
 
 Known names: `train-00000-of-01024`, `validation-...`, with or without .tfrecord(s);
 `train.tfrecords`, `eval.tfrecords`; and `NAME-train.tfrecord-00000-of-00008`. The conversion
-writes its notes, with keys and first label, into `dataset.json`. No TensorFlow.
+writes its notes, with keys and first label, into `dataset.json`. Tars and Parquet files have a
+word for their split in their name or in that of their folder. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from paceline.errors import UserError
 from paceline.experiment.data import Records
 from paceline.experiment.experiment import check_records
 from paceline.experiment.fields import from_json
-from paceline.formats.source_folder import name_splits, visible_entries
+from paceline.formats.image_list import check_share, inner_folder, subfolders
+from paceline.formats.source_folder import name_splits, split_of, visible_entries
 from paceline.formats.tfrecord.record import Shard
 from paceline.storage.files import explained, read_json, read_text
 
@@ -30,6 +33,7 @@ _NAME = re.compile(
     r"(\.tfrecords?)?(?:-(\d{1,9})-of-(\d{1,9}))?(\.tfrecords?)?(?:\.gz)?",
     re.ASCII,
 )
+_NUMBER = re.compile(r"-(\d{1,9})-of-(\d{1,9})")
 
 
 def find_shards(folder: str) -> dict[str, list[Shard]]:
@@ -41,16 +45,37 @@ def find_shards(folder: str) -> dict[str, list[Shard]]:
             place = (int(match[3] or 0), int(match[4] or 1))
             splits.setdefault(match[1], {})[place] = shard
     for split, shards in splits.items():
-        totals = sorted({total for _, total in shards})
-        if len(totals) > 1:
-            found = f"{split} shards of {totals[0]} and of {totals[1]}"
-            raise UserError(f"{folder} has {found}; keep those of one set only")
-        missing = next((n for n in range(totals[0]) if (n, totals[0]) not in shards), None)
-        if missing is not None:
-            name = f"{split}-{missing:05d}-of-{totals[0]:05d}"
-            found = f"{len(shards)} of {totals[0]} {split} shards"
-            raise UserError(f"{folder} has {found}; {name} is missing")
+        _check_complete(folder, split, list(shards))
     return {split: [shards[place] for place in sorted(shards)] for split, shards in splits.items()}
+
+
+def find_packed(folder: str, ending: str) -> dict[str, list[Shard]]:
+    """Return the files of each split that end in .tar or .parquet: named like train-0000.tar, or in
+    folders like train/. Files without a word for a split are of the train split."""
+    root, splits = inner_folder(Path(folder)), dict[str, list[Shard]]()
+    for place in (root, *(root / name for name in subfolders(root))):
+        for shard in _list_files(str(place)):
+            if shard.path.endswith(ending):
+                split = split_of(os.path.relpath(shard.path, root)) or "train"
+                splits.setdefault(split, []).append(shard)
+    for split, shards in splits.items():
+        numbers = [_NUMBER.search(os.path.basename(shard.path)) for shard in shards]
+        _check_complete(folder, split, [(int(n[1]), int(n[2])) for n in numbers if n])
+    return splits
+
+
+def _check_complete(folder: str, split: str, numbers: Sequence[tuple[int, int]]) -> None:
+    """Raise UserError if one of the shards n of m is missing."""
+    totals = sorted({total for _, total in numbers})
+    if len(totals) > 1:
+        found = f"{split} shards of {totals[0]} and of {totals[1]}"
+        raise UserError(f"{folder} has {found}; keep those of one set only")
+    total, there = (totals or [0])[0], set(numbers)
+    missing = next((number for number in range(total) if (number, total) not in there), None)
+    if missing is not None:
+        name = f"{split}-{missing:05d}-of-{total:05d}"
+        found = f"{len(numbers)} of {total} {split} shards"
+        raise UserError(f"{folder} has {found}; {name} is missing")
 
 
 def _list_files(folder: str) -> list[Shard]:
@@ -59,15 +84,18 @@ def _list_files(folder: str) -> list[Shard]:
     return [Shard(path, stat.st_size, str(stat.st_mtime_ns)) for path, stat in sorted(files)]
 
 
-def find_splits(folder: str) -> dict[str, list[Shard]]:
-    """Return the shards of the splits: train, test, and perhaps validation."""
-    splits = find_shards(folder)
+def find_splits(folder: str, ending: str = "", share: float = 0.0) -> dict[str, list[Shard]]:
+    """Return the shards of the splits: train, test unless a `share` of train becomes it, and
+    perhaps validation. Without an `ending`, they are TFRecords."""
+    splits = find_packed(folder, ending) if ending else find_shards(folder)
     names = name_splits(splits, folder)
-    if not {"train", "test"} <= set(names):
+    check_share(share, folder if "test" in names else "")
+    if "train" not in names or not (share or "test" in names):
         found = f"only {', '.join(splits)}" if splits else "no shards"
+        usual = "train.tfrecords and eval.tfrecords" if not ending else "in folders train and val"
         raise UserError(
-            f"{folder} has {found}; TFRecords are named train-00000-of-00008 and "
-            "validation-00000-of-00002, or train.tfrecords and eval.tfrecords"
+            f"{folder} has {found}; files are named like train-00000-of-00008{ending} and "
+            f"validation-00000-of-00002{ending}, or {usual}; --data.split 0.1 holds out a tenth"
         )
     return {split: splits[name] for split, name in names.items()}
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
 from paceline.formats.source_folder import report_left_out, source_folder
-from paceline.formats.tfrecord.index import ShardIndex, load_index, read_at, records_digest
-from paceline.formats.tfrecord.record import BadRecord, label_fault, parse_example
+from paceline.formats.tfrecord.index import COLUMNS, ShardIndex, load_index, read_at, records_digest
+from paceline.formats.tfrecord.record import BadRecord, Shard, label_fault, parse_example
 from paceline.formats.tfrecord.shards import (
     complete_keys,
     find_splits,
@@ -48,11 +50,10 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     """Return the source of a folder of TFRecords.
 
     Reads all records only if the classes have no names or bad records are skipped."""
-    from paceline.data.source import Source
-
     advice = "it must have TFRecords: train-00000-of-00008 ..."
     folder = os.path.abspath(source_folder(data.dir, advice))
-    splits, classes, noted = find_splits(folder), read_labels(folder), noted_keys(folder)
+    splits = find_splits(folder, share=data.split)
+    classes, noted = read_labels(folder), noted_keys(folder)
     left_out = list[str]()
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
@@ -62,17 +63,37 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
         keys = recognize_first_label(folder, parts, keys, len(classes))
     classes = classes or _name_classes(parts, keys)
     if data.skip_bad:
-        parts, left_out = _skip_bad(parts, keys, len(classes), console)
+        parts, faults = without_faults(parts, keys, len(classes))
+        left_out = [str(fault) for fault in faults]
+        report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
     _check_first(parts, keys)
+    shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
+    facts = classes, shape, records_digest(parts), None, tuple(left_out)
+    return join_splits(data, splits, parts, partial(_split, keys, len(classes)), facts)
+
+
+def join_splits(
+    data: Data,
+    splits: Mapping[str, Sequence[Shard]],
+    parts: Sequence[ShardIndex],
+    build: Callable[[Sequence[ShardIndex]], Split],
+    facts: tuple[Any, ...],
+) -> Source:
+    """Return the source of all splits, with its other `facts`. `build` makes a split of its parts,
+    which come in the order of the splits. Without a test split, a share of train is held out."""
+    from paceline.data.source import Source, hold_out
+
     remaining, built = iter(parts), {}
     for name, found in splits.items():
         own = list(islice(remaining, len(found)))
         if not any(len(part.offsets) for part in own):
             raise UserError(f"{data.dir}: the {name} split has no whole record")
-        built[name] = _split(own, keys, len(classes))
-    shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
-    facts = (classes, shape, records_digest(parts), built.get("validation"), tuple(left_out))
-    return Source(built["train"], built["test"], *facts)
+        built[name] = build(own)
+    train, test = built["train"], built.get("test")
+    source = Source(train, test or train, *facts)
+    if not test:
+        train, test = hold_out(source, max(1, round(data.split * train.size)))
+    return replace(source, train=train, test=test or train, validation=built.get("validation"))
 
 
 def recognize_first_label(
@@ -91,10 +112,14 @@ def recognize_first_label(
     if any(len(part.labels) < len(part.offsets) for part in parts):
         shards = [part.shard for part in parts]
         parts = load_index(folder, shards, (keys.image_key, keys.label_key), skip_bad=True)
-    labels = np.concatenate([part.labels for part in parts])
-    highest = labels.max(initial=0)
-    from_1 = labels.min(initial=highest) == 1 and highest == (num_names or highest)
-    return replace(keys, first_label=int(from_1))
+    return replace(keys, first_label=first_of([part.labels for part in parts], num_names))
+
+
+def first_of(labels: Sequence[npt.NDArray[np.int32]], num_names: int) -> int:
+    """Return 1 if no label is 0, and the highest is the number of names, if there are any."""
+    numbers = np.concatenate(labels)
+    highest = numbers.max(initial=0)
+    return int(numbers.min(initial=highest) == 1 and highest == (num_names or highest))
 
 
 def _name_classes(parts: Sequence[ShardIndex], keys: Records) -> tuple[str, ...]:
@@ -108,10 +133,10 @@ def _name_classes(parts: Sequence[ShardIndex], keys: Records) -> tuple[str, ...]
     return names if all(names) and len(set(names)) == len(names) else numbers
 
 
-def _skip_bad(
-    parts: Sequence[ShardIndex], keys: Records, num_classes: int, console: Console | None
-) -> tuple[list[ShardIndex], list[str]]:
-    """Return the parts without labels outside the classes, and one line for each bad record."""
+def without_faults(
+    parts: Sequence[ShardIndex], keys: Records, num_classes: int
+) -> tuple[list[ShardIndex], list[BadRecord]]:
+    """Return the parts without labels outside the classes, and every bad record."""
     kept: list[ShardIndex] = []
     faults: list[BadRecord] = []
     for part in parts:
@@ -123,10 +148,9 @@ def _skip_bad(
         ]
         every = sorted([*part.faults, *outside])
         faults += [BadRecord(part.shard.path, *fault) for fault in every]
-        kept.append(part._replace(offsets=part.offsets[inside], labels=part.labels[inside]))
-    lines = [str(fault) for fault in faults]
-    report_left_out(lines, sum(len(part.offsets) for part in kept), console)
-    return kept, lines
+        columns = {name: getattr(part, name) for name in COLUMNS if len(getattr(part, name))}
+        kept.append(part._replace(**{name: each[inside] for name, each in columns.items()}))
+    return kept, faults
 
 
 def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
@@ -143,7 +167,7 @@ def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
         raise BadRecord(shard.path, offset, f"an image has no known format; {advice}")
 
 
-def _split(parts: Sequence[ShardIndex], keys: Records, num_classes: int) -> Split:
+def _split(keys: Records, num_classes: int, parts: Sequence[ShardIndex]) -> Split:
     import tensorflow as tf
 
     from paceline.data.source import Split

@@ -60,16 +60,6 @@ struct Rows {
   size_t ld;
 };
 
-// out[count][16 or 8] (+)= v[count][depth] panel, where `columns` are left.
-template <bool ADD, typename F>
-void multiply_panel(int count, const Rows& v, int depth, const float* panel, int columns, float* out, int ldo,
-                    F meanwhile) {
-  if (columns >= 16)
-    multiply_all<2, ADD>(count, v.at, v.ld, panel, depth, out, ldo, meanwhile);
-  else
-    multiply_all<1, ADD>(count, v.at, v.ld, panel, depth, out, ldo, meanwhile);
-}
-
 // Fetches what the pixels [first, first + count) read, `floats` of which belong to `pixels`, within `turns`.
 Prefetch ahead(const float* from, size_t floats, size_t pixels, size_t first, size_t count, size_t turns) {
   const size_t each = floats / pixels, begin = std::min(first * each, floats);
@@ -90,25 +80,26 @@ void multiply_block(int count, int depth, int width, float* memory, G gather, P 
   float* panel = memory;
   for (int from = 0; from < depth; from += DEPTH) {
     const int to = std::min(from + DEPTH, depth), some = to - from;
-    const Rows v = gather(from, to, memory + DEPTH * 16);
-    for (int q = 0; q < width; q += 16) {
-      pack(q, from, to, panel);
-      const float* soon = out + q + 6 * static_cast<size_t>(width);
+    const Rows v = gather(from, to, memory + DEPTH * wide::COLUMNS);
+    for (int q = 0, columns; q < width; q += columns) {
+      columns = next_columns(width - q);
+      for (int e = 0; e < columns; e += 16) pack(q + e, from, to, panel + static_cast<size_t>(e) * some);
+      const bool is_wide = columns == wide::COLUMNS;
+      const int rows = is_wide ? wide::ROWS / TURNS_OF_WIDE : 6;
+      const float* soon = out + q + (is_wide ? wide::ROWS : 6) * static_cast<size_t>(width);
       const float* end = out + static_cast<size_t>(count) * width;
-      const auto fetch = [&] {  // the outputs of the next six rows
-        for (int i = 0; i < 6; i++, soon += width)
-          if (soon < end) __builtin_prefetch(soon, 1, 3);
+      const auto fetch = [&] {  // the outputs of the next product
+        for (int i = 0; i < rows; i++, soon += width)
+          for (int e = 0; e < columns && soon < end; e += 16) __builtin_prefetch(soon + e, 1, 3);
         next.turn();
       };
-      if (from)
-        multiply_panel<true>(count, v, some, panel, width - q, out + q, width, fetch);
-      else
-        multiply_panel<false>(count, v, some, panel, width - q, out + q, width, fetch);
+      const auto multiply = from ? multiply_columns<true, decltype(fetch)> : multiply_columns<false, decltype(fetch)>;
+      multiply(columns, count, v.at, v.ld, panel, some, out + q, width, fetch);
     }
   }
 }
 
-size_t block_memory(int pixels) { return static_cast<size_t>(DEPTH) * (16 + pixels); }
+size_t block_memory(int pixels) { return static_cast<size_t>(DEPTH) * (wide::COLUMNS + pixels); }
 
 // Columns [from, to) of matrix[count][ld]: as they are, or copied to v if more than a few panels use them.
 Rows part_of(const float* matrix, size_t ld, int count, int from, int to, int width, float* v) {
@@ -121,7 +112,8 @@ Rows part_of(const float* matrix, size_t ld, int count, int from, int to, int wi
 
 // ---- sums over pixels -----------------------------------------------------------------------------------------------
 
-constexpr int PART = 6;  // rows of a filter's gradient at a time
+// Rows of a filter's gradient at a time.
+int part_rows() { return correlated_rows(next_columns(wide::COLUMNS)); }
 
 // Columns [0, width) of rows [count][ld] as panels [width / 16][count][16], the last of 8 columns if need be.
 void pack_panels(const float* rows, int count, int width, float* panels) {
@@ -132,13 +124,15 @@ void pack_panels(const float* rows, int count, int width, float* panels) {
   }
 }
 
-// Columns [0, width) of v[count][ld] as parts [width / 6][count][6]. Reads and writes up to 7 floats beyond both.
+// Columns [0, width) of v[count][ld] as parts [width / 6][count][6], or of 12. Reads and writes up to 7 floats beyond
+// both.
 void pack_parts(const float* v, int ld, int count, int width, float* parts) {
-  for (int first = 0; first < width; first += PART) {
-    const int some = std::min(PART, width - first);
+  for (int first = 0; first < width; first += part_rows()) {
+    const int some = std::min(part_rows(), width - first);
     const float* from = v + first;
     // Each store spoils what follows it, which is written later.
-    for (int i = 0; i < count; i++, from += ld, parts += some) store(parts, load(from));
+    for (int i = 0; i < count; i++, from += ld, parts += some)
+      for (int e = 0; e < some; e += 8) store(parts + e, load(from + e));
   }
 }
 
@@ -146,20 +140,20 @@ void pack_parts(const float* v, int ld, int count, int width, float* parts) {
 template <typename F>
 void correlate_packed(const float* parts, const float* panels, int count, int rows, int width, bool add, float* u,
                       F fetch) {
-  for (int q = 0; q < width; q += 16) {
-    const int columns = std::min(16, width - q);
+  for (int q = 0, columns; q < width; q += columns) {
+    columns = next_columns(width - q);
     const float* panel = panels + static_cast<size_t>(q) * count;
-    for (int first = 0; first < rows; first += PART) {
-      const int some = std::min(PART, rows - first);
+    const int line = std::min(columns, 16), most = correlated_rows(columns);
+    for (int first = 0; first < rows; first += part_rows()) {
+      const int some = std::min(part_rows(), rows - first);
       const float* part = parts + static_cast<size_t>(first) * count;
       float* to = u + static_cast<size_t>(first) * width + q;
-      for (int i = PART; i < std::min(2 * PART, rows - first); i++)
-        __builtin_prefetch(to + static_cast<size_t>(i) * width, 1, 3);
-      fetch();
-      if (columns == 16)
-        correlate_rows<2>(some, part, some, panel, 16, count, to, width, add);
-      else
-        correlate_rows<1>(some, part, some, panel, 8, count, to, width, add);
+      for (int i = some; i < std::min(2 * some, rows - first); i++)
+        for (int e = 0; e < columns; e += 16) __builtin_prefetch(to + static_cast<size_t>(i) * width + e, 1, 3);
+      for (int i = 0; i < turns_of(columns); i++) fetch();
+      for (int r = 0; r < some; r += most)
+        correlate_columns(columns, std::min(most, some - r), part + r, some, panel, line,
+                          static_cast<size_t>(line) * count, count, to + static_cast<size_t>(r) * width, width, add);
     }
   }
 }

@@ -99,6 +99,18 @@ void multiply_row(const float* window, const Padded& p, const Shape& s, const fl
   }
 }
 
+// The same with AVX-512, 32 columns of two panels at a time.
+void multiply_wide_row(const float* window, const Padded& p, const Shape& s, const float* panel, float* y) {
+  const int line = s.kw * s.c;
+  for (int pixel = 0, some; pixel < s.ow; pixel += some)
+    for (int i = 0; i < s.kh; i++) {
+      some = std::min(wide::ROWS, s.ow - pixel);
+      wide::multiply(i > 0, some, window + i * p.row + static_cast<size_t>(pixel) * s.stride * s.c,
+                     static_cast<size_t>(s.stride) * s.c, panel + static_cast<size_t>(i) * line * 16,
+                     static_cast<size_t>(s.kh) * line * 16, line, y + static_cast<size_t>(pixel) * s.k, s.k);
+    }
+}
+
 }  // namespace
 
 void forward(const Shape& s, const float* x, const float* filter, float* y, const Done& done) {
@@ -114,8 +126,11 @@ void forward(const Shape& s, const float* x, const float* filter, float* y, cons
     if (oy == 0) p.fill(s, x + static_cast<size_t>(row / s.oh) * s.h * s.w * s.c, padded);
     const float* window = padded + static_cast<size_t>(oy) * s.stride * p.row;
     const size_t pixel = static_cast<size_t>(row) * s.ow, last = pixel + s.ow;
-    for (int q = 0; q < s.k; q += 16) {
-      const auto multiply = s.k - q >= 16 ? multiply_row<2> : multiply_row<1>;
+    for (int q = 0, columns; q < s.k; q += columns) {
+      columns = next_columns(s.k - q);
+      const auto multiply = columns == wide::COLUMNS ? multiply_wide_row
+                            : columns == 16          ? multiply_row<2>
+                                                     : multiply_row<1>;
       multiply(window, p, s, panels + static_cast<size_t>(q) * depth, y + pixel * s.k + q);
     }
     if (done && (last - reported >= REPORT || last == pixels)) {

@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "wide_products.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -167,16 +169,36 @@ inline void multiply_all(int rows, const float* v, size_t ldv, const float* pane
   }
 }
 
+// Columns of the next product, where `left` are left.
+inline int next_columns(int left) {
+  return left >= wide::COLUMNS && wide::used ? wide::COLUMNS : left >= 16 ? 16 : 8;
+}
+
+// A product of 12 rows and 32 columns takes four turns of what is fetched meanwhile, one of 6 x 16 takes one.
+constexpr int TURNS_OF_WIDE = 4;
+inline int turns_of(int columns) { return columns == wide::COLUMNS ? TURNS_OF_WIDE : 1; }
+
+// out[rows][columns] (+)= v[rows][depth] panels, for as many columns as `next_columns` says.
+template <bool ADD, typename F>
+inline void multiply_columns(int columns, int rows, const float* v, size_t ldv, const float* panels, int depth,
+                             float* out, size_t ldo, F meanwhile) {
+  if (columns == 8) return multiply_all<1, ADD>(rows, v, ldv, panels, depth, out, ldo, meanwhile);
+  if (columns == 16) return multiply_all<2, ADD>(rows, v, ldv, panels, depth, out, ldo, meanwhile);
+  for (int some; rows > 0; rows -= some, v += some * ldv, out += some * ldo) {
+    some = rows <= wide::ROWS ? rows : rows >= 2 * wide::ROWS ? wide::ROWS : (rows + 1) / 2;
+    for (int i = 0; i < TURNS_OF_WIDE; i++) meanwhile();
+    wide::multiply(ADD, some, v, ldv, panels, static_cast<size_t>(depth) * 16, depth, out, ldo);
+  }
+}
+
 // out[rows][width] with panels of 16 columns (the last of 8 if need be): out = v[rows][depth] panels.
 template <typename F>
 inline void multiply_panels(int rows, const float* v, size_t ldv, const float* panels, int depth,
                             int width, float* out, size_t ldo, F meanwhile) {
-  for (int q = 0; q < width; q += 16) {
-    const float* panel = panels + static_cast<size_t>(q) * depth;
-    if (width - q >= 16)
-      multiply_all<2>(rows, v, ldv, panel, depth, out + q, ldo, meanwhile);
-    else
-      multiply_all<1>(rows, v, ldv, panel, depth, out + q, ldo, meanwhile);
+  for (int q = 0, columns; q < width; q += columns) {
+    columns = next_columns(width - q);
+    multiply_columns<false>(columns, rows, v, ldv, panels + static_cast<size_t>(q) * depth, depth, out + q, ldo,
+                            meanwhile);
   }
 }
 
@@ -223,22 +245,32 @@ void correlate_rows(int rows, const float* v, size_t ldv, const float* m, size_t
   }
 }
 
-// u[rows][width] (+)= sum over t of v[t][rows] m[t][width], in pieces of at most 6 x 16.
+// Rows of the next sum of outer products that fit the registers.
+inline int correlated_rows(int columns) { return columns == wide::COLUMNS ? wide::ROWS : 6; }
+
+// u[rows][columns] (+)= sum over t of v[t][rows] m[t][columns], where m is panels of 16 columns, `panel` floats apart.
+inline void correlate_columns(int columns, int rows, const float* v, size_t ldv, const float* m, size_t ldm,
+                              size_t panel, int count, float* u, size_t ldu, bool add) {
+  if (columns == 8) return correlate_rows<1>(rows, v, ldv, m, ldm, count, u, ldu, add);
+  if (columns == 16) return correlate_rows<2>(rows, v, ldv, m, ldm, count, u, ldu, add);
+  wide::correlate(add, rows, v, ldv, m, ldm, panel, count, u, ldu);
+}
+
+// u[rows][width] (+)= sum over t of v[t][rows] m[t][width], in pieces that fit the registers.
 template <typename F>
 inline void correlate_all(int rows, int width, const float* v, size_t ldv, const float* m,
                           size_t ldm, int count, float* u, size_t ldu, bool add, F meanwhile) {
-  const int parts = (rows + 5) / 6, least = rows / parts, longer = rows % parts;
-  for (int q = 0; q < width; q += 16)
-    for (int p = 0, first = 0; p < parts; p++) {
-      const int some = least + (p < longer);
-      float* to = u + static_cast<size_t>(first) * ldu + q;
-      meanwhile();
-      if (width - q >= 16)
-        correlate_rows<2>(some, v + first, ldv, m + q, ldm, count, to, ldu, add);
-      else
-        correlate_rows<1>(some, v + first, ldv, m + q, ldm, count, to, ldu, add);
-      first += some;
+  for (int q = 0, columns; q < width; q += columns) {
+    columns = next_columns(width - q);
+    const int most = correlated_rows(columns), parts = (rows + most - 1) / most;
+    const int least = rows / parts, longer = rows % parts;
+    for (int p = 0, first = 0, some; p < parts; p++, first += some) {
+      some = least + (p < longer);
+      for (int i = 0; i < turns_of(columns); i++) meanwhile();
+      correlate_columns(columns, some, v + first, ldv, m + q, ldm, 16, count,
+                        u + static_cast<size_t>(first) * ldu + q, ldu, add);
     }
+  }
 }
 
 }  // namespace paceline

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import warnings
@@ -22,7 +21,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from paceline.errors import Ended, UserError, WorkerFailed, first_line
 from paceline.job import Spark
@@ -32,7 +30,6 @@ from paceline.storage.files import run_file
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
-NEEDS_JAVA = "Spark needs Java 17 or newer"
 LIGHT_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Java that starts quickly and stays small: it only passes work to Python."""
 DEFAULTS = {
@@ -41,26 +38,24 @@ DEFAULTS = {
     "spark.executor.defaultJavaOptions": LIGHT_JAVA,
     "spark.driver.memory": "512m",  # it only schedules
     "spark.dynamicAllocation.enabled": "false",  # a barrier stage cannot have it
-    # `place` has counted before; Spark itself would wait for ten minutes
+    # how long executors may take to come, if the slots are too few; Spark's own is ten minutes
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "15",
     "spark.stage.maxConsecutiveAttempts": "1",  # `launch` starts it again from its checkpoint
     "spark.ui.enabled": "false",  # it would be open to the network
     "spark.ui.showConsoleProgress": "false",
 }
 """Settings of a session that is started here. Those of --spark.conf take precedence."""
-SHIPPED = "paceline-spark-"
 FAILURES = (
     (r"paceline\.errors\.UserError: (.*)", "{}"),
+    (
+        r"(requires more slots)",
+        "the stage {} than Spark has; give fewer --workers, or Spark more cores",
+    ),
     (
         r"ModuleNotFoundError: N(o module named .*)",
         "the executors' Python has n{}; give it the same packages, see docs/spark.md",
     ),
-    (
-        r'Cannot run program "([^"]+)"',
-        "the executors have no Python {}; name theirs in PYSPARK_PYTHON, see docs/spark.md",
-    ),
-    (r"\[PYTHON_VERSION_MISMATCH\] (.*)", "{}; name the executors' Python in PYSPARK_PYTHON"),
 )
 """What Spark reports, and what a person can do."""
 
@@ -106,15 +101,8 @@ def ship_package(context: SparkContext) -> None:
 
 @cache
 def shipping_folder() -> Path:
-    """Return a folder for files that executors fetch; it exists until this process ends.
-
-    Folders of processes that were killed are removed.
-    """
-    for old in Path(tempfile.gettempdir()).glob(f"{SHIPPED}*-*"):
-        pid = old.name.removeprefix(SHIPPED).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(old, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix=f"{SHIPPED}{os.getpid()}-")
+    """Return a folder for files that executors fetch; it exists until this process ends."""
+    folder = tempfile.mkdtemp(prefix="paceline-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
@@ -125,13 +113,11 @@ def _start(spark: Spark, log: Path) -> SparkContext:
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
-    check_master(spark.master)
     # it asks for an older pandas than it needs, in the middle of the progress bar
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # else pages about a process that is gone
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        check_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's own default is python3
     try:
         gateway = SparkContext._gateway
@@ -142,9 +128,8 @@ def _start(spark: Spark, log: Path) -> SparkContext:
         return SparkContext(conf=_settings(spark, SparkConf()), gateway=gateway)
     except (Py4JError, PySparkException, OSError) as error:
         reason = getattr(error, "java_exception", None) or error
-        line = str(reason).strip().splitlines()[0]
-        where = "" if submitted else f"; {NEEDS_JAVA}; see {log}"
-        raise UserError(f"Spark did not start: {line}{where}") from error
+        where = "" if submitted else f"; Spark needs Java 17 or newer; see {log}"
+        raise UserError(f"Spark did not start: {first_line(reason)}{where}") from error
 
 
 def _settings(spark: Spark, conf: SparkConf) -> SparkConf:
@@ -158,56 +143,6 @@ def _settings(spark: Spark, conf: SparkConf) -> SparkConf:
     for key, value in DEFAULTS.items():
         conf.setIfMissing(key, value)
     return conf
-
-
-def check_master(master: str) -> None:
-    """Fail at once if no master listens; Spark itself tries for a minute."""
-    if not master.startswith("spark://") or "," in master:
-        return
-    try:
-        url = urlsplit(master)
-        socket.create_connection((url.hostname or "", url.port or 7077), timeout=10.0).close()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--spark.master is {master}, and nobody answers there ({error}); "
-            "start the master, or correct the URL"
-        ) from None
-
-
-def check_java() -> None:
-    """Raise UserError if there is no Java where Spark's own scripts look for it."""
-    home = os.environ.get("JAVA_HOME")
-    if not shutil.which(str(Path(home, "bin", "java")) if home else "java"):
-        raise UserError(
-            f"there is no Java{f' in JAVA_HOME ({home})' if home else ''}; {NEEDS_JAVA}: "
-            "install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
-        )
-
-
-def count_slots(context: SparkContext) -> tuple[int, int]:
-    """Return how many tasks can run at once, as Spark counts for a barrier stage, and executors."""
-    if context._jsc is None:
-        raise UserError("the Spark session was stopped; run the command again to continue")
-    scala = context._jsc.sc()
-    slots = scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile())
-    is_driver_counted = not is_local(context)
-    return slots, scala.getExecutorMemoryStatus().size() - is_driver_counted
-
-
-def is_local(context: SparkContext) -> bool:
-    """Return whether tasks run in the driver's own Java: then there is nothing to wait for."""
-    return re.match(r"local(\[|$)", context.master) is not None
-
-
-def expected_executors(context: SparkContext) -> int:
-    """Return how many executors the cluster will start, or 1 if that is unknown.
-
-    YARN and Kubernetes start two by default.
-    """
-    if cluster := re.match(r"local-cluster\[\s*(\d+)", context.master):
-        return int(cluster[1])
-    default = "2" if context.master.startswith(("yarn", "k8s")) else "1"
-    return int(context.getConf().get("spark.executor.instances", default))
 
 
 def explain_failure(error: Exception) -> UserError | WorkerFailed:

@@ -111,7 +111,10 @@ def _accept_tasks(
             accepted = server.accept()[0]
         except TimeoutError:
             if errors:
-                raise explain_failure(errors[0]) from errors[0]
+                failure = explain_failure(errors[0])
+                if job.place.min_workers:  # fewer workers may be able to start
+                    failure = WorkerFailed("worker 0", str(failure), None)
+                raise failure from errors[0]
             if time.monotonic() > deadline or not thread.is_alive():
                 ended = f"in {timeout_s:.0f} s" if thread.is_alive() else "and gave the stage up"
                 reason = f"Spark started {len(known)} of {count} tasks {ended}"

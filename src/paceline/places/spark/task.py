@@ -24,9 +24,10 @@ from typing import Any
 
 from pyspark import BarrierTaskContext
 
+from paceline.engines.probe import keep_alive
 from paceline.errors import UserError
 from paceline.job import Cluster, Job
-from paceline.messages import Error, Message, to_line
+from paceline.messages import TOKEN, Error, Message, to_line
 from paceline.supervise.process import MARK, new_mark, start_process, write_line
 
 CONNECT_TIMEOUT_S = 30.0
@@ -55,11 +56,7 @@ class Connection:
         self._file = connection.makefile("rwb")
         self._lock = threading.Lock()
         connection.settimeout(None)
-        # a host notices within half a minute that the other one has vanished
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        keep_alive(connection)
 
     def send(self, message: Message) -> None:
         self.write(to_line(message).encode())
@@ -112,7 +109,8 @@ def run_task(
         try:
             own = Job.from_json(job)
             problem = find_problem(own, folder, proof if index == 0 else "", host)
-            code = _run_worker(_exchange_addresses(own, problem, context, host), line, folder)
+            own = _exchange_addresses(own, problem, context, host)
+            code = _run_worker(own, line, folder, secret)
         except UserError as error:
             line.send(Error(str(error)))
         line.send(Exit(code))
@@ -152,11 +150,11 @@ def _exchange_addresses(job: Job, problem: str, context: BarrierTaskContext, hos
     return replace(job, cluster=Cluster(addresses, context.partitionId()), place=place)
 
 
-def _run_worker(job: Job, driver: Connection, folder: str) -> int:
+def _run_worker(job: Job, driver: Connection, folder: str, secret: str) -> int:
     """Start the worker and pass everything on until it has ended; return its exit code."""
     # absolute paths of what Spark shipped
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
-    environment = os.environ | {"PYTHONPATH": paths, MARK: new_mark(os.environ)}
+    environment = os.environ | {"PYTHONPATH": paths, MARK: new_mark(os.environ), TOKEN: secret}
     if gpus := BarrierTaskContext.get().resources().get("gpu"):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.addresses)
     log, log_writer = os.pipe()

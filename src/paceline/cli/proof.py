@@ -1,0 +1,142 @@
+"""`paceline verify`, `diff` and `reproduce`: whether a run is what it says, and where two part."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
+
+import tyro
+
+from paceline.cli.parse import RunName, RunNames
+from paceline.cli.results import DataFlags, listening
+from paceline.cli.tables import print_table
+from paceline.errors import UserError, printable
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReplayFlags:
+    workers: int = 1
+    """Number of processes that train again. It never changes the numbers."""
+    data: DataFlags = field(default_factory=DataFlags)
+    trust_code: bool = False
+    """Run the run's own Python code (model.build, data.build). Use only for runs you trust."""
+    json: bool = False
+    """Print one line of JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(_ReplayFlags):
+    """Train random pieces of a run again and compare all digests: paceline verify RUN
+
+    The exit code is 0 if all is equal, 1 if something differs, 2 if the run cannot be checked. A
+    check that was interrupted continues where it was.
+
+    Example: paceline verify runs/cifar10-fast-1a2b3c4d --share 0.02 --workers 2
+    """
+
+    run: RunName
+    """Folder of the run, its name in runs/, or zoo:NAME."""
+    share: float = 0.02
+    """Share of the steps to train again. Each piece begins at a checkpoint."""
+    all: bool = False
+    """Train everything again, from the first step to the last."""
+    seed: int = 0
+    """Chooses the pieces."""
+    follow: bool = False
+    """Check while others train the run, which need not exist yet; end with it."""
+
+    def __call__(self) -> int:
+        from paceline.extras.proof.follow import follow
+        from paceline.extras.proof.replay import How
+        from paceline.extras.proof.verify import verify
+        from paceline.run_folder.finding import existing_run
+
+        if not 0 < self.share <= 1 or self.workers < 1:
+            wrong = f"workers is {self.workers}; it must be 1 or more"
+            text = f"share is {self.share}; it must be above 0 and at most 1"
+            raise UserError(wrong if self.workers < 1 else text)
+        how = How(self.workers, self.data.dir, self.trust_code)
+        share = 1.0 if self.all else self.share
+        with listening("training again") as listen:
+            if self.follow:
+                found = follow(self.run, share, how, self.seed, listen)
+            else:
+                found = verify(existing_run(self.run), share, how, self.seed, listen)
+        if self.json:
+            print(json.dumps(vars(found) | {"equal": not found.finding}))
+        else:
+            print(found)
+            for line in filter(None, (printable(found.finding), found.note)):
+                print(line)
+        return 1 if found.finding else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff(_ReplayFlags):
+    """Compare two runs: where they part, and what differs between them: paceline diff RUN RUN
+
+    The exit code is 0 if they are equal as far as both have recorded digests, 1 if they differ, 2
+    if they cannot be compared.
+
+    Example: paceline diff runs/one s3://bucket/runs/two --replay
+    """
+
+    runs: RunNames
+    """Two run folders, names of runs in runs/, URLs or zoo:NAME."""
+    replay: bool = False
+    """Train both again from the last common checkpoint to where they part, and list the tensors
+    that differ."""
+
+    def __call__(self) -> int:
+        from paceline.extras.proof.compare import compare, replay_both
+        from paceline.extras.proof.replay import How
+        from paceline.run_folder.finding import existing_run
+
+        if len(self.runs) != 2:
+            raise UserError(f"{len(self.runs)} runs were given; diff compares two")
+        runs = [existing_run(name, checkpoints=self.replay) for name in self.runs]
+        found = compare(*runs)
+        if self.replay:
+            how = How(self.workers, self.data.dir, self.trust_code)
+            with listening("training again") as listen:
+                found = replace(found, replayed=replay_both(runs, found, how, listen))
+        if self.json:
+            equal = found.difference is None and found.steps > 0
+            print(json.dumps(asdict(found) | {"summary": str(found), "equal": equal}))
+        else:
+            print_table(("", *(f"{run.where}<" for run in runs)), found.rows, whole=True)
+            print(found)
+            for line in (*found.reasons, *found.replayed):
+                print(printable(line))
+        return 1 if found.difference else 0 if found.steps else 2
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Train an entry of the zoo again and compare the digest: paceline reproduce NAME [--steps N]
+
+    It is `paceline verify zoo:NAME`. The exit code is 0 if the digest is the same, otherwise 1. Any
+    CPU will do.
+
+    Example: paceline reproduce cifar10-resnet20 --steps 20 --data.dir data
+    """
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Name of the entry."""
+    steps: int = 0
+    """Number of steps to train: that of the entry's row. 0 trains to the end."""
+    data: DataFlags = field(default_factory=DataFlags)
+
+    def __call__(self) -> int:
+        from paceline.extras.zoo import PREFIX, find_row
+
+        row = find_row(self.name)
+        if self.steps not in (0, row.first_steps, row.step):
+            raise UserError(
+                f"steps is {self.steps}; {row.name} has digests after {row.first_steps} and "
+                f"{row.step} steps"
+            )
+        is_first = self.steps == row.first_steps
+        share = row.first_steps / row.step if is_first else 1.0
+        return Verify(run=f"{PREFIX}{row.name}", share=share, data=self.data)()

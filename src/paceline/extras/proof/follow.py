@@ -1,0 +1,113 @@
+"""`paceline verify --follow`: an auditor that checks a share of a run while others train it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from paceline.errors import PassingFault, UserError
+from paceline.extras.proof.differences import Chain, plan_of, read_chain
+from paceline.extras.proof.replay import (
+    CANNOT,
+    How,
+    Piece,
+    check_can_replay,
+    copy_start,
+    first_difference,
+)
+from paceline.extras.proof.verify import Verdict, explain
+from paceline.messages import Send, Warn
+from paceline.run_folder.checkpoints import list_steps
+from paceline.run_folder.finding import watched_run
+from paceline.run_folder.folder import RunFolder
+
+POLL_S = 1.0
+PATIENCE_S = 3600.0
+"""Without a sign of the training for so long, the auditor ends."""
+
+
+class Auditor:
+    """Takes a copy of a share of the checkpoints before they are pruned, and trains on from it.
+
+    `folder` holds the copies.
+    """
+
+    def __init__(self, run: RunFolder, share: float, how: How, seed: int, folder: Path) -> None:
+        self._run, self._share, self._how, self._seed, self._folder = run, share, how, seed, folder
+        self._seen = set[int]()
+        self._waiting = list[int]()
+        """Steps of the copies from which nothing was trained yet."""
+        self.checked = 0
+
+    def take_new(self) -> None:
+        """Draw among the checkpoints that are new, and copy those that are drawn."""
+        for step in sorted({0, *list_steps(self._run.checkpoints)} - self._seen):
+            self._seen.add(step)
+            if random.Random(f"{self._seed} {step}").random() < self._share:
+                with suppress(UserError):  # it was removed just now
+                    copy_start(self._run, step, self._folder / str(step))
+                    self._waiting.append(step)
+
+    def next_piece(self, chain: Chain, is_finished: bool) -> Piece | None:
+        """Return a piece that the run has trained and that can be checked now."""
+        plan = plan_of(self._run)
+        for step in self._waiting:
+            ends = [end for end in sorted(chain.states) if end > step]
+            ends = [end for end in ends if plan.saves_at(end)] or (ends[-1:] if is_finished else [])
+            if ends:
+                return Piece(step, ends[0])
+        if is_finished:
+            self._waiting.clear()  # nothing follows the last checkpoint
+        return None
+
+    def check(self, chain: Chain, piece: Piece, listen: Send) -> str:
+        """Train a piece again; record and return what differs."""
+        folder, finding = self._folder / str(piece.start), ""
+        difference = first_difference(self._run, chain, piece, self._how, folder, listen)
+        self.checked += piece.steps
+        if difference:
+            finding = explain(self._run, piece, difference, self._how, folder, listen)
+        self._waiting.remove(piece.start)
+        shutil.rmtree(folder)
+        record = {"step": piece.stop, "start": piece.start, "finding": finding, "time": time.time()}
+        self._run.audits.append(record)
+        self._run.publish_evaluations()
+        return finding
+
+
+def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdict:
+    """Check a share of a run until it is finished or a difference is found."""
+    began = sign = time.monotonic()
+    run, last, finding = watched_run(path), -1, ""
+    with tempfile.TemporaryDirectory(prefix="paceline-audit-") as folder:
+        auditor = Auditor(run, share, how, seed, Path(folder))
+        while time.monotonic() - sign < PATIENCE_S:
+            try:
+                run.refresh()
+                is_finished = run.exists() and bool((run.read_result() or {}).get("finished"))
+                chain = read_chain(run, whole=False) if run.exists() else None
+            except PassingFault as error:
+                listen(Warn(f"{error}; the auditor tries again"))
+                chain = None
+            if chain:
+                if last < 0:
+                    check_can_replay(run, how)
+                auditor.take_new()
+                while not finding and (piece := auditor.next_piece(chain, is_finished)):
+                    finding = auditor.check(chain, piece, listen)
+                    auditor.take_new()
+                    sign = time.monotonic()
+                if finding or is_finished:
+                    break
+                if chain.last != last:
+                    last, sign = chain.last, time.monotonic()
+            time.sleep(POLL_S)
+        else:
+            raise UserError(f"{run.where} {CANNOT}: no sign of a training in it for an hour")
+    steps = max(1, read_chain(run, whole=False).last)
+    note = "the other steps were not trained again" * (auditor.checked < steps)
+    return Verdict(auditor.checked, steps, time.monotonic() - began, finding, note)

@@ -1,0 +1,210 @@
+"""`paceline verify`: whether a run is what training gives, checked on pieces of it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import UserError
+from paceline.experiment.plan import Plan
+from paceline.extras.proof.differences import (
+    Chain,
+    Difference,
+    find_difference,
+    is_entry,
+    plan_of,
+    read_chain,
+    workers_of,
+)
+from paceline.extras.proof.replay import (
+    CANNOT,
+    How,
+    Piece,
+    check_can_replay,
+    first_difference,
+    train_again,
+)
+from paceline.messages import Message, Progress, Send
+from paceline.run_folder.checkpoint_file import Damaged, read_digest
+from paceline.run_folder.checkpoints import file_of, list_steps
+from paceline.run_folder.folder import RunFolder
+from paceline.storage.files import explained
+from paceline.storage.locations import cache_folder, is_remote
+
+ENOUGH = 0.9
+"""Of the share: no further piece is trained for the rest."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What checking a run has found."""
+
+    checked: int
+    """Number of steps that were trained again."""
+    steps: int
+    """Number of steps that the run has recorded."""
+    seconds: float
+    finding: str = ""
+    """What differs; empty if all is equal."""
+    note: str = ""
+    """What this does not prove."""
+
+    def __str__(self) -> str:
+        share = f"{100 * self.checked / self.steps:.3g} % of {self.steps:,} steps"
+        outcome = "DIFFERENT" if self.finding else "equal"
+        return f"checked {share} in {self.seconds:.0f} s: {outcome}"
+
+
+def verify(run: RunFolder, share: float, how: How, seed: int, listen: Send) -> Verdict:
+    """Check a share of the steps of a run; with a share of 1, all of them from the first on.
+
+    An interrupted check continues where it was, because each piece is a run in the cache.
+    """
+    began = time.monotonic()
+    check_can_replay(run, how)
+    chain = read_chain(run)
+    if not chain.last:
+        raise UserError(
+            f"{run.where} {CANNOT}: it has recorded no digest (was it trained with --no-chain?)"
+        )
+    if finding := chain.fault or _wrong_checkpoint(run, chain):
+        return Verdict(0, chain.last, time.monotonic() - began, finding)
+    pieces = [Piece(0, chain.last)]
+    if share < 1:
+        pieces = choose(_starts(run), [*chain.states], plan_of(run), share, seed)
+        reached = sum(piece.steps for piece in pieces)
+        if reached < ENOUGH * share * chain.last and not is_entry(run):
+            raise UserError(_pruned(run, reached, chain, share))
+    where = run.where if is_remote(run.where) else run.path.resolve()
+    key = f"{where} {chain.states[chain.last]} {share} {seed}"
+    work = cache_folder() / "verify" / hashlib.sha256(key.encode()).hexdigest()[:16]
+    try:
+        checked, finding = _check_pieces(run, chain, pieces, how, work, listen)
+    except UserError:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work)
+    return Verdict(checked, chain.last, time.monotonic() - began, finding, _unproven(run, share))
+
+
+def _check_pieces(
+    run: RunFolder, chain: Chain, pieces: list[Piece], how: How, work: Path, listen: Send
+) -> tuple[int, str]:
+    """Train pieces again until one differs; return the number of steps, and what differs."""
+    checked, total = 0, sum(piece.steps for piece in pieces)
+    for piece in pieces:
+
+        def progress(message: Message, before: int = checked) -> None:
+            if isinstance(message, Progress):
+                message = Progress(before + message.done, total)
+            listen(message)
+
+        own = work / f"{piece.start}-{piece.stop}"
+        difference = first_difference(run, chain, piece, how, own, progress)
+        if difference:
+            checked += difference.step - piece.start
+            return checked, explain(run, piece, difference, how, own, listen)
+        checked += piece.steps
+    return checked, ""
+
+
+def explain(
+    run: RunFolder, piece: Piece, difference: Difference, how: How, folder: Path, listen: Send
+) -> str:
+    """Return a difference in words, after training once more up to it: either side can be wrong.
+
+    `folder` has the piece as it was trained again, perhaps with a checkpoint that the run has not.
+    """
+    again, copy = Piece(piece.start, difference.step), RunFolder(folder)
+    first = read_chain(copy, whole=False)
+    source = copy if piece.start in list_steps(copy.checkpoints) else run
+    with tempfile.TemporaryDirectory(prefix="paceline-verify-") as temporary:
+        second = train_again(source, again, how, Path(temporary, "run"), listen)
+    if find_difference(first, second, piece.start, difference.step):
+        return f"{difference}, but this machine gave two different results for it: do not trust it"
+    computed = workers_of(run, difference)
+    return f"{difference}" + (f", {computed}" if computed else "")
+
+
+def choose(
+    starts: Iterable[int], recorded: Iterable[int], plan: Plan, share: float, seed: int
+) -> list[Piece]:
+    """Return random pieces of about a share of the recorded steps.
+
+    A piece begins at one of `starts` and ends at the latest where the next checkpoint was planned.
+    """
+    ends = sorted(recorded)
+    whole, wanted = [], share * ends[-1]
+    for start in starts:
+        later = [end for end in ends if end > start]
+        planned = [end for end in later if plan.saves_at(end)]
+        if later:
+            whole.append((Piece(start, min(planned or later[-1:])), later))
+    random.Random(seed).shuffle(whole)
+    pieces, left = [], wanted
+    for piece, later in whole:
+        if left <= (1 - ENOUGH) * wanted:
+            break
+        fitting = [end for end in later if end <= min(piece.stop, piece.start + left)]
+        pieces.append(Piece(piece.start, max(fitting or later[:1])))
+        left -= pieces[-1].steps
+    return merged(sorted(pieces))
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces, in order, with those that follow each other as one."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and found[-1].stop == piece.start:
+            piece = Piece(found.pop().start, piece.stop)
+        found.append(piece)
+    return found
+
+
+def _starts(run: RunFolder) -> list[int]:
+    """Return the steps whose states are there: the first one can be built again."""
+    return [0, *([] if is_entry(run) else list_steps(run.checkpoints))]
+
+
+def _wrong_checkpoint(run: RunFolder, chain: Chain) -> str:
+    """Return which checkpoint is not the state that the chain recorded."""
+    for step in () if is_entry(run) else list_steps(run.checkpoints):
+        file = file_of(run.checkpoints, step)
+        try:
+            with explained("read", file):
+                found = read_digest(file, step)
+        except Damaged as error:
+            raise UserError(f"{run.where} {CANNOT}: {file} is damaged ({error})") from error
+        if chain.states.get(step, found) != found:
+            return f"the checkpoint of step {step:,} is not the state that the run recorded there"
+    return ""
+
+
+def _pruned(run: RunFolder, reached: int, chain: Chain, share: float) -> str:
+    every = plan_of(run).save_every
+    keep = -(-plan_of(run).total_steps // every) if every else 1
+    largest = max((each.stat().st_size for each in run.checkpoints.glob("*.safe*")), default=0)
+    return (
+        f"{100 * share:.3g} % of {run.where} {CANNOT}: checkpoints were removed, and only "
+        f"{100 * reached / chain.last:.2g} % of its steps follow one that is left; give a smaller "
+        f"--share, or --all to train everything again, or train with --keep {keep} "
+        f"({keep * largest / 1e6:,.0f} MB)"
+    )
+
+
+def _unproven(run: RunFolder, share: float) -> str:
+    """Return what a check did not prove."""
+    if share >= 1 or is_entry(run):
+        return "" if share >= 1 else "the steps after these were not trained again"
+    every, starts = plan_of(run).save_every, len(_starts(run))
+    planned = max(1, plan_of(run).total_steps // every) if every else 1
+    text = "the other steps were not trained again"
+    if starts < planned:
+        text += f"; pieces begin at checkpoints, and {starts - 1} of {planned} are left (--keep)"
+    return text

@@ -1,0 +1,33 @@
+"""my-images for folders of small images."""
+
+import numpy as np
+import pytest
+
+from paceline.experiment.recipes.table import get_recipe
+from paceline.formats.arrays import save_arrays
+from paceline.formats.small_images import recipe_for
+from small_images import encode
+
+
+@pytest.mark.parametrize(("shape", "flips"), [((28, 28), False), ((32, 30, 3), True)])
+def test_small_images_get_a_small_network_and_gray_ones_no_mirror(tmp_path, shape, flips):
+    for split in ("train", "test"):
+        for name in ("0", "1"):
+            (tmp_path / split / name).mkdir(parents=True)
+            (tmp_path / split / name / "1.png").write_bytes(encode(np.zeros(shape, np.uint8)))
+    found = recipe_for(str(tmp_path))
+    assert (found.model.layout, found.data.image_size) == ("cifar", shape[0])
+    assert found.augment.flip is flips
+
+
+def test_arrays_of_digits_keep_their_size(tmp_path):
+    save_arrays(tmp_path / "digits", (np.zeros((9, 28, 28), np.uint8), np.arange(9) % 3))
+    found = recipe_for(str(tmp_path / "digits"))
+    assert (found.model.layout, found.data.image_size, found.augment.padding) == ("cifar", 0, 4)
+    assert not found.augment.flip
+
+
+def test_other_images_and_missing_folders_change_nothing(tmp_path):
+    save_arrays(tmp_path / "photos", (np.zeros((4, 96, 96, 3), np.uint8), np.arange(4) % 2))
+    for folder in (tmp_path / "photos", tmp_path / "nowhere", "s3://bucket/photos"):
+        assert recipe_for(str(folder)) == get_recipe("my-images")
