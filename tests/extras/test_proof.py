@@ -287,9 +287,11 @@ def test_the_auditor_checks_a_run_and_notes_it(run: RunFolder):
     page = run.path.parent / "page.html"
     fine(paceline_here("report", str(run.path), "-o", str(page), cwd=run.path))
     assert "an auditor trained 3 pieces again: all are equal" in page.read_text()
-    signatures = base64.b64encode(np.zeros([1, 4], "<u2").tobytes()).decode()
-    step = run.chain.read()[1]["step"]
-    edit_chain(run, step, signatures=signatures)
+    records = run.chain.read()
+    rows = np.frombuffer(base64.b64decode(records[1]["signatures"]), "<u2").copy()
+    rows[-4:] = 0  # of the block's last step
+    step = records[1]["step"]
+    edit_chain(run, step, signatures=base64.b64encode(rows.tobytes()).decode())
     ended = verify(run, "--follow", "--share", "1")
     assert ended.code == 1
     assert f"the state before step {step}" in ended.out

@@ -72,7 +72,7 @@ def one_of(addresses: list[str], index: int, neighbors: Neighbors | None) -> Ope
         rpc_layer="grpc",
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    return lambda job, core: CollectiveEngine(core, strategy, 1, neighbors=neighbors)
+    return lambda job, core: CollectiveEngine(core, strategy, 1, exchange=neighbors)
 
 
 def parameter_servers() -> Open:

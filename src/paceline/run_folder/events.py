@@ -15,6 +15,8 @@ from paceline.experiment.fields import Json, flatten
 from paceline.maths.metrics import BlockResult, EvalResult
 from paceline.storage.files import explained
 
+_HPARAM_KINDS = {bool: "bool_value", int: "number_value", float: "number_value"}
+
 
 class TensorBoard:
     """An action that writes event files. It makes no file before the first call.
@@ -46,13 +48,19 @@ class TensorBoard:
 
     def settings(self, experiment: Experiment) -> None:
         """Write every field of the experiment, for the table that compares runs."""
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        # tensorboard's own hparams_pb imports all that its stub of TensorFlow needs, boto3 too.
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-        plain = {
-            name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in flatten(experiment.to_json()).items()
-        }
-        self._write(step=self._first_step, summary=hparams_pb(plain))
+        plugin = HParamsPluginData()
+        plugin.session_start_info.group_name = experiment.digest()
+        plugin.session_start_info.start_time_secs = time.time()
+        for name, value in flatten(experiment.to_json()).items():
+            kind = _HPARAM_KINDS.get(type(value), "string_value")
+            plain = value if type(value) in _HPARAM_KINDS else str(value)
+            setattr(plugin.session_start_info.hparams[name], kind, plain)
+        data = {"plugin_name": "hparams", "content": plugin.SerializeToString()}
+        tag = "_hparams_/session_start_info"
+        self.write(self._first_step, {"tag": tag, "metadata": {"plugin_data": data}})
 
     def close(self) -> None:
         """Close the event file."""
