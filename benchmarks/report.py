@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.chart import NAMES
 from benchmarks.summary import Quartiles, SuiteResult
 
 # Above this a contender took CPU time from the others while it should have slept.
@@ -61,6 +62,14 @@ def show(result: SuiteResult, console: Console) -> None:
     console.print(figure_table(result))
     for note in result.notes:
         console.print(f"[dim]{note}[/dim]", highlight=False)
+
+
+def comparison(ratios: dict[str, tuple[float, float, float]]) -> Table:
+    """Return one line for each network that was compared with PyTorch."""
+    table = Table("images/s, divided by the fastest PyTorch setup", "median (quartiles)")
+    for suite, (low, median, high) in ratios.items():
+        table.add_row(NAMES[suite], f"{spread(Quartiles(low, median, high))} x")
+    return table
 
 
 def save(path: Path, machine: dict[str, Any], suites: dict[str, Any]) -> None:

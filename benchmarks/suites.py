@@ -37,6 +37,8 @@ SUITES = {
     "spark": "benchmarks.suite_spark:measure",
     "predict": "benchmarks.suite_predict:measure",
 }
+PUBLISHED = ["resnet20", "resnet56", "resnet50", "speedrun", "evaluation", "exchange", "startup"]
+"""Those of the table in docs/what-to-expect.md."""
 
 
 @dataclass(frozen=True)

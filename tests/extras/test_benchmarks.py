@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import results
+from benchmarks import chart, results
 from benchmarks.disturbance import QuietRounds, why_repeat
 from benchmarks.harness import Measured, Turn
 from benchmarks.summary import compared
@@ -15,6 +15,15 @@ def test_the_page_and_its_picture_are_made_from_what_was_measured() -> None:
     assert results.picture(finished) == (results.DOCS / "images" / "results.svg").read_text()
     names = {row.run_name(seed) for row in results.ROWS for seed in range(row.seeds)}
     assert {file.stem for file in results.MEASURED.glob("*.json")} <= names
+
+
+def test_the_picture_of_speed_shows_what_was_measured() -> None:
+    measured = chart.read_all()
+    assert chart.picture(measured) == chart.PICTURE.read_text()
+    page = (results.DOCS / "what-to-expect.md").read_text()
+    for quartiles in (each for cpu in measured.values() for each in cpu.values()):
+        low, median, high = (f"{each:.2f}" for each in quartiles)
+        assert f"| {median} ({low} to {high})" in page
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Draws how many times as fast as PyTorch Paceline is: `python -m benchmarks.chart`.
+
+It reads the results of `python -m benchmarks --out benchmarks/speed/CPU.json`, one file for each
+CPU, and writes docs/images/speed.svg.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.harness import ROOT
+
+SPEED = ROOT / "benchmarks" / "speed"
+PICTURE = ROOT / "docs" / "images" / "speed.svg"
+RATIO = "images/s, paceline to PyTorch's best"
+"""The beginning of the figure that is drawn (`summary.compared`)."""
+NAMES = {
+    "speedrun": "cifar10-speedrun",
+    "resnet20": "ResNet-20",
+    "resnet56": "ResNet-56",
+    "evaluation": "ResNet-20, evaluation",
+    "resnet50": "ResNet-50, 224 pixels",
+}
+LEFT, ONE, BAR = 240, 200, 20
+"""Where bars begin, the length of a ratio of 1, and the height of a bar."""
+STYLE = """
+.page { fill: #ffffff; stroke: #d9dfe8; } .bar0 { fill: #00796b; } .bar1 { fill: #5b7fb5; }
+.line { stroke: #1a2230; } .one { stroke: #7d8a9c; stroke-dasharray: 4 4; }
+text { font: 15px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+text { fill: #1a2230; }
+.quiet { font-size: 13px; fill: #5a6678; } .value { font-weight: 600; }
+@media (prefers-color-scheme: dark) {
+.page { fill: #0f151d; stroke: #2f3a4a; } .bar0 { fill: #2aa896; } .bar1 { fill: #7fa3d8; }
+.line { stroke: #e8edf4; } .one { stroke: #9fabbd; } text { fill: #e8edf4; }
+.quiet { fill: #9fabbd; }
+}
+"""
+
+
+def ratios(results: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Return the quartiles of each suite's ratio, from a saved file."""
+    found = {}
+    for suite in NAMES:
+        for figure in results["suites"].get(suite, {}).get("figures", ()):
+            if figure["name"].startswith(RATIO):
+                measured = figure["measured"]
+                found[suite] = (measured["low"], measured["median"], measured["high"])
+    return found
+
+
+def read_all() -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Return the ratios of each CPU that was measured."""
+    files = map(json.loads, (file.read_text() for file in sorted(SPEED.glob("*.json"))))
+    return {results["machine"]["processor"]: ratios(results) for results in files}
+
+
+def picture(measured: dict[str, dict[str, tuple[float, float, float]]]) -> str:
+    """Return bars with their quartiles as SVG: a group for each network, a bar for each CPU."""
+    body, bottom = [*_title(measured)], 66
+    for suite, name in NAMES.items():
+        bars = [(i, each[suite]) for i, each in enumerate(measured.values()) if suite in each]
+        middle = bottom + (len(bars) * BAR + 10) / 2
+        body.append(f'<text x="{LEFT - 12}" y="{middle:g}" text-anchor="end">{name}</text>')
+        for number, quartiles in bars:
+            body += _bar(number, bottom, quartiles)
+            bottom += BAR
+        bottom += 12
+    body.append(f'<path class="one" d="M{LEFT + ONE} 56 V{bottom}"/>')
+    body.append(f'<text class="quiet" x="{LEFT + ONE}" y="{bottom + 16}">1: PyTorch</text>')
+    size = f'viewBox="0 0 880 {bottom + 30}" width="880"'
+    page = f'<rect class="page" x="0.5" y="0.5" width="879" height="{bottom + 29}" rx="12"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">'
+    spoken = ", ".join(f"{name}: {_spoken(each)}" for name, each in measured.items())
+    title = f'<title id="title">Speed relative to the fastest PyTorch setup. {spoken}</title>'
+    return "\n".join([head, title, f"<style>{STYLE}</style>", page, *body, "</svg>", ""])
+
+
+def _title(processors: Sequence[str] | dict[str, Any]) -> Iterator[str]:
+    text = "Images per second, divided by the fastest PyTorch setup on the same 2 vCPUs"
+    yield f'<text x="24" y="30" class="value">{text}</text>'
+    for number, name in enumerate(processors):
+        x = LEFT + 300 * number
+        yield f'<rect class="bar{number}" x="{x}" y="40" width="12" height="12" rx="2"/>'
+        yield f'<text class="quiet" x="{x + 18}" y="51">{name}</text>'
+
+
+def _bar(number: int, top: float, quartiles: tuple[float, float, float]) -> Iterator[str]:
+    low, median, high = (round(ONE * each) for each in quartiles)
+    middle = top + BAR / 2 - 1
+    size = f'width="{median}" height="{BAR - 2}"'
+    yield f'<rect class="bar{number}" x="{LEFT}" y="{top:g}" {size} rx="3"/>'
+    yield f'<path class="line" d="M{LEFT + low} {middle:g} H{LEFT + high}"/>'
+    x = LEFT + max(median, high) + 10
+    yield f'<text class="value" x="{x}" y="{top + 14:g}">{quartiles[1]:.2f}</text>'
+
+
+def _spoken(measured: dict[str, tuple[float, float, float]]) -> str:
+    return ", ".join(f"{NAMES[suite]} {median:.2f}" for suite, (_, median, _) in measured.items())
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(read_all()))
