@@ -27,7 +27,7 @@ AT_ROOT = {
     "SECURITY.md": "security.md",
 }
 """File of the repository -> page."""
-ALONE = ("index.md", "first-steps.md")
+ALONE = ("index.md",)
 """Pages without others beside them in the table of contents."""
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 FLAG = re.compile(r"<code>(-[^\s<]{1,30})</code>")

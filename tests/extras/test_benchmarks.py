@@ -20,7 +20,7 @@ def test_the_page_and_its_picture_are_made_from_what_was_measured() -> None:
 def test_the_picture_of_speed_shows_what_was_measured() -> None:
     measured = chart.read_all()
     assert chart.picture(measured) == chart.PICTURE.read_text()
-    page = (results.DOCS / "what-to-expect.md").read_text()
+    page = (results.DOCS / "performance.md").read_text()
     for quartiles in (each for cpu in measured.values() for each in cpu.values()):
         low, median, high = (f"{each:.2f}" for each in quartiles)
         assert f"| {median} ({low} to {high})" in page

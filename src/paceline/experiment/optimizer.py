@@ -68,7 +68,7 @@ class Optimizer:
     """Clip the mean gradient to this norm. 0 disables."""
     groups: tuple[Group, ...] = ()
     """Settings for some weights, each as 'PATTERN KEY=VALUE ...', such as '*/kernel rule=muon
-    rate=0.5'. The keys are rate, decay, momentum, rule and until. See docs/short-trainings.md."""
+    rate=0.5'. The keys are rate, decay, momentum, rule and until. See docs/training-options.md."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """RandAugment (Cubuk et al. 2019): a number of random changes to each training image.
 
 All of it is arithmetic of whole numbers on 8-bit images, so it gives the same bits on every machine
-and in any order. `docs/augmentation.md` lists the changes. A geometric change takes the nearest
+and in any order. `docs/training-options.md` lists the changes. A geometric change takes the nearest
 pixel; pixels from outside the image are black.
 """
 
