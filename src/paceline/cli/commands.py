@@ -11,7 +11,6 @@ import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 from paceline.errors import Ended, UserError, did_you_mean, public
@@ -72,6 +71,8 @@ def _run(arguments: list[str]) -> int:
     from paceline.cli.parse import parse  # a second of imports, which a Ctrl-C may interrupt
 
     if arguments == ["--version"]:
+        from importlib.metadata import version
+
         print(f"paceline {version('paceline')}")
         return 0
     name, arguments = split_command(arguments)
@@ -112,10 +113,10 @@ def _help(group: str, words: list[str]) -> int:
         known = dict.fromkeys(each.removeprefix(group).split()[0] for each in names)
         given = f"{group} {words[0]}".strip()
         raise UserError(f"unknown command {given!r}; {did_you_mean(words[0], known)}")
-    print("paceline trains ResNets, and any Keras image classifier. ", end="")
+    print("paceline trains ResNets, and any Keras image classifier.")
     print("The same experiment gives the same bits in every place.\n")
     for name in names:
-        summary = load_command(name).__doc__.splitlines()[0]
-        print(f"  paceline {name:<{max(map(len, names))}}  {summary}")
-    print("\n`paceline COMMAND --help` shows the flags of a command. Begin with: paceline train")
+        summary = load_command(name).__doc__.split(": paceline")[0]
+        print(f"  {name:<{max(map(len, names))}}  {summary}")
+    print("\n`paceline COMMAND --help` shows its flags. Begin with: paceline train")
     return 0

@@ -47,7 +47,8 @@ def show_help(command: Any, defaults: Any, words: list[str]) -> None:
         _print(" ".join(paragraph.split()))
     for title, names in COMMON.items():
         shown = [name for name in names.split() if name in flags]
-        print(*[f"\n{title}"] * bool(shown))
+        if shown:
+            print(f"\n{title}")
         for name in shown:
             value, help_text, choices = flags[name]
             _print_flag(name, value, re.split(r"[.:;](?: |$)", help_text)[0], choices)
@@ -60,8 +61,9 @@ def show_help(command: Any, defaults: Any, words: list[str]) -> None:
 
 def _flags(values: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Any, str, tuple[Any, ...]]]]:
     """Yield the name of every flag of a dataclass with its value there, its text and choices."""
-    texts = texts_of(type(values))
-    for field, kind, is_unnamed, is_shown in fields_of(type(values)):
+    command: Any = type(values)
+    texts = texts_of(command)
+    for field, kind, is_unnamed, is_shown in fields_of(command):
         value, name = getattr(values, field), prefix + field.replace("_", "-")
         if is_dataclass(value):
             yield from _flags(value, prefix if is_unnamed else f"{name}.")

@@ -6,8 +6,9 @@ import dataclasses
 import io
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from functools import cache, partial
 from itertools import takewhile
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import tyro
@@ -51,17 +52,37 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
     is_ours = info.type.__module__.startswith("paceline.")
     if not dataclasses.is_dataclass(info.type) or not is_ours or info.type is Group:
         return None
-    texts = texts_of(info.type)
     hints = get_type_hints(info.type, include_extras=True)
     fields = tuple(
         StructFieldSpec(
-            item.name, hints[item.name], _default(item, info.default), texts.get(item.name)
+            item.name,
+            _quick(hints[item.name]),
+            _default(item, info.default),
+            partial(_text, info.type, item.name),
         )
         for item in dataclasses.fields(info.type)
     )
     return StructConstructorSpec(instantiate=info.type, fields=fields)
 
 
+def _quick(hint: Any) -> Any:
+    """Return the hint of a tuple or a union as any object with tyro's own constructor.
+
+    To check the default of such a type, tyro would import typeguard, and with it asyncio.
+    """
+    plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if get_origin(plain) in (None, Literal):
+        return hint
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(plain, set()))
+    return Annotated[object, spec, *extras]
+
+
+def _text(kind: Any, name: str) -> str | None:
+    """Return the help of a field. tyro asks for it only if help is printed."""
+    return texts_of(kind).get(name)
+
+
+@cache
 def texts_of(kind: Any) -> dict[str, str]:
     """Return the help of each field: the text below it, as one paragraph."""
     return {
