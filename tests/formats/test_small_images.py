@@ -1,11 +1,18 @@
 """my-images for folders of small images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from paceline.api.training import build_job
+from paceline.cli.train import Train
 from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.arrays import save_arrays
 from paceline.formats.small_images import recipe_for
+from paceline.job import Job, Place, Run
+from paceline.run_folder.folder import default_path
+from paceline.run_folder.listing import train_command
 from small_images import encode
 
 
@@ -18,6 +25,14 @@ def test_small_images_get_a_small_network_and_gray_ones_no_mirror(tmp_path, shap
     found = recipe_for(str(tmp_path))
     assert (found.model.layout, found.data.image_size) == ("cifar", shape[0])
     assert found.augment.flip is flips
+    for flag in ("--data.dir", "--data"):
+        assert Train.of_recipe("my-images", [flag, str(tmp_path)]).experiment == found
+    mine = replace(found, data=replace(found.data, dir=str(tmp_path)), epochs=2)
+    command = ["train", "my-images", "--data.dir", str(tmp_path), "--epochs", "2"]
+    assert train_command(mine, "my-images") == train_command(mine) == command
+    assert build_job("my-images", {"data": {"dir": tmp_path}, "epochs": 2}, Place(), Run()) == Job(
+        mine, run=Run(run_dir=default_path("my-images", mine))
+    )
 
 
 def test_arrays_of_digits_keep_their_size(tmp_path):

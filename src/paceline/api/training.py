@@ -126,11 +126,9 @@ def train(
 def build_job(experiment: Experiment | str, settings: Json, place: Place, run: Run) -> Job:
     """Return the job of a recipe or an experiment with settings changed by name."""
     base = get_recipe(experiment) if isinstance(experiment, str) else experiment
-    if experiment == "my-images":
-        from paceline.formats.small_images import recipe_for
-
-        base = recipe_for(str(settings.get("data.dir", "")))
     chosen, where, what = apply_settings(settings, base, place, run)
+    if isinstance(experiment, str) and base != (base := get_recipe(experiment, chosen.data.dir)):
+        chosen, where, what = apply_settings(settings, base, place, run)
     name = experiment if isinstance(experiment, str) else run_name(chosen)
     run_dir = what.run_dir or default_path(name, chosen)
     return Job(chosen, where, replace(what, run_dir=run_dir))

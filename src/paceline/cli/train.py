@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.requests import DescribeRequest
 from paceline.storage.files import to_log
+
+DATA_DIR = ("--data.dir", "--data", "--data-dir", "--data_dir")
+"""The flag that my-images depends on, and its short names."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,9 @@ class Train:
 
             name, parts = load_parts(name, Place(), Run())
             return cls(name, *parts)
-        if name == "my-images":
-            from paceline.formats.small_images import recipe_for, value_of
-
-            return cls(name, recipe_for(value_of("--data.dir", arguments)), Place(), Run())
-        return cls(name, get_recipe(name), Place(), Run())
+        words = [part for word in arguments for part in word.split("=", 1)]
+        given = (value for flag, value in pairwise(words) if flag in DATA_DIR)
+        return cls(name, get_recipe(name, next(given, "")), Place(), Run())
 
     def __call__(self) -> int:
         from paceline.run_folder.folder import default_path

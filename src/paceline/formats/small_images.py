@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-
-import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
@@ -23,12 +21,6 @@ LARGEST = 64
 """Sides of small images, at most."""
 TRIED = 8
 """Images of a folder that are looked at."""
-
-
-def value_of(flag: str, arguments: Sequence[str]) -> str:
-    """Return the value of a flag; empty if it is not given."""
-    words = [part for word in arguments for part in word.split("=", 1)]
-    return words[words.index(flag) + 1] if flag in words[:-1] else ""
 
 
 def recipe_for(folder: str) -> Experiment:
@@ -53,15 +45,24 @@ def _look(folder: Path, kind: str) -> tuple[list[int], bool]:
     from PIL import Image
 
     if kind == "arrays":
+        import numpy as np
+
         shape = np.load(folder / "train_images.npy", mmap_mode="r", allow_pickle=False).shape
         return [max(shape[1:3])], len(shape) == 3 or shape[3] == 1
     if kind != "pictures":
         return [], False
-    files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
-    images = (file for file in files if file.lower().endswith(ENDINGS))
     sides, modes = [], set()
-    for file in islice(images, TRIED):
+    for file in islice(_images(folder), TRIED):
         with Image.open(file) as image:
             sides.append(max(image.size))
             modes.add(image.mode[:1])
     return sides, modes <= {"L", "1", "I"}
+
+
+def _images(folder: Path) -> Iterator[str]:
+    """Yield the images in the order of their names, which is the same in every file system."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(ENDINGS):
+                yield os.path.join(place, name)

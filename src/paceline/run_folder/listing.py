@@ -116,7 +116,10 @@ def named_recipe(where: str | Path) -> str:
 
 def train_command(experiment: Experiment, recipe: str = "") -> list[str]:
     """Return the words of the command that trains an experiment, by this recipe or the nearest."""
-    flags = {name: changed_flags(get_recipe(name), experiment) for name in RECIPES}
-    if recipe not in flags:
-        recipe = min(flags, key=lambda name: len(flags[name]))
-    return ["train", recipe, *flags[recipe]]
+
+    def flags(name: str) -> list[str]:
+        return changed_flags(get_recipe(name, experiment.data.dir), experiment)
+
+    if recipe not in RECIPES:
+        recipe = min(RECIPES, key=lambda name: len(flags(name)))
+    return ["train", recipe, *flags(recipe)]

@@ -29,13 +29,19 @@ _MODULES = {
 RECIPES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def get_recipe(name: str) -> Experiment:
-    """Return the experiment of that name."""
+SMALL_IMAGES = "paceline.formats.small_images"
+"""Looks at the folder of my-images."""
+
+
+def get_recipe(name: str, data_dir: str = "") -> Experiment:
+    """Return the experiment of that name. For my-images, it depends on the images, if given."""
     if name not in RECIPES:
         near = [each for each in RECIPES if name and each.endswith(f"-{name}")]
         hint = f"there are {', '.join(near)}" if len(near) > 1 else did_you_mean(name, RECIPES)
         own = "; for your own images: finetune, my-images" if near else ""
         raise UserError(f"unknown recipe {name!r}; {hint}{own}")
+    if name == "my-images" and data_dir:
+        return cast("Experiment", import_module(SMALL_IMAGES).recipe_for(data_dir))
     return _function(name)()
 
 
