@@ -17,6 +17,14 @@ def test_runs_of_the_library_are_the_rows_of_the_table(tmp_path: Path):
     make_folder(tmp_path, "better", get_recipe("smoke"), False, 0.9)
     rows = library.runs(tmp_path, sort="accuracy")
     assert [(row.name, row.accuracy) for row in rows] == [("better", 0.9), ("worse", 0.5)]
+    assert [line.split()[:4] for line in repr(rows).splitlines()] == [
+        ["2", "runs"],
+        ["name", "state", "step", "accuracy"],
+        ["better", "unfinished", "7", "0.9000"],
+        ["worse", "finished", "7", "0.5000"],
+    ]
+    assert rows.dataframe().accuracy.tolist() == [0.9, 0.5]
+    assert "<td>better</td>" in rows._repr_html_()
     assert rows[0].note == f"paceline train smoke --run-dir {tmp_path / 'better'}"
     with pytest.raises(library.UserError, match="there is no folder"):
         library.runs(tmp_path / "nowhere")
@@ -45,3 +53,5 @@ def test_report_of_the_library_writes_a_page_and_returns_what_it_left_out(
         library.report(uninterrupted, page)
     (left_out,) = library.report([uninterrupted, tmp_path / "nowhere"], page, force=True)
     assert "nowhere" in left_out
+    link = library.report(uninterrupted, page, force=True)
+    assert (repr(link), link._repr_html_()[:9]) == (f"ready: {page}", '<a href="')

@@ -6,7 +6,7 @@ NumPy only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from paceline.errors import UserError
 from paceline.maths.metrics import Examples
+from paceline.results.shown import ShownAsTable
 
 Array = npt.NDArray[Any]
 
@@ -99,9 +100,9 @@ class ClassScore:
     """The most frequent wrong prediction; empty if there is none."""
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """How good a checkpoint is on a split.
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(ShownAsTable):
+    """How good a checkpoint is on a split. It shows itself as a table of the classes.
 
     `labels`, int32 [n], and `probabilities`, float32 [n, classes], are in the order of the split.
     """
@@ -114,8 +115,17 @@ class Evaluation:
     loss: float
     count: int
     classes: tuple[str, ...]
-    labels: Array = field(repr=False)
-    probabilities: Array = field(repr=False)
+    labels: Array
+    probabilities: Array
+
+    def caption(self) -> str:
+        """Return the metrics of the whole split."""
+        where = f"{self.run_dir}, step {self.step:,}, {self.count:,} {self.split} images"
+        return f"{where}: accuracy {self.accuracy:.4f}, top-5 {self.top5:.4f}, loss {self.loss:.4f}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the metrics of each class."""
+        return [asdict(score) for score in self.per_class()]
 
     def _counted(self) -> tuple[Array, Array, int]:
         return self.labels, self.probabilities.argmax(axis=1), len(self.classes)
@@ -157,4 +167,4 @@ class Evaluation:
         values = {name: getattr(self, name) for name in NUMBERS}
         values |= {"calibration_error": self.calibration_error(), "macro": self.macro()._asdict()}
         values |= {"top_k": {str(k): self.top_k(k) for k in top_k}} if top_k else {}
-        return values | {"classes": [asdict(score) for score in self.per_class()]}
+        return values | {"classes": self.rows()}
