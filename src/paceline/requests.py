@@ -10,6 +10,8 @@ from typing import Literal
 
 from paceline.experiment.data import Views
 
+Quantize = Literal["", "int8"]
+
 
 @dataclass(frozen=True)
 class EvaluateRequest:
@@ -44,6 +46,9 @@ class ExportRequest:
     out: str
     to: str
     checkpoint: str = "best"
+    quantize: Quantize = ""
+    data_dir: str = ""
+    """Where the training images are now, for int8. Empty means where the training found them."""
     kind: Literal["export"] = "export"
 
 

@@ -176,8 +176,8 @@ def printed(text: str) -> list[str]:
 def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
     pictures: RunFolder, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for to, out in (("keras", "model.keras"), ("savedmodel", "model"), ("onnx", "model.onnx")):
-        export(pictures, tmp_path / out, to)
+    for out in ("model.keras", "model", "model.onnx", "model.tflite"):
+        export(pictures, tmp_path / out, Path(out).suffix[1:] or "savedmodel")
     (tmp_path / "prepare.py").write_text(code_blocks("preprocessing.md")[0])
     (tmp_path / "photo.jpg").write_bytes(JPEGS[2])
     monkeypatch.chdir(tmp_path)
@@ -185,7 +185,7 @@ def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
     monkeypatch.delitem(sys.modules, "prepare", raising=False)
     snippets = [text for text in code_blocks("using-a-run.md") if "photo.jpg" in text]
     snippets = [text for text in snippets if "paceline" not in text.replace("paceline.json", "")]
-    assert len(snippets) == 3
+    assert len(snippets) == 4
     (shares,) = predictor.predict([JPEGS[2]])
     for text in snippets:
         assert len(text.split("\n\n", 1)[1].splitlines()) <= 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -25,6 +26,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Scaling
 from paceline.job import Job, Run
 from paceline.requests import ExportRequest
+from paceline.results import tflite
 from paceline.results.evaluate import evaluate_run
 from paceline.results.export import answer, check_target
 from paceline.results.export_formats import scaling_layers
@@ -47,13 +49,13 @@ def use(to: str, out: Path, folder: Path, **inputs: np.ndarray) -> tuple[np.ndar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["keras", "savedmodel", "onnx"])
+@pytest.mark.parametrize("to", ["keras", "savedmodel", "onnx", "tflite"])
 def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
     uninterrupted: Path, tmp_path: Path, to: str
 ):
     run, out = RunFolder(uninterrupted), tmp_path / f"model.{to}"
     notes = export(run, out, to)
-    assert len(notes) == (to == "keras"), notes
+    assert len(notes) == (to in ("keras", "tflite")), notes
     assert list(tmp_path.iterdir()) == [out]
     images, _ = draw_shapes(1, 131)
     encoded = np.array([encode(each) for each in images], object)
@@ -62,6 +64,28 @@ def test_an_export_used_without_paceline_agrees_with_eval_on_every_test_image(
     assert classes == list(evaluation.classes)
     np.testing.assert_array_equal(found.argmax(axis=1), evaluation.probabilities.argmax(axis=1))
     np.testing.assert_allclose(found, evaluation.probabilities, atol=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_int8_predicts_the_same_classes_or_is_refused(
+    uninterrupted: Path, tmp_path: Path, monkeypatch
+):
+    run, out, float32 = RunFolder(uninterrupted), tmp_path / "model.tflite", tmp_path / "32.tflite"
+    what = export(run, out, "tflite", "int8")[-1]
+    export(run, float32, "tflite")
+    agreeing, count = map(int, re.findall(r"for (\d+) of (\d+) training", what)[0])
+    assert 0.9 * count <= agreeing <= count == 200
+    images, _ = draw_shapes(1, 131)
+    found, _ = use("tflite", out, tmp_path, pixels=images.astype(np.float32))
+    expected = evaluate_run(run).probabilities
+    assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.9
+    assert 1e-4 < np.abs(found - expected).max() < 0.5
+    assert out.stat().st_size < 0.7 * float32.stat().st_size
+    convert = tflite._convert
+    monkeypatch.setattr(tflite, "_convert", lambda model, sample: convert(model, 0 * sample))
+    with pytest.raises(UserError, match="so it was not written"):
+        export(run, tmp_path / "black.tflite", "tflite", "int8")
+    assert not (tmp_path / "black.tflite").exists()
 
 
 def test_safetensors_hold_the_weights_that_are_evaluated_with_their_names_and_classes(
@@ -88,7 +112,7 @@ def described(out: Path) -> dict[str, object]:
     """Return what an export says of itself, by what its format has for that."""
     if out.is_dir():
         return json.loads((out / "assets.extra" / "paceline.json").read_text())
-    if out.suffix == ".keras":
+    if out.suffix in (".keras", ".tflite"):
         return json.loads(zipfile.ZipFile(out).read("paceline.json"))
     if out.suffix == ".onnx":
         texts = {each.key: each.value for each in onnx.load(out).metadata_props}
@@ -99,7 +123,7 @@ def described(out: Path) -> dict[str, object]:
     return {name: text if name in plain else json.loads(text) for name, text in texts.items()}
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model", "model.onnx", "weights.safetensors"])
+@pytest.mark.parametrize("name", ["m.keras", "model", "m.onnx", "m.tflite", "m.safetensors"])
 def test_an_export_contains_its_description(tmp_path: Path, name: str):
     run, _, _ = make_grey_run(tmp_path)
     out = tmp_path / name
@@ -202,6 +226,8 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(uninterrupted: Path
         paceline_here("export", str(uninterrupted), "m", "--to", "torch", cwd=tmp_path),
         "invalid choice 'torch' for argument '--to'",
     )
+    int8 = ("export", str(uninterrupted), "m.onnx", "--quantize", "int8")
+    assert refused(paceline_here(*int8, cwd=tmp_path), "only tflite can be quantized")
     unknown = paceline_here("export", str(uninterrupted), "m.pt", cwd=tmp_path)
     assert refused(unknown, "to is 'pt' for m.pt; it must be one of keras")
 

@@ -49,10 +49,19 @@ def use_onnx(path, inputs):
     return classes, session.run(["probabilities"], {"pixels": inputs["pixels"].astype("uint8")})[0]
 
 
+def use_tflite(path, inputs):
+    import tensorflow as tf
+
+    facts = json.loads(zipfile.ZipFile(path).read("paceline.json"))
+    serve = tf.lite.Interpreter(path).get_signature_runner()
+    found = [serve(pixels=image[None])["probabilities"][0] for image in inputs["pixels"]]
+    return facts["classes"], np.stack(found)
+
+
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NotInstalled())
     kind, source, path = sys.argv[1:]
-    use = {"keras": use_keras, "savedmodel": use_savedmodel, "onnx": use_onnx}[kind]
+    use = globals()[f"use_{kind}"]
     with np.load(source, allow_pickle=True) as inputs:
         classes, outputs = use(path, dict(inputs))
     np.savez(f"{path}.npz", outputs=outputs, classes=classes)

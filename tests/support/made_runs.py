@@ -15,7 +15,7 @@ from paceline.formats.arrays import save_arrays
 from paceline.job import Job, Run
 from paceline.maths.replica import Core
 from paceline.maths.state import State
-from paceline.requests import ExportRequest
+from paceline.requests import ExportRequest, Quantize
 from paceline.results.export import answer
 from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.folder import RunFolder
@@ -84,11 +84,11 @@ def save(path: Path, pixels: np.ndarray, orientation: int = 1) -> None:
     Image.fromarray(pixels).save(path, exif=exif, quality=95)
 
 
-def export(run: RunFolder, out: Path, to: str) -> list[str]:
+def export(run: RunFolder, out: Path, to: str, quantize: Quantize = "") -> list[str]:
     """Export a run in this process, as the worker of the command does; return the warnings."""
     notes: list[str] = []
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)))
-    request = ExportRequest(str(out), to)
+    request = ExportRequest(str(out), to, quantize=quantize)
     done = answer(job, request, lambda message: notes.append(message.text))
     assert done["out"] == str(out)
-    return notes
+    return [*notes, done["what"]] if quantize else notes

@@ -9,15 +9,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from paceline.api.training import Result
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.messages import Message, Predictions
-from paceline.requests import EvaluateRequest, PredictRequest
+from paceline.requests import EvaluateRequest, PredictRequest, Quantize
 from paceline.results.in_worker import in_a_worker
+from paceline.results.shown import ShownAsTable
 from paceline.run_folder.finding import existing_run
 from paceline.storage.locations import is_remote
 
@@ -29,6 +33,33 @@ if TYPE_CHECKING:
 AnyRun = str | Path | Result
 """Folder of a run, its name in runs/, or the result of a training. The code of a training that this
 process started is the caller's own, so it is trusted."""
+
+
+class Runs(ShownAsTable, list["RunSummary"]):
+    """The runs of a folder. They show themselves as a table."""
+
+    def caption(self) -> str:
+        return f"{len(self)} runs"
+
+    def rows(self) -> list[dict[str, object]]:
+        return [{**vars(run), "changed": datetime.fromtimestamp(run.changed)} for run in self]
+
+
+class Report(list[str]):
+    """A report that was written: a line for each run that is left out. A notebook links to it."""
+
+    def __init__(self, path: Path, left_out: Sequence[str]) -> None:
+        super().__init__(left_out)
+        self.path = path
+
+    def __repr__(self) -> str:
+        return "\n".join([f"ready: {self.path}", *(f"left out: {line}" for line in self)])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<br>left out: {escape(line)}" for line in self)
+        return (
+            f'<a href="{quote(str(self.path))}" target="_blank">{escape(str(self.path))}</a>{lines}'
+        )
 
 
 def _found(run: AnyRun) -> str | Path:
@@ -144,16 +175,21 @@ def export(
     checkpoint: str = "best",
     force: bool = False,
     trust_code: bool = False,
+    quantize: Quantize = "",
+    data_dir: str = "",
 ) -> Path:
     """Export the model of a run, with its class names, and return the path of the export.
 
     Args:
         run: Folder of the run, its name in runs/, or the Result of `train`.
         out: File to write, or folder for a SavedModel.
-        to: "keras", "savedmodel", "onnx" or "safetensors"; by default, what `out` ends in.
+        to: "keras", "savedmodel", "onnx", "tflite" or "safetensors"; by default, what `out`
+            ends in.
         checkpoint: "best", "last" or a step.
         force: Whether to replace `out` if it exists.
         trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+        quantize: "int8" writes 8-bit weights and activations (only tflite).
+        data_dir: Folder where the training images are now, for int8.
 
     Example:
         paceline.export("runs/smoke-1a2b3c4d", "model.onnx")
@@ -161,14 +197,16 @@ def export(
     from paceline.results.export import run_export
 
     trusted = trust_code or isinstance(run, Result)
-    done = run_export(_found(run), out, to, checkpoint, force, trusted)
+    done = run_export(_found(run), out, to, checkpoint, force, trusted, quantize, data_dir)
     return Path(done["out"])
 
 
 def report(
     runs: AnyRun | Sequence[AnyRun], out: str | Path = "report.html", *, force: bool = False
-) -> list[str]:
-    """Write one self-contained page about runs. Return a line for each run that cannot be read.
+) -> Report:
+    """Write one self-contained page about runs.
+
+    The result lists the runs that cannot be read, and in a notebook is a link to the page.
 
     Args:
         runs: Folders of runs, their names in runs/, or results of `train`; one or several.
@@ -181,11 +219,11 @@ def report(
     from paceline.extras.report.report_page import write_report
 
     each = [runs] if isinstance(runs, str | Path | Result) else runs
-    return write_report([str(_found(run)) for run in each], Path(out), force)
+    return Report(Path(out), write_report([str(_found(run)) for run in each], Path(out), force))
 
 
-def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSummary]:
-    """List the runs in a folder, the newest, best or fastest first.
+def runs(folder: str | Path = "runs", *, sort: str = "changed") -> Runs:
+    """List the runs in a folder, the newest, best or fastest first; `.dataframe()` for pandas.
 
     The note of an unfinished run is the command that continues it.
 
@@ -206,4 +244,4 @@ def runs(folder: str | Path = "runs", *, sort: str = "changed") -> list[RunSumma
             f"there is no folder {folder}; train something first, or give the folder that contains "
             "your runs"
         )
-    return list_runs(folder, sort)
+    return Runs(list_runs(folder, sort))

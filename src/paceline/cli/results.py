@@ -17,7 +17,7 @@ from paceline.errors import UserError, printable, public
 from paceline.experiment.data import Views
 from paceline.experiment.fields import Json
 from paceline.messages import Message, Predictions, Progress, Send, Warn
-from paceline.requests import EvaluateRequest, PredictRequest
+from paceline.requests import EvaluateRequest, PredictRequest, Quantize
 
 if TYPE_CHECKING:
     from paceline.results.predict import Prediction
@@ -193,24 +193,29 @@ def listening(what: str) -> Iterator[Send]:
 class Export(RunFlags):
     """Export the model of a run, with its class names: paceline export RUN OUT
 
-    keras, savedmodel and onnx are used without Paceline, contain the preprocessing and return
-    probabilities: a SavedModel takes JPEG or PNG files, onnx 8-bit images of any size, keras
-    pixels. safetensors contains only the weights. Every export describes its preprocessing.
+    keras, savedmodel, onnx and tflite are used without Paceline, contain the preprocessing and
+    return probabilities: a SavedModel takes JPEG or PNG files, onnx 8-bit images of any size, keras
+    and tflite pixels. safetensors contains only the weights. Every export describes its
+    preprocessing.
 
     Example: paceline export runs/shapes-6d2c1f04 model.onnx
     """
 
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """File to write, or folder for a SavedModel."""
-    to: Literal["", "keras", "savedmodel", "onnx", "safetensors"] = ""
+    to: Literal["", "keras", "savedmodel", "onnx", "tflite", "safetensors"] = ""
     """Format to write. Empty means the one of the ending of OUT; without an ending, savedmodel."""
     force: bool = False
     """Replace OUT if it exists."""
+    quantize: Quantize = ""
+    """int8 (only tflite): 8-bit weights and activations, calibrated with 200 training images."""
+    data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:
         from paceline.results.export import run_export
 
+        given = {name: value for name, value in vars(self).items() if name != "data"}
         with listening("exporting") as listen:
-            done = run_export(**vars(self), listen=listen)
+            done = run_export(**given, data_dir=self.data.dir, listen=listen)
         print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
         return 0

@@ -59,7 +59,7 @@ def evaluate_run(
     Without views, the bits are those of training's own evaluation if this process has not used
     TensorFlow before.
     """
-    experiment = _with_data(run, data_dir)
+    experiment = with_data(run, data_dir)
     if run.kernels() == "own" and (reason := why_unavailable()):
         text = "was trained with own kernels, and last digits may differ without them"
         send(Warn(f"{run.path} {text}: {reason}"))
@@ -83,7 +83,7 @@ def evaluate_run(
     return Evaluation(str(run.path), state.step, split, *numbers, classes, labels, probabilities)
 
 
-def _with_data(run: RunFolder, data_dir: str) -> Experiment:
+def with_data(run: RunFolder, data_dir: str) -> Experiment:
     """Return the run's experiment with the data where it is now."""
     experiment = usable_experiment(run)
     data = replace(experiment.data, dir=data_dir or run.data_dir())

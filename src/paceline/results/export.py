@@ -14,7 +14,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Send, Warn
-from paceline.requests import ExportRequest
+from paceline.requests import ExportRequest, Quantize
 from paceline.results.export_formats import FORMATS, Facts, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.finding import existing_run
@@ -57,13 +57,17 @@ def run_export(
     checkpoint: str,
     force: bool,
     trust_code: bool = False,
+    quantize: Quantize = "",
+    data_dir: str = "",
     listen: Send = lambda message: None,
 ) -> dict[str, Any]:
     """Export in a worker process, whose messages go to `listen`; return what was written."""
     to = to or Path(out).suffix[1:] or "savedmodel"
     folder = existing_run(run)
     check_target(str(out), to, force)
-    request = ExportRequest(str(out), to, checkpoint)
+    if quantize and to != "tflite":
+        raise UserError(f"quantize is {quantize} for {to}; only tflite can be quantized")
+    request = ExportRequest(str(out), to, checkpoint, quantize, data_dir)
     return in_a_worker(folder, request, listen, trust_code)
 
 
@@ -86,19 +90,24 @@ def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
     facts = _describe(run, trained, form)
     if facts["inside"] == "scale":
         advice = "docs/preprocessing.md shows how a file becomes that"
-        send(Warn(f"{to} cannot decode JPEG: the input is {facts['input']}; {advice}"))
-    with explained("write", out), portable(), replacing_path(out) as new:
-        form.write(trained, new, facts)
+        size = f"the input is {facts['input']}, of no other size"
+        send(Warn(f"{to} cannot decode JPEG: {size}; {advice}"))
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
+    with explained("write", out), portable(), replacing_path(out) as new:
+        if request.quantize:
+            from paceline.results.tflite import sample_images, write_tflite
+
+            sample = sample_images(run, trained, request.data_dir, send)
+            what = f"{what}; {write_tflite(trained, new, facts, sample)}"
+        else:
+            form.write(trained, new, facts)
     return {"out": str(out), "step": trained.state.step, "what": what}
 
 
 def _describe(run: RunFolder, trained: TrainedModel, form: Format) -> Facts:
     shape = ", ".join(map(str, trained.image_shape))
-    takes, inside = f"pixels from 0 to 255, float32 [n, {shape}]", "scale"
-    if form.takes:
-        takes, inside = form.takes, form.inside
-    gives = f"probabilities, float32 [n, {len(trained.classes)}]"
+    takes = form.takes or f"pixels from 0 to 255, float32 [{form.count}, {shape}]"
+    gives, inside = f"probabilities, float32 [{form.count}, {len(trained.classes)}]", form.inside
     if form.weights_only:
         takes, gives, inside = "weights only", "", "nothing"
     return {

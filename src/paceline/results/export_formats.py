@@ -40,6 +40,13 @@ def _texts(facts: Facts) -> dict[str, str]:
 
 
 def _write_keras(trained: TrainedModel, path: Path, facts: Facts) -> None:
+    serving_model(trained).save(path)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(FACTS_FILE, json.dumps(facts, indent=2))
+
+
+def serving_model(trained: TrainedModel) -> keras.Model:
+    """Return the model in Keras's own layers, from pixels to probabilities."""
     import keras
 
     model = _portable_model(trained)
@@ -47,9 +54,7 @@ def _write_keras(trained: TrainedModel, path: Path, facts: Facts) -> None:
     outputs = model(scaling_layers(trained.experiment.scaling, trained.image_shape, pixels))
     if trained.gives_logits:
         outputs = keras.layers.Softmax(name="probabilities")(outputs)
-    keras.Model(pixels, outputs, name=f"{model.name}_serving").save(path)
-    with zipfile.ZipFile(path, "a") as file:
-        file.writestr(FACTS_FILE, json.dumps(facts, indent=2))
+    return keras.Model(pixels, outputs, name=f"{model.name}_serving")
 
 
 def _portable_model(trained: TrainedModel) -> keras.Model:
@@ -148,6 +153,12 @@ def _write_onnx(trained: TrainedModel, path: Path, facts: Facts) -> None:
     onnx.save(model, str(path))
 
 
+def _write_tflite(trained: TrainedModel, path: Path, facts: Facts) -> None:
+    from paceline.results.tflite import write_tflite
+
+    write_tflite(trained, path, facts)
+
+
 def _build_function(
     trained: TrainedModel, prepare: Callable[[tf.Tensor], tf.Tensor]
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -189,6 +200,8 @@ class Format:
     """What it takes, if that is not pixels of the model's size; and which part of the preprocessing
     is inside."""
     inside: str = "scale"
+    count: str = "n"
+    """How many images it takes at a time."""
     weights_only: bool = False
     packages: tuple[str, ...] = ()
     """Packages that Paceline itself does not need."""
@@ -208,5 +221,6 @@ FORMATS = {
         inside="all steps after decode",
         packages=("tf2onnx", "onnx"),
     ),
+    "tflite": Format(_write_tflite, count="1"),
     "safetensors": Format(_write_safetensors, weights_only=True),
 }

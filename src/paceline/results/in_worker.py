@@ -30,7 +30,7 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
     model = experiment.model.build  # a .keras file is loaded without running code
     known = model.endswith(SAVED_MODEL) or model.startswith(KERAS)
     specs = {} if known else {"model.build": model}
-    if kind == "evaluate":  # prediction and export do not need the data
+    if kind == "evaluate":  # prediction and export do not need the data, but for int8
         specs["data.build"] = experiment.data.build
     if not trust_code and (named := [f"{name} {spec}" for name, spec in specs.items() if spec]):
         raise UserError(
@@ -50,7 +50,8 @@ def in_a_worker(
     from paceline.supervise.group import Group
     from paceline.supervise.process import LocalWorker
 
-    check_trust(run, request.kind, trust_code)
+    needs_data = getattr(request, "quantize", "")
+    check_trust(run, "evaluate" if needs_data else request.kind, trust_code)
     _note_unfinished(run, request.checkpoint, listen)
     job = Job(run.experiment(), run=Run(run_dir=str(run.path)), request=request)
     handle, log = tempfile.mkstemp(prefix=f"paceline-{request.kind}-", suffix=".log")
