@@ -33,7 +33,7 @@ test-all: setup-all
 test-long: setup-all
 	PACELINE_TEST_TIMEOUT_S=400 $(PYTEST) -m "not hours" --timeout 1500 --durations 25
 
-# For a person with 1, 2 or 4 GPUs: ten minutes, and gpu-report.md to send back. Set up with `make setup EXTRA=gpu`.
+# For a person with 1, 2 or 4 GPUs: it writes gpu-report.md to send back. Set up with `make setup EXTRA=gpu`.
 test-gpu: setup
 	$(BIN)/python tests/gpu/examine_gpus.py
 

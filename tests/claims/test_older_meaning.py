@@ -1,4 +1,4 @@
-"""docs/coming-from.md: the new commands mean what the old ones did.
+"""What the older systems let people do works, or is refused with the reason: older_systems.txt.
 
 What an old command did comes from the code of its system: its default flags, and how it divided a
 batch. Nothing is trained, and no GPU is needed.
@@ -9,169 +9,158 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from test_coming_from import COMMANDS_NOW, TEXT
 
 from paceline.cli.parse import _unknown, flags_of, parse
 from paceline.cli.train import Train
 from paceline.engines.placement import assign
+from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import flatten, to_json
 from paceline.experiment.names import SHORT_NAMES
-from paceline.experiment.plan import build_plan
+from paceline.experiment.plan import Plan, build_plan
 from paceline.experiment.schedule import rates_at
+from paceline.job import Job
 from paceline.places.tf_config import parse_tf_config
 
-CIFAR, WITHOUT_VALIDATION, IMAGENET = 45_000, 50_000, 1_281_167
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "coming-from.md").read_text()
+EXAMPLES = {"tfrecord": 1_281_167, "shapes": 10_000}
+"""Training images of a source; CIFAR has 50,000."""
 HOSTS = {"master": ["ip0:2222"], "worker": ["ip1:2222"], "ps": ["ip0:2223", "ip1:2223"]}
 """The cluster that both older systems show. Their masters train."""
 
 
-class Meaning(NamedTuple):
-    workers: int
-    replicas: int
-    per_replica: int
-    gpus: int
-    """Of all workers together; 0 is the CPU."""
-    rate: float
-    steps: int
-    """In all. Ray's had no last step: those of the recipe, as far as the schedule goes."""
-    falls: tuple[int, ...]
-    """Steps at which the learning rate falls."""
+KINDS = ("says", "docs", "test")
 
 
-ESTIMATOR = (82 * 351, 123 * 351)  # 45,000 // 128 steps in an epoch; epoch 300 is after the end
-EPOCH = WITHOUT_VALIDATION // 128
-MEANINGS = {
-    # Ray, 2017: a batch of 128 for each actor; int(20000 * i / sqrt(actors)); it had no last step
-    "test_batch.bin --num_gpus=1`": Meaning(1, 1, 128, 1, 0.1, 85_000, (40_000, 60_000, 80_000)),
-    "`--num_gpus=2`": Meaning(2, 2, 128, 2, 0.1, 60_000, (28_284, 42_426, 56_568)),
-    "`--num_gpus=0`, on one": Meaning(1, 1, 128, 0, 0.1, 85_000, (40_000, 60_000, 80_000)),
-    # Estimators, 2017: a batch of --train_batch_size for each worker, divided among its GPUs
-    "model_dir --num_gpus=0 --train_steps=1000": Meaning(1, 1, 128, 0, 0.1, 1_000, ()),
-    "--num_layers=32 --train_batch_size=256": Meaning(1, 1, 256, 0, 0.2, 1_000, ()),
-    "on master, worker and ps": Meaning(2, 8, 32, 8, 0.1, 40_000, (82 * 175, 123 * 175)),
-    "the guide, but on one machine": Meaning(
-        2, 2, 128, 0, 0.1, 80_000, (82 * 175, 123 * 175, 300 * 175)
-    ),
-    "without `--sync`": Meaning(2, 2, 128, 0, 0.1, 80_000, (82 * 175, 123 * 175, 300 * 175)),
-    # UAI, 2019: a batch for each worker, divided among its GPUs; 100 epochs
-    "nvidia-docker": Meaning(1, 1, 128, 1, 0.1, 10_009 * 100, (30, 60, 80, 90)),
-    "without a container": Meaning(1, 1, 128, 1, 0.1, 10_009 * 100, (30, 60, 80, 90)),
-    "--resnet_size=101": Meaning(2, 2, 256, 2, 0.1, 2_502 * 100, (30, 60, 80, 90)),
-    "| `--num_gpus=4`": Meaning(1, 4, 32, 4, 0.1, 10_009 * 100, (30, 60, 80, 90)),
-    "from `master` to `chief`": Meaning(2, 2, 128, 2, 0.1, 5_004 * 100, (30, 60, 80, 90)),
-    # the official models, 2019: a global batch of 128
-    "| `python resnet_cifar_main.py": Meaning(1, 1, 128, 0, 0.1, EPOCH, ()),
-    "in one shell: `export TF_CONFIG": Meaning(2, 2, 64, 0, 0.1, EPOCH, ()),
-    "spark-submit": Meaning(2, 2, 64, 0, 0.1, EPOCH, ()),
-}
-"""By a part of the left column."""
+class Row(NamedTuple):
+    system: str
+    old: str
+    new: str
+    meaning: str
+
+    @property
+    def kind(self) -> str:
+        return word if (word := self.meaning.split()[0]) in KINDS else "numbers"
 
 
-def meaning_of(command: str, old: str) -> Meaning:
-    """Return what a new command computes, on hosts that have the GPUs that it asks for."""
-    words = shlex.split(command[command.index(" train ") :])[1:]
-    train = parse(Train, "paceline train", words[1:], default=Train.of_recipe(words[0]))
-    e, workers = train.experiment, train.place.workers
+TEXT = (Path(__file__).parent / "older_systems.txt").read_text()
+LINES = [line for line in TEXT.splitlines() if line and not line.startswith("#")]
+ROWS = [Row(*(cell.strip() for cell in line.split(" | "))) for line in LINES]
+
+
+def rows_of(kind: str) -> list[object]:
+    """Return the rows that say something, or those that name numbers and settings."""
+    found = [row for row in ROWS if row.kind == kind]
+    return [pytest.param(row, id=f"{row.system}: {row.old[:60]}") for row in found]
+
+
+@cache
+def commands_of_page() -> dict[str, str]:
+    """Return the left column of each row of the page, and its command."""
+    rows = [line.strip("| ").rsplit(" | ", 1) for line in PAGE.splitlines() if line[-3:] == "` |"]
+    return {old: new.strip("`") for old, new in rows}
+
+
+def found_on_page(row: Row) -> tuple[str, str]:
+    """Return the one row of the page with this text."""
+    (found,) = (pair for pair in commands_of_page().items() if row.old in f"| {pair[0]}")
+    return found
+
+
+def job_of(row: Row) -> Job:
+    """Return what the command of a row asks for."""
+    command = found_on_page(row)[1] if row.new == "page" else f"paceline train {row.new}"
+    recipe, *flags = shlex.split(command[command.index(" train ") :])[1:]
+    default = Train.of_recipe(recipe)
+    train = parse(Train, "paceline train", flags, default=default) if flags else default
+    return Job(train.experiment, train.place, train.run)
+
+
+def numbers_of(job: Job, old: str) -> dict[str, object]:
+    """Return what a job computes, on hosts that have the GPUs that it asks for."""
+    e, workers = job.experiment, job.place.workers
     if "master" in old:
         task = {"cluster": HOSTS, "task": {"type": "worker", "index": 0}}
-        workers = parse_tf_config(json.dumps(task), train.place.ignore_ps)[0].num_workers
-    gpus = e.replicas // workers if train.place.devices == "gpu" else 0
+        cluster, _ = parse_tf_config(json.dumps(task), job.place.ignore_ps)
+        workers = cluster.num_workers
+    elif "server1:1,server2:1" in old:  # two tasks of srun
+        workers = 2
+    gpus = e.replicas // workers if job.place.devices == "gpu" else 0
     hosts = [str(n) for n in range(workers)]
     shares = assign(hosts, dict.fromkeys(hosts, gpus), dict.fromkeys(hosts, 8), e.replicas)
-    examples = {"cifar10": WITHOUT_VALIDATION, "tfrecord": IMAGENET}[e.data.source]
-    plan = build_plan(e, examples - e.data.validation)
-    epochs, ends = (
-        plan.steps_per_epoch,
-        [round(b * plan.steps_per_epoch) for b in e.schedule.boundaries],
-    )
-    falls = tuple(step for step in ends if step < plan.total_steps)
+    plan = build_plan(e, EXAMPLES.get(e.data.source, 50_000) - e.data.validation)
+    return {
+        "workers": workers,
+        "replicas": e.replicas,
+        "per_replica": e.replica_batch_size,
+        "gpus": sum(len(share.gpus) for share in shares),
+        "rate": rates_at(e, plan, 0).learning_rate,
+        "steps": plan.total_steps,
+        "falls": falls_of(e, plan),
+    }
+
+
+def falls_of(e: Experiment, plan: Plan) -> tuple[int, ...]:
+    """Return where the learning rate falls: in steps, for ImageNet in epochs."""
+    ends = [round(b * plan.steps_per_epoch) for b in e.schedule.boundaries]
+    falls = [step for step in ends if step < plan.total_steps]
     for step in falls:
         before, after = (rates_at(e, plan, n).learning_rate for n in (step - 1, step))
         assert after < before
-    in_epochs = e.data.source == "tfrecord"
-    return Meaning(
-        workers,
-        e.replicas,
-        e.replica_batch_size,
-        sum(len(share.gpus) for share in shares),
-        rates_at(e, plan, 0).learning_rate,
-        plan.total_steps,
-        tuple(step // epochs for step in falls) if in_epochs else falls,
-    )
+    unit = plan.steps_per_epoch if e.data.source == "tfrecord" else 1
+    return tuple(step // unit for step in falls)
 
 
-@pytest.mark.parametrize("part", MEANINGS)
-def test_a_new_command_computes_what_the_old_one_did(part: str) -> None:
-    (row,) = (row for row in TEXT.splitlines() if row.startswith("|") and part in row)
-    old, new = row.strip("| ").rsplit(" | ", 1)
-    assert meaning_of(new.strip("`"), old) == MEANINGS[part]
+def as_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def test_every_command_that_names_gpus_has_a_meaning() -> None:
-    named = {command for command in COMMANDS_NOW if "--gpus " in command}
-    rows = [row for row in TEXT.splitlines() if any(part in row for part in MEANINGS)]
-    missing = [c for c in named if not any(c in row for row in rows) and "my_model" not in c]
-    assert not missing
+@pytest.mark.parametrize("row", rows_of("numbers"))
+def test_a_new_command_computes_what_the_old_one_did(row: Row) -> None:
+    job = job_of(row)
+    old = found_on_page(row)[0] if row.new == "page" else row.old
+    given = [flatten(to_json(part)) for part in (job.experiment, job.place, job.run)]
+    known = given[0] | given[1] | given[2] | numbers_of(job, old)
+    expected = dict(pair.split("=", 1) for pair in row.meaning.split())
+    assert {name: as_text(known[name]) for name in expected} == expected
 
 
-ANSWERS = {
-    "data.dir": "train_data_path data_dir",
-    "data.test": "eval_data_path",
-    "gpus": "num_gpus",
-    "data.source": "dataset",
-    "run-dir": "eval_dir model_dir job-dir output_dir work_dir log_dir clean",
-    "all test images count": "eval_batch_count eval_batch_size",
-    "ray.address": "redis-address",
-    "--ps": "is_cpu_ps variable-strategy",
-    "model.depth": "num_layers resnet_size",
-    "steps": "train_steps max_step max_train_steps",
-    "global-batch-size": "train_batch_size batch_size",
-    "optimizer.weight-decay": "weight_decay",
-    "schedule.rate": "learning_rate",
-    "optimizer.momentum": "momentum",
-    "augment.flip": "use_distortion_for_training",
-    "TF_CONFIG": "run_experiment worker_hosts task_index",
-    "sync.method": "sync",
-    "workers": "num_workers cluster_size",
-    "threads-per-replica": "num_intra_threads",
-    "cores": "num_inter_threads datasets_num_private_threads",
-    "by itself": "force_gpu_compatible data-format tf_gpu_thread_mode per_gpu_thread_count",
-    "at the start": "log_device_placement",
-    "model.norm-momentum": "batch_norm_decay",
-    "model.norm-epsilon": "batch_norm_epsilon",
-    "data convert": "input_dir",
-    "epochs": "train-epochs",
-    "evaluate-every": "epochs_per_eval epochs_between_evals skip_eval",
-    "ps": "num_ps",
-    "tensorboard --logdir": "tensorboard enable_tensorboard",
-    "early-stopping": "stop_threshold",
-    "no counterpart": "run_eagerly all_reduce_alg num_packs enable_xla",
-    "actions": "hooks",
-    "paceline export": "export_dir enable_checkpoint_and_export",
-    "workers always": "ds distribution_strategy",
-    "shapes": "use_synthetic_data",
-    "precision": "dtype loss_scale",
-    "metrics.jsonl": "log_steps benchmark_log_dir",
-    "profile": "profile_steps",
-    "loss.label-smoothing": "label_smoothing",
-    "model.init-from": "pretrained_model_checkpoint_path",
-    "model.freeze": "fine_tune",
-    "paceline eval": "eval_only",
-    "model.version": "resnet_version",
-    "optimizer.name": "optimizer",
-}
-"""A part of the answer, which is the new flag or the reason why there is none -> old flags of Ray's
-example, the Estimators, UAI, TensorFlowOnSpark and the official models."""
-OLD_FLAGS = {old: answer for answer, names in ANSWERS.items() for old in names.split()}
+@pytest.mark.parametrize("row", rows_of("says"))
+def test_what_does_not_work_is_refused_with_the_reason(row: Row) -> None:
+    """Of old flags, each is answered with what to give, or is taken for that flag."""
+    expected, known = row.meaning.removeprefix("says "), set(flags_of(Train))
+    if row.system != "flags":
+        with pytest.raises(UserError, match=re.escape(expected)):
+            job_of(row)
+        return
+    for old in row.old.split():
+        name = old.removeprefix("--").replace("_", "-")
+        if name in known or SHORT_NAMES.get(name) in known:
+            assert expected in (name, SHORT_NAMES.get(name))
+        else:
+            whole = rf"(?<![a-z.]){re.escape(expected)}(?![a-z])"
+            assert re.search(whole, _unknown(old, Train)), old
 
 
-@pytest.mark.parametrize("old", OLD_FLAGS)
-def test_an_old_flag_is_taken_or_answered_with_what_to_give(old: str) -> None:
-    expected, known = OLD_FLAGS[old], set(flags_of(Train))
-    name = old.replace("_", "-")
-    if name in known or SHORT_NAMES.get(name) in known:
-        assert expected in (name, SHORT_NAMES.get(name))
-    else:
-        assert re.search(rf"(?<![a-z.]){re.escape(expected)}(?![a-z])", _unknown(f"--{old}", Train))
+def test_what_is_proved_elsewhere_is() -> None:
+    """The page has these sentences, and there are tests with these names."""
+    page = " ".join(PAGE.split())
+    for row in ROWS:
+        rest = row.meaning.partition(" ")[2]
+        if row.kind == "docs":
+            assert rest in page, rest
+        elif row.kind == "test":
+            path, name = rest.split("::")
+            assert f"\ndef {name}(" in (TESTS / path).read_text(), rest
+            assert row.new != "page" or found_on_page(row)
+
+
+def test_every_command_of_the_page_is_a_row() -> None:
+    named = {found_on_page(row)[0] for row in ROWS if row.new == "page"}
+    assert named == set(commands_of_page())

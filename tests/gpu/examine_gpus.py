@@ -1,8 +1,8 @@
-"""What a person with one or more GPUs runs to check Paceline on them: `make test-gpu`, ten minutes.
+"""What a person with one or more GPUs runs to check Paceline on them: `make test-gpu`.
 
 Every training ends with a digest. Trainings of one group must have the same, whatever devices and
 processes computed them. The report is gpu-report.md, to be sent back. `--cpu` runs the same
-commands on the CPU, to check this script.
+commands on the CPU, with small images, to check this script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import NamedTuple
 SMOKE = "smoke --replicas 4"
 WEIGHTS = f"{SMOKE} --devices gpu --sync.method weights --sync.every 3"
 SPEED = "shapes --steps 40 --evaluate-every 0 --save-every 0 --model.layout imagenet"
-SPEED += " --model.depth 50 --data.image-size 224 --data.train-size 4096 --devices gpu"
+SPEED += " --model.depth 50 --data.image-size 224 --data.train-size 4096 --data.test-size 128"
+SPEED += " --devices gpu"
 TIMEOUT_S = 600
 
 
@@ -42,14 +43,14 @@ def checks(gpus: int) -> Iterator[Check]:
     for n in (n for n in (2, 4) if n <= gpus):
         yield Check("smoke", f"{n} GPUs of one process", f"{SMOKE} --devices gpu --cuda {n}")
         yield Check("smoke", f"{n} processes", f"{SMOKE} --devices gpu --cuda {n} --workers {n}")
-        yield Check("weights", f"{n} GPUs", f"{WEIGHTS} --cuda {n}")
-    yield Check("weights", "one GPU", f"{WEIGHTS} --cuda 1")
+        yield Check("weights", f"averaged weights, {n} GPUs", f"{WEIGHTS} --cuda {n}")
+    yield Check("weights", "averaged weights, one GPU", f"{WEIGHTS} --cuda 1")
     yield Check("smoke", "a parameter server", f"{SMOKE} --devices gpu --workers 1 --ps 1")
     yield Check("half", "float16", f"{SMOKE} --devices gpu --precision float16")
     yield Check("half", "float16 again", f"{SMOKE} --devices gpu --precision float16")
     for n in (n for n in (1, 2, 4) if n <= gpus):
         flags = f"{SPEED} --replicas {n} --global-batch-size {32 * n} --cuda {n}"
-        yield Check("", f"ResNet-50, {n} GPUs", flags)
+        yield Check("", f"ResNet-50, GPUs: {n}", flags)
 
 
 class Outcome(NamedTuple):
@@ -69,14 +70,18 @@ def run(check: Check, folder: Path, on_cpu: bool) -> Outcome:
         visible = ",".join(map(str, range(int(words[at + 1]))))
         del words[at : at + 2]
     if on_cpu:
-        words = [word.replace("gpu", "cpu") for word in words]
+        words = [{"gpu": "cpu", "224": "32", "40": "4"}.get(word, word) for word in words]
+        check = check._replace(flags=" ".join(words))
     name = "stopped" if "step 9" in check.what else f"run-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "paceline", "train", *words, "--run-dir", str(folder / name)]
     environment = dict(os.environ, **({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
     began = time.monotonic()
-    done = subprocess.run(
-        [*command, "--json"], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--json"], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(check, -1, TIMEOUT_S, {}, f"not finished after {TIMEOUT_S} s")
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     result = json.loads(lines[-1]) if lines else {}
     words_at_end = " ".join((done.stderr or done.stdout).splitlines()[-3:])
@@ -115,7 +120,8 @@ def machine() -> str:
     parts = []
     for command in commands:
         if shutil.which(command[0]):
-            parts.append(subprocess.run(command, capture_output=True, text=True).stdout.strip())
+            done = subprocess.run(command, capture_output=True, text=True)
+            parts.append((done.stdout or done.stderr).strip())
     return "\n\n".join(parts)
 
 

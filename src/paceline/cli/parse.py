@@ -130,21 +130,19 @@ def parse(kind: Any, program: str, arguments: list[str], default: Any = None) ->
 def _without_gpus(words: list[str], kind: Any) -> list[str]:
     """Return the words with what --gpus N is short for; flags that are given are not changed."""
     joined = " ".join(words).replace("=", " ").split()
-    if "--gpus" not in joined or "replicas" not in flags_of(kind):
+    given = dict(zip(joined, [*joined, ""][1:], strict=True))
+    if "--gpus" not in given or "replicas" not in flags_of(kind):
         return words
     from paceline.experiment.names import settings_of_gpus
 
-    count = joined[joined.index("--gpus") + 1 :][:1]
-    if not count or not count[0].isdigit():
+    if not given["--gpus"].isdigit():
         raise UserError("--gpus needs a number, such as --gpus 4: a replica on each of 4 GPUs")
-    on = joined[joined.index("--on") + 1] if "--on" in joined[:-1] else ""
     at = next(k for k, word in enumerate(words) if word.split("=")[0] == "--gpus")
     rest = words[:at] + words[at + 1 + ("=" not in words[at]) :]
-    if "--replicas" in joined:
+    if "--replicas" in given:
         raise UserError("--gpus is short for --replicas and --devices; give --gpus or --replicas")
-    settings = settings_of_gpus(int(count[0]), on).items()
-    new = [(f"--{name}", str(value)) for name, value in settings if f"--{name}" not in joined]
-    return [*rest, *(word for pair in new for word in pair)]
+    settings = settings_of_gpus(int(given["--gpus"]), given.get("--on", "")).items()
+    return rest + [f"--{name}={value}" for name, value in settings if f"--{name}" not in given]
 
 
 def _long(word: str, kind: Any) -> str:

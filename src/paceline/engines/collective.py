@@ -46,7 +46,7 @@ def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], CollectiveEngin
         exchange = meet(job.cluster)
 
     def open_engine(core: Core) -> CollectiveEngine:
-        lanes = devices.side_by_side(job)
+        lanes = devices.own_share(job).side_by_side
         return CollectiveEngine(core, strategy, lanes, wants_stop, exchange, addresses)
 
     return open_engine

@@ -156,10 +156,8 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
 
 def own_share(job: Job) -> Share:
     """Return what this worker uses of its host."""
-    cores = len(os.sched_getaffinity(0))
-    return placement.own_share(
-        job, 0 if job.place.devices == "cpu" else num_gpus(), cores, os.environ
-    )
+    gpus = 0 if job.place.devices == "cpu" else num_gpus()
+    return placement.own_share(job, gpus, len(os.sched_getaffinity(0)), os.environ)
 
 
 def num_gpus() -> int:
@@ -187,8 +185,3 @@ def uses_gpus(job: Job) -> bool:
 
     remote = job.cluster.ps and job.place.devices != "cpu"
     return bool(own_share(job).gpus or (remote and tf.config.list_logical_devices("GPU")))
-
-
-def side_by_side(job: Job) -> int:
-    """Return how many replicas run at a time on a device: one on a GPU, else by the cores."""
-    return own_share(job).side_by_side

@@ -23,29 +23,31 @@ _SHORT = {
     "data.dir": "data data-dir",
 }
 _OTHER = {
-    "global-batch-size": "batch train-batch-size",
-    "epochs": "num-epochs max-epochs train-epochs",
+    "global-batch-size": "batch train-batch-size bs",
+    "epochs": "num-epochs max-epochs train-epochs te",
     "steps": "train-steps max-step max-train-steps",
     "workers": "num-workers cluster-size",
     "ps": "num-ps",
     "data.source": "dataset",
-    "data.dir": "train-data-path",
+    "data.dir": "train-data-path dd",
     "data.test": "eval-data-path",
-    "run-dir": "output model-dir log-dir job-dir work-dir eval-dir clean",
-    "model.depth": "resnet-size num-layers",
+    "run-dir": "output model-dir log-dir job-dir work-dir eval-dir clean md",
+    "model.depth": "resnet-size num-layers use-trivial-model",
     "model.version": "resnet-version",
     "model.norm-momentum": "batch-norm-decay",
     "model.norm-epsilon": "batch-norm-epsilon",
-    "model.init-from": "pretrained-model-checkpoint-path",
+    "model.init-from": "pretrained-model-checkpoint-path pretrained-filepath",
     "model.freeze": "fine-tune",
-    "evaluate-every": "epochs-per-eval epochs-between-evals skip-eval",
-    "threads-per-replica": "num-intra-threads",
-    "cores": "num-inter-threads datasets-num-private-threads",
-    "precision": "dtype loss-scale",
+    "evaluate-every": "epochs-per-eval epochs-between-evals skip-eval ebe",
+    "threads-per-replica": "num-intra-threads intra-op-parallelism-threads",
+    "cores": "num-inter-threads inter-op-parallelism-threads datasets-num-private-threads",
+    "precision": "dtype dt loss-scale ls",
     "sync.method": "sync",
     "augment.flip": "use-distortion-for-training",
     "ray.address": "redis-address",
-    "actions": "hooks",
+    "actions": "hooks hk",
+    "save-every": "save-checkpoints-secs save-checkpoints-steps",
+    "keep": "keep-checkpoint-max",
     "profile": "profile-steps",
 }
 SHORT_NAMES = {name: ours for ours, names in _SHORT.items() for name in names.split()}
@@ -57,29 +59,33 @@ _HINTS = {
     "more --replicas than devices are computed in turns, which accumulates gradients": (
         "accumulate-grad-batches gradient-accumulation-steps grad-accum"
     ),
-    "give --gpus N, the number of GPUs of all workers together": "num-gpus",
-    "workers always share the gradients; --workers, --ps and TF_CONFIG say where they run": (
-        "ds distribution-strategy"
-    ),
+    "give --gpus N, the number of GPUs of all workers together": "num-gpus ng",
+    "--gpus, --workers, --ps or TF_CONFIG say where it runs": "ds distribution-strategy",
     "give addresses, role and number in TF_CONFIG (docs/clusters.md)": (
-        "worker-hosts task-index run-experiment"
+        "worker-hosts task-index run-experiment eval-node master-node driver-ps-nodes"
     ),
     "--ps decides where the weights are stored": "is-cpu-ps variable-strategy",
     "all test images count, in batches of a fixed size": "eval-batch-size eval-batch-count",
-    "Paceline does this by itself": (
-        "data-format force-gpu-compatible tf-gpu-thread-mode per-gpu-thread-count"
+    "Paceline decides this itself": (
+        "data-format df force-gpu-compatible tf-gpu-thread-mode gt-mode per-gpu-thread-count pgtc "
+        "fp16-implementation tf-data-experimental-slack force-v2-in-keras-compile enable-eager "
+        "set-learning-phase-to-train explicit-gpu-placement report-accuracy-metrics use-tensor-lr "
+        "data-delay-prefetch batchnorm-spatial-persistent enable-get-next-as-optional "
+        "steps-per-loop use-tf-while-loop training-dataset-cache use-train-and-evaluate"
     ),
     "the devices are named at the start": "log-device-placement",
-    "it has no counterpart": "run-eagerly all-reduce-alg num-packs enable-xla",
+    "it has no counterpart": "run-eagerly all-reduce-alg num-packs enable-xla tpu pruning-method",
+    "--optimizer.name is sgd or adamw": "enable-lars",
     "use paceline data convert": "input-dir",
-    "give --early-stopping.patience": "stop-threshold",
-    "use paceline export": "export-dir enable-checkpoint-and-export",
+    "give --early-stopping.patience": "stop-threshold st",
+    "use paceline export": "ed export-dir enable-checkpoint-and-export",
     "use paceline eval": "eval-only",
-    "every run has TensorBoard's events: tensorboard --logdir RUN": (
-        "tensorboard enable-tensorboard"
+    "a run has TensorBoard's events: tensorboard --logdir RUN": "tensorboard enable-tensorboard",
+    "the recipe shapes has generated images": "use-synthetic-data synth",
+    "metrics.jsonl of the run has the speed of every block; --track mlflow or wandb sends it": (
+        "log-steps benchmark-log-dir bld benchmark-logger-type benchmark-test-id bti gcp-project "
+        "bigquery-data-set bigquery-run-table bigquery-run-status-table bigquery-metric-table"
     ),
-    "the recipe shapes has generated images": "use-synthetic-data",
-    "metrics.jsonl of the run has the speed of every block": "log-steps benchmark-log-dir",
 }
 HINTS = {name: hint for hint, names in _HINTS.items() for name in names.split()}
 """What to do instead of a flag that has no counterpart."""

@@ -30,7 +30,7 @@ def numbers(job: Job, core: Core) -> Json:
         "replica_batch_size": e.replica_batch_size,
         "global_batch_size": e.global_batch_size,
         "threads_per_replica": e.threads_per_replica,
-        "side_by_side": devices.side_by_side(job),
+        "side_by_side": devices.own_share(job).side_by_side,
         "kernels": core.template.kernels,
         "steps_per_epoch": core.plan.steps_per_epoch,
         "total_steps": core.plan.total_steps,

@@ -45,7 +45,7 @@ def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ParameterServer
                 "devices is gpu, but no worker has one; install the extra `gpu` there, "
                 "or give --devices cpu"
             )
-        side_by_side = len(gpus) or devices.side_by_side(job)
+        side_by_side = len(gpus) or devices.own_share(job).side_by_side
         kind = AsynchronousEngine if method == "async" else SynchronousEngine
         return kind(core, job.cluster, strategy, side_by_side, wants_stop, gpus)
 
