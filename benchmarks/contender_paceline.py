@@ -5,9 +5,10 @@
 MODEL is `speedrun`, or the depth of a ResNet: 50 is ResNet-50 for images of 224 pixels from a
 folder of arrays; all other depths are CIFAR ResNets. If ROUND_STEPS is above 1, it is that of
 sync.method weights. With addresses, this is one of several workers on this machine, which all need
-the same turns. The number of replicas is 2, or that in the variable PACELINE_BENCH_REPLICAS. If
-PACELINE_BENCH_MEAN is `ring` or `gather`, workers compute the mean by TensorFlow's all-reduce, or
-each from the vectors of all workers.
+the same turns. The number of replicas is 2, or that in the variable PACELINE_BENCH_REPLICAS.
+PACELINE_BENCH_PRECISION is the precision, by default float32. If PACELINE_BENCH_MEAN is `ring` or
+`gather`, workers compute the mean by TensorFlow's all-reduce, or each from the vectors of all
+workers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Cluster, Job, Place
 
 REPLICAS = "PACELINE_BENCH_REPLICAS"
+PRECISION = "PACELINE_BENCH_PRECISION"
 MEAN = "PACELINE_BENCH_MEAN"
 
 
@@ -115,6 +117,7 @@ def main() -> None:
     model, folder = sys.argv[1:3]
     speedrun = model == "speedrun"
     experiment = build_speedrun(folder) if speedrun else build_experiment(int(model), folder)
+    experiment = replace(experiment, precision=os.environ.get(PRECISION, "float32"))
     round_steps = int((sys.argv[3:4] or ["1"])[0])
     if round_steps > 1:
         experiment = replace(experiment, sync=Sync(method="weights", every=round_steps))

@@ -3,7 +3,8 @@
     python -m benchmarks.contender_pytorch threads|compile|ddp|ddp-compile MODEL DATA_FOLDER
 
 `threads` is one process with all threads, `ddp` one process per core with one thread each;
-`compile` adds torch.compile. All use channels-last, in-place ReLU, the fused SGD and an input
+`compile` adds torch.compile, and `-bfloat16` after it autocast to bfloat16. All use channels-last,
+in-place ReLU, the fused SGD and an input
 pipeline of a few tensor operations per batch. MODEL is `speedrun`, or the depth of a ResNet: 50 is
 ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR ResNets.
 """
@@ -29,6 +30,7 @@ from benchmarks.protocol import Channel, Clock, serve
 from benchmarks.pytorch_crops import random_crops
 
 PADDING = 4
+BFLOAT16 = sys.argv[1].endswith("-bfloat16")
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -131,7 +133,9 @@ def build_training(
         for _ in range(steps):
             pictures, labels = next(batches)
             optimizer.zero_grad(set_to_none=True)
-            training.loss(network(pictures), labels).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=BFLOAT16):
+                outputs = network(pictures)
+            training.loss(outputs.float(), labels).backward()
             optimizer.step()
 
     return train
@@ -213,7 +217,7 @@ def run_ddp(training: Training, folder: str, wrap: Callable[[nn.Module], nn.Modu
 
 def main() -> None:
     variant, training, folder = sys.argv[1], training_of(sys.argv[2]), sys.argv[3]
-    wrap = torch.compile if variant.endswith("compile") else lambda network: network
+    wrap = torch.compile if "compile" in variant else lambda network: network
     if len(sys.argv) > 4:
         run_rank(training, folder, wrap, int(sys.argv[5]), sys.argv[4])
     elif variant.startswith("ddp"):

@@ -17,6 +17,7 @@ SUITES = {
     "resnet20": "benchmarks.suite_resnet:measure_resnet20",
     "resnet56": "benchmarks.suite_resnet:measure_resnet56",
     "resnet50": "benchmarks.suite_resnet50:measure",
+    "resnet50-bfloat16": "benchmarks.suite_resnet50:measure_bfloat16",
     "speedrun": "benchmarks.suite_speedrun:measure",
     "evaluation": "benchmarks.suite_evaluation:measure",
     "ps": "benchmarks.suite_ps:measure",
