@@ -59,7 +59,7 @@ class Verify(_ReplayFlags):
         how = How(self.workers, self.data.dir, self.trust_code)
         share = 1.0 if self.all else self.share
         with listening("training again") as listen:
-            if self.follow:
+            if self.follow and not self.run.startswith("zoo:"):
                 found = follow(self.run, share, how, self.seed, listen)
             else:
                 found = verify(existing_run(self.run), share, how, self.seed, listen)

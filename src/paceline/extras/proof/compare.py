@@ -106,20 +106,20 @@ def replay_both(runs: list[RunFolder], found: Comparison, how: How, listen: Send
         return []
     chains = [read_chain(run, whole=False) for run in runs]
     piece = Piece(_common_start(runs, chains, found.difference.after), found.difference.step)
+    for run in runs:
+        check_can_replay(run, how)
     with tempfile.TemporaryDirectory(prefix="paceline-diff-") as folder:
-        folders = [Path(folder, name) for name in ("one", "other")]
-        again = []
-        for run, path in zip(runs, folders, strict=True):
-            check_can_replay(run, how)
-            again.append(train_again(run, piece, how, path, listen))
-        parted = find_difference(again[0], again[1], *piece)
-        if parted is None:
-            return [*_who_is_wrong(runs, chains, again, piece)]
-        if parted.step < piece.stop:
-            piece, folders = Piece(piece.start, parted.step), [Path(folder, k) for k in "12"]
-            for run, path in zip(runs, folders, strict=True):
-                train_again(run, piece, how, path, listen)
-        files = [file_of(path / "checkpoints", piece.stop) for path in folders]
+        while True:
+            paths = [Path(folder, f"{name}-{piece.stop}") for name in ("one", "other")]
+            pairs = zip(runs, paths, strict=True)
+            again = [train_again(run, piece, how, path, listen) for run, path in pairs]
+            parted = find_difference(again[0], again[1], *piece)
+            if parted is None:
+                return [*_who_is_wrong(runs, chains, again, piece)]
+            if parted.step == piece.stop:
+                break
+            piece = Piece(piece.start, parted.step)
+        files = [file_of(path / "checkpoints", piece.stop) for path in paths]
         tensors = [read_variables(file, piece.stop, ANY_RUN) for file in files]
     return [f"trained again, they part in {parted}", *_largest(tensors[0], tensors[1])]
 

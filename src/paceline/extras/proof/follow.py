@@ -22,8 +22,9 @@ from paceline.extras.proof.replay import (
 from paceline.extras.proof.verify import Verdict, explain
 from paceline.messages import Send, Warn
 from paceline.run_folder.checkpoints import list_steps
-from paceline.run_folder.finding import watched_run
+from paceline.run_folder.finding import existing_run, watched_run
 from paceline.run_folder.folder import RunFolder
+from paceline.storage.locations import is_remote
 
 POLL_S = 1.0
 PATIENCE_S = 3600.0
@@ -44,10 +45,13 @@ class Auditor:
         self.checked = 0
 
     def take_new(self) -> None:
-        """Draw among the checkpoints that are new, and copy those that are drawn."""
+        """Draw among the checkpoints that are new, at least one of all; copy those drawn."""
+        plan, offset = plan_of(self._run), random.Random(self._seed).random()
+        share = max(self._share, (plan.save_every or plan.total_steps) / plan.total_steps)
         for step in sorted({0, *list_steps(self._run.checkpoints)} - self._seen):
+            begun = int(offset + share * len(self._seen))
             self._seen.add(step)
-            if random.Random(f"{self._seed} {step}").random() < self._share:
+            if int(offset + share * len(self._seen)) > begun:
                 with suppress(UserError):  # it was removed just now
                     copy_start(self._run, step, self._folder / str(step))
                     self._waiting.append(step)
@@ -56,9 +60,10 @@ class Auditor:
         """Return a piece that the run has trained and that can be checked now."""
         plan = plan_of(self._run)
         for step in self._waiting:
-            ends = [end for end in sorted(chain.states) if end > step]
-            ends = [end for end in ends if plan.saves_at(end)] or (ends[-1:] if is_finished else [])
-            if ends:
+            far = step + self._share * plan.total_steps
+            later = [end for end in sorted(chain.states) if end > step]
+            ends = [end for end in later if plan.saves_at(end) or end >= far]
+            if ends := ends or later[-1:] * is_finished:
                 return Piece(step, ends[0])
         if is_finished:
             self._waiting.clear()  # nothing follows the last checkpoint
@@ -82,7 +87,9 @@ class Auditor:
 def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdict:
     """Check a share of a run until it is finished or a difference is found."""
     began = sign = time.monotonic()
-    run, last, finding = watched_run(path), -1, ""
+    run, last, finding = watched_run(path), -2, ""
+    with suppress(UserError):  # it need not exist yet
+        run = run if is_remote(path) else existing_run(path)
     with tempfile.TemporaryDirectory(prefix="paceline-audit-") as folder:
         auditor = Auditor(run, share, how, seed, Path(folder))
         while time.monotonic() - sign < PATIENCE_S:
@@ -93,6 +100,9 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
             except PassingFault as error:
                 listen(Warn(f"{error}; the auditor tries again"))
                 chain = None
+            if not chain and last < -1:
+                last = -1
+                listen(Warn(f"the auditor waits for a run in {run.where}"))
             if chain:
                 if last < 0:
                     check_can_replay(run, how)
@@ -103,11 +113,16 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
                     sign = time.monotonic()
                 if finding or is_finished:
                     break
-                if chain.last != last:
-                    last, sign = chain.last, time.monotonic()
+                if len(chain.signatures) != last:
+                    last, sign = len(chain.signatures), time.monotonic()
             time.sleep(POLL_S)
         else:
             raise UserError(f"{run.where} {CANNOT}: no sign of a training in it for an hour")
-    steps = max(1, read_chain(run, whole=False).last)
+    whole = read_chain(run)
+    finding, steps = finding or whole.fault, max(1, whole.last)
+    if not (auditor.checked or finding):
+        raise UserError(
+            f"{run.where} {CANNOT}: no checkpoint was drawn before it ended; give a larger --share"
+        )
     note = "the other steps were not trained again" * (auditor.checked < steps)
     return Verdict(auditor.checked, steps, time.monotonic() - began, finding, note)

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from paceline.extras.proof.replay import (
     How,
     Piece,
     check_can_replay,
+    copy_start,
     first_difference,
     train_again,
 )
@@ -98,6 +100,8 @@ def _check_pieces(
 ) -> tuple[int, str]:
     """Train pieces again until one differs; return the number of steps, and what differs."""
     checked, total = 0, sum(piece.steps for piece in pieces)
+    for piece in pieces:  # now, because a training under way removes checkpoints
+        copy_start(run, piece.start, work / f"{piece.start}-{piece.stop}")
     for piece in pieces:
 
         def progress(message: Message, before: int = checked) -> None:
@@ -121,12 +125,13 @@ def explain(
 
     `folder` has the piece as it was trained again, perhaps with a checkpoint that the run has not.
     """
-    again, copy = Piece(piece.start, difference.step), RunFolder(folder)
-    first = read_chain(copy, whole=False)
-    source = copy if piece.start in list_steps(copy.checkpoints) else run
+    copy = RunFolder(folder)
+    first, own = read_chain(copy, whole=False), list_steps(copy.checkpoints)
+    start = max(step for step in (piece.start, *own) if step <= difference.after)
+    again, source = Piece(start, difference.step), copy if start in own else run
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as temporary:
         second = train_again(source, again, how, Path(temporary, "run"), listen)
-    if find_difference(first, second, piece.start, difference.step):
+    if find_difference(first, second, *again):
         return f"{difference}, but this machine gave two different results for it: do not trust it"
     computed = workers_of(run, difference)
     return f"{difference}" + (f", {computed}" if computed else "")
@@ -139,21 +144,18 @@ def choose(
 
     A piece begins at one of `starts` and ends at the latest where the next checkpoint was planned.
     """
-    ends = sorted(recorded)
-    whole, wanted = [], share * ends[-1]
-    for start in starts:
+    ends, pieces = sorted(recorded), list[Piece]()
+    used = [start for start in starts if start < ends[-1]]
+    random.Random(seed).shuffle(used)
+    left = share * ends[-1]
+    enough = (1 - ENOUGH) * left
+    for start in used:
         later = [end for end in ends if end > start]
-        planned = [end for end in later if plan.saves_at(end)]
-        if later:
-            whole.append((Piece(start, min(planned or later[-1:])), later))
-    random.Random(seed).shuffle(whole)
-    pieces, left = [], wanted
-    for piece, later in whole:
-        if left <= (1 - ENOUGH) * wanted:
-            break
-        fitting = [end for end in later if end <= min(piece.stop, piece.start + left)]
-        pieces.append(Piece(piece.start, max(fitting or later[:1])))
-        left -= pieces[-1].steps
+        planned = min(filter(plan.saves_at, later), default=later[-1])
+        last = min(planned, start + left)
+        if left > enough:
+            pieces.append(Piece(start, max([later[0], *(end for end in later if end <= last)])))
+            left -= pieces[-1].steps
     return merged(sorted(pieces))
 
 
@@ -174,10 +176,10 @@ def _starts(run: RunFolder) -> list[int]:
 
 def _wrong_checkpoint(run: RunFolder, chain: Chain) -> str:
     """Return which checkpoint is not the state that the chain recorded."""
-    for step in () if is_entry(run) else list_steps(run.checkpoints):
-        file = file_of(run.checkpoints, step)
+    for step in _starts(run)[1:]:
+        file, found = file_of(run.checkpoints, step), chain.states.get(step, "")
         try:
-            with explained("read", file):
+            with explained("read", file), suppress(FileNotFoundError):  # it was removed just now
                 found = read_digest(file, step)
         except Damaged as error:
             raise UserError(f"{run.where} {CANNOT}: {file} is damaged ({error})") from error
