@@ -6,8 +6,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import re
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 import paceline
-from helpers import SUPPORT, assert_refused, fine, metrics_of, once_per_session, result_of
+from helpers import SUPPORT, assert_refused, fine, metrics_of, once_per_session, program, result_of
 from helpers import paceline as paceline_program
 from in_process import paceline_here
 from paceline.experiment.plan import Plan
@@ -503,6 +505,27 @@ def test_a_flipped_bit_of_one_worker_is_named(tmp_path: Path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_auditor_finds_a_flipped_bit_while_the_training_runs(tmp_path: Path):
+    flags = ("--workers", "2", "--epochs", "500", "--save-every", "1.5", "--evaluate-every", "0")
+    faults = {"PYTHONPATH": str(SUPPORT / "faults"), "FAULT": "1 flip 3"}
+    faults |= {"FAULT_FOLDER": str(tmp_path)}
+    audit, train = ("verify", "run", "--follow", "--share", "1"), ("train", "smoke", *flags)
+    run_dir = ("--run-dir", "run", "--keep", "500")
+    with (
+        program(*audit, cwd=tmp_path) as auditor,
+        program(*train, *run_dir, cwd=tmp_path, environment=faults) as training,
+    ):
+        ended = auditor.wait()
+        assert training.is_running()
+        os.kill(training.pid, signal.SIGTERM)
+        training.wait()
+    assert ended.code == 1
+    assert "DIFFERENT\nstep 10, replica 3, computed by worker 1 (local x 2" in ended.out
+    assert [each["step"] for each in RunFolder(tmp_path / "run").audits.read()] == [12]
+
+
+@pytest.mark.long
 def test_a_run_that_moved_and_lost_workers_has_the_chain_of_one_process(
     uninterrupted: Path, tmp_path: Path
 ):
@@ -525,8 +548,10 @@ def test_a_run_that_moved_and_lost_workers_has_the_chain_of_one_process(
     assert chains[0].signatures.keys() == chains[1].signatures.keys() == {*range(1, 25)}
     assert find_difference(*chains, 0, 24) is None
     wrong = Difference(20, 21, (3,))
-    assert workers_of(runs[0], wrong).startswith("computed by worker 1 (local x 2, from step 18")
-    assert "does not stand in the run" in workers_of(runs[0], replace(wrong, step=16))
+    assert workers_of(runs[0], wrong).startswith(", computed by worker 1 (local x 2, from step 18")
+    assert "the run does not say which worker of ray" in workers_of(
+        runs[0], replace(wrong, step=16)
+    )
     fine(paceline_here("verify", "run", "--all", cwd=tmp_path))
 
 

@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 def first_link(run: RunFolder) -> str:
     """Return the link of step 0: what decides the numbers of a run."""
     changes = diff(Experiment().to_json(), run.experiment().to_json(), MOVABLE)
-    return _digest(json.dumps([changes, run.config()["data"]], sort_keys=True))
+    text = json.dumps([changes, run.config()["data"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def next_link(link: str, step: int, state: str) -> str:
     """Return the link after a step from the link before it and the digest of the state."""
-    return _digest(f"{link} {step} {state}")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(f"{link} {step} {state}".encode()).hexdigest()
 
 
 def load_chain(job: Job) -> Callable[[ChiefRun], list[Action]]:

@@ -19,12 +19,10 @@ from paceline.extras.proof.replay import (
     copy_start,
     first_difference,
 )
-from paceline.extras.proof.verify import Verdict, explain
+from paceline.extras.proof.verify import Verdict, explain, starts_of
 from paceline.messages import Send, Warn
-from paceline.run_folder.checkpoints import list_steps
 from paceline.run_folder.finding import existing_run, watched_run
 from paceline.run_folder.folder import RunFolder
-from paceline.storage.locations import is_remote
 
 POLL_S = 1.0
 PATIENCE_S = 3600.0
@@ -48,7 +46,7 @@ class Auditor:
         """Draw among the checkpoints that are new, at least one of all; copy those drawn."""
         plan, offset = plan_of(self._run), random.Random(self._seed).random()
         share = max(self._share, (plan.save_every or plan.total_steps) / plan.total_steps)
-        for step in sorted({0, *list_steps(self._run.checkpoints)} - self._seen):
+        for step in sorted({*starts_of(self._run)} - self._seen):
             begun = int(offset + share * len(self._seen))
             self._seen.add(step)
             if int(offset + share * len(self._seen)) > begun:
@@ -71,25 +69,27 @@ class Auditor:
 
     def check(self, chain: Chain, piece: Piece, listen: Send) -> str:
         """Train a piece again; record and return what differs."""
-        folder, finding = self._folder / str(piece.start), ""
-        difference = first_difference(self._run, chain, piece, self._how, folder, listen)
+        run, how, folder = self._run, self._how, self._folder / str(piece.start)
+        difference = first_difference(run, chain, piece, how, folder, listen)
+        finding = explain(run, piece, difference, how, folder, listen) if difference else ""
         self.checked += piece.steps
-        if difference:
-            finding = explain(self._run, piece, difference, self._how, folder, listen)
         self._waiting.remove(piece.start)
         shutil.rmtree(folder)
         record = {"step": piece.stop, "start": piece.start, "finding": finding, "time": time.time()}
-        self._run.audits.append(record)
-        self._run.publish_evaluations()
+        run.audits.append(record)
+        run.publish_evaluations()
         return finding
 
 
 def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdict:
     """Check a share of a run until it is finished or a difference is found."""
     began = sign = time.monotonic()
-    run, last, finding = watched_run(path), -2, ""
-    with suppress(UserError):  # it need not exist yet
-        run = run if is_remote(path) else existing_run(path)
+    last, finding = 0, ""
+    try:
+        run = existing_run(path)
+    except UserError as error:
+        run = watched_run(path)
+        listen(Warn(f"{error}; the auditor waits for it"))
     with tempfile.TemporaryDirectory(prefix="paceline-audit-") as folder:
         auditor = Auditor(run, share, how, seed, Path(folder))
         while time.monotonic() - sign < PATIENCE_S:
@@ -100,12 +100,8 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
             except PassingFault as error:
                 listen(Warn(f"{error}; the auditor tries again"))
                 chain = None
-            if not chain and last < -1:
-                last = -1
-                listen(Warn(f"the auditor waits for a run in {run.where}"))
             if chain:
-                if last < 0:
-                    check_can_replay(run, how)
+                check_can_replay(run, how)
                 auditor.take_new()
                 while not finding and (piece := auditor.next_piece(chain, is_finished)):
                     finding = auditor.check(chain, piece, listen)
@@ -121,8 +117,6 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
     whole = read_chain(run)
     finding, steps = finding or whole.fault, max(1, whole.last)
     if not (auditor.checked or finding):
-        raise UserError(
-            f"{run.where} {CANNOT}: no checkpoint was drawn before it ended; give a larger --share"
-        )
+        raise UserError(f"{run.where} {CANNOT}: no checkpoint was drawn; give a larger --share")
     note = "the other steps were not trained again" * (auditor.checked < steps)
     return Verdict(auditor.checked, steps, time.monotonic() - began, finding, note)

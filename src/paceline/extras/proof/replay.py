@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import diff
 from paceline.extras.proof.differences import (
     Chain,
@@ -77,18 +76,10 @@ def other_bits(run: RunFolder, again: RunFolder) -> str:
     bits = str((again.read_result() or {}).get("bits"))
     if bits.startswith("any CPU"):
         return ""
-    then = [str(start["machine"]["cpu"]) for start in run.starts.read()]
-    cpus, here = dict.fromkeys(then), str(machine()["cpu"])
-    changed = [*diff(run.config()["versions"], library_versions())]
-    changed += [f"CPU: {cpu} -> {here}" for cpu in cpus if cpu != here]
+    changed, here = diff(run.config()["versions"], library_versions()), str(machine()["cpu"])
+    then = dict.fromkeys(str(start["machine"]["cpu"]) for start in run.starts.read())
+    changed += [f"CPU: {cpu} -> {here}" for cpu in then if cpu != here]
     return f"its bits need {bits}; {', '.join(changed)}" if changed else ""
-
-
-def experiment_here(run: RunFolder, how: How) -> Experiment:
-    """Return the experiment of a run with the folder of its data and its kernels."""
-    experiment, own = run.experiment(), run.kernels() == "own"
-    data = replace(experiment.data, dir=how.data_dir or run.data_dir())
-    return replace(experiment, data=data, kernels="own" if own else "tensorflow")
 
 
 def copy_start(run: RunFolder, start: int, folder: Path) -> None:
@@ -130,10 +121,12 @@ def train_again(
             if wanted and find_difference(wanted, read_chain(copy, whole=False), *piece):
                 raise StopIteration
 
-    own = Run(str(folder), stop_at=piece.stop, keep=2, trust_code=how.trust_code)
-    job = Job(experiment_here(run, how), Place(on="local", workers=how.workers), own)
+    experiment, own = run.experiment(), run.kernels() == "own"
+    data = replace(experiment.data, dir=how.data_dir or run.data_dir())
+    experiment = replace(experiment, data=data, kernels="own" if own else "tensorflow")
+    to_here = Run(str(folder), stop_at=piece.stop, trust_code=how.trust_code)
     try:
-        result = launch(job, watch)
+        result = launch(Job(experiment, Place(on="local", workers=how.workers), to_here), watch)
     except UserError as error:
         text = str(error).replace(str(folder), "it").replace("use another --run-dir", OWN_DATA)
         raise UserError(f"{run.where} {CANNOT}: {text}") from error
