@@ -447,6 +447,12 @@ def test_the_auditor_draws_evenly_and_at_least_one_checkpoint(
         assert len({tuple(auditor._waiting) for auditor in auditors}) > 1 or share == 1.0
 
 
+def test_pieces_do_not_begin_at_a_checkpoint_between_two_planned_ones(run: RunFolder):
+    """They would overlap with others, and steps would be counted twice."""
+    file_of(run.checkpoints, 6).touch()
+    assert checking.starts_of(run) == [0, 4, 8, 12]
+
+
 def test_the_auditor_trains_to_the_next_checkpoint_or_as_far_as_its_share(run: RunFolder):
     for share, stop in ((0.02, 2), (0.34, 4), (1.0, 4)):
         auditor = Auditor(run, share, How(), 0, run.path)

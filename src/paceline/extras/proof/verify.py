@@ -104,9 +104,8 @@ def _check_pieces(
         copy_start(run, piece.start, own)
     for piece, own in folders.items():
 
-        def progress(message: Message, before: int = checked) -> None:
-            is_ours = isinstance(message, Progress)
-            listen(Progress(before + message.done, total) if is_ours else message)
+        def progress(news: Message, before: int = checked) -> None:
+            listen(Progress(before + news.done, total) if isinstance(news, Progress) else news)
 
         if difference := first_difference(run, chain, piece, how, own, progress):
             finding = explain(run, piece, difference, how, own, listen)
