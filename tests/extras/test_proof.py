@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import os
 import re
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +17,13 @@ import numpy as np
 import pytest
 
 import paceline
-from helpers import SUPPORT, assert_refused, fine, metrics_of, once_per_session, result_of
+from helpers import SUPPORT, assert_refused, fine, metrics_of, once_per_session, program, result_of
 from helpers import paceline as paceline_program
 from in_process import paceline_here
 from paceline.experiment.plan import Plan
+from paceline.extras.proof import follow as auditing
+from paceline.extras.proof import replay
+from paceline.extras.proof import verify as checking
 from paceline.extras.proof.chain import first_link, next_link
 from paceline.extras.proof.differences import (
     Chain,
@@ -26,12 +32,15 @@ from paceline.extras.proof.differences import (
     read_chain,
     workers_of,
 )
-from paceline.extras.proof.replay import Piece
+from paceline.extras.proof.follow import Auditor
+from paceline.extras.proof.replay import How, Piece, other_bits
 from paceline.extras.proof.verify import choose, merged
 from paceline.run_folder.checkpoint_file import pack, read_state
 from paceline.run_folder.checkpoints import file_of
+from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import read_json, sealed, write_json
+from s3_server import put_run
 
 TWELVE = ("--epochs", "1.5", "--save-every", "0.5")
 """Twelve steps of smoke, saved after each fourth."""
@@ -243,6 +252,57 @@ def save_data(folder: Path, swapped: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_weight_that_was_altered_between_two_commands_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing but training again shows it: the altered checkpoint is removed later."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    run, flags = RunFolder(tmp_path / "run"), ("--run-dir", "run", "--keep", "1", *TWELVE)
+    fine(paceline_here("train", "smoke", *flags, "--stop-at", "4", cwd=tmp_path))
+    alter_a_weight(run, 4)
+    fine(paceline_here("train", "smoke", *flags, cwd=tmp_path))
+    pieces = list[Piece]()
+    monkeypatch.setattr(replay, "copy_start", noted(replay.copy_start, pieces))
+    ended = verify(run, "--all")
+    assert ended.code == 1
+    assert "DIFFERENT\nthe state before step 5, with which all replicas began\n" in ended.out
+    assert len(pieces) - 1 <= math.log2(12), "pieces that were trained after the difference"
+
+
+def noted(copy_start, pieces: list):
+    def copy_and_note(run, start, folder):
+        if not (folder / "config.json").exists():
+            pieces.append((start, folder))
+        copy_start(run, start, folder)
+
+    return copy_and_note
+
+
+@pytest.mark.slow
+def test_two_seeds_part_in_the_first_step_and_the_seed_is_the_reason(trained: Path, tmp_path: Path):
+    flags = ("--run-dir", "other", "--seed", "1", "--stop-at", "4", *TWELVE)
+    fine(paceline_here("train", "smoke", *flags, cwd=tmp_path))
+    ended = paceline_here("diff", "other", str(trained / "run"), cwd=tmp_path)
+    assert ended.code == 1
+    assert "DIFFERENT from step 1, all replicas\nseed: 1 -> 0\n" in ended.out
+
+
+@pytest.mark.slow
+def test_an_extended_run_has_the_chain_of_one_that_was_always_so_long(tmp_path: Path):
+    """The end of the shorter training is not recorded in the longer one."""
+    flags = ("--schedule.name", "constant", "--evaluate-every", "0", "--save-every", "0.5")
+    for name, steps in (("whole", "9"), ("parts", "6"), ("parts", "9")):
+        train = ("train", "smoke", "--run-dir", name, *flags, "--steps", steps)
+        fine(paceline_here(*train, cwd=tmp_path))
+    runs = [RunFolder(tmp_path / name) for name in ("parts", "whole")]
+    chains = [read_chain(run) for run in runs]
+    assert [chain.fault for chain in chains] == ["", ""]
+    assert [*chains[0].states] == [4, 8, 9]
+    assert chains[0].states == chains[1].states
+    assert result_of(runs[0].path)["chain"] == result_of(runs[1].path)["chain"]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_swapped_label_is_found_in_the_step_and_replica_that_read_it(library_here: Path):
     swapped = int(paceline.order(64, seed=0, epoch=0)[16 + 9])  # of step 2, replica 2 of 4
@@ -276,6 +336,130 @@ def test_equal_runs_have_no_difference_and_bad_input_is_refused(run: RunFolder, 
     assert_refused(verify(run, "--share", "0.9"), "90 % of", "checkpoints were removed", "--keep 3")
     run.chain.path.unlink()
     assert_refused(verify(run), "it has recorded no digest")
+
+
+def rewrite(run: RunFolder, name: str, **changes: object) -> None:
+    """Change a JSON file, with the right checksum."""
+    write_json(run.path / name, sealed(read_json(run.path / name, "") | changes))
+
+
+def test_a_run_of_another_arithmetic_or_a_damaged_one_cannot_be_checked(run: RunFolder):
+    bits = result_of(run.path)["bits"]
+    rewrite(run, "result.json", bits="any CPU (arithmetic 999)")
+    assert_refused(verify(run), "run cannot be checked: it was trained with version 999 of the ar")
+    rewrite(run, "result.json", bits=bits)
+    file = file_of(run.checkpoints, 8)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert_refused(verify(run), "cannot be checked: ", file.name, "is damaged")
+    run.chain.path.write_text("")
+    assert_refused(verify(run), "it has recorded no digest")
+    (run.path / "result.json").write_text("{}")
+    assert_refused(verify(run), "result.json is damaged")
+    (run.path / "config.json").write_text("{")
+    assert_refused(verify(run), "config.json is damaged")
+
+
+def test_what_tensorflow_computes_may_differ_on_other_cpus_and_versions(
+    run: RunFolder, tmp_path: Path
+):
+    again = RunFolder(tmp_path / "again")
+    shutil.copytree(run.path, again.path)
+    assert other_bits(run, again) == "", "on any CPU"
+    rewrite(again, "result.json", bits="this kind of CPU, because TensorFlow computes Dense")
+    assert other_bits(run, again) == "", "the same CPU and libraries"
+    versions = run.config()["versions"] | {"tensorflow": "1.0"}
+    rewrite(run, "config.json", versions=versions)
+    (start,) = run.starts.read()
+    run.starts.append(start | {"machine": start["machine"] | {"cpu": "Z80"}})
+    reason = other_bits(run, again)
+    assert "TensorFlow computes Dense; tensorflow: '1.0' -> " in reason
+    assert "CPU: Z80 -> " in reason
+
+
+@pytest.mark.slow
+def test_a_run_that_is_being_written_is_checked_up_to_its_last_digest(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    """The checkpoint of step 4 is removed while the command works; a line is half written."""
+    (run.path / "result.json").unlink()
+    file_of(run.checkpoints, 12).unlink()
+    run.chain.truncate(8)
+    with open(run.chain.path, "a") as file:
+        file.write('{"step": 1')
+    list_steps = checking.list_steps
+
+    def list_and_prune(folder: Path) -> list[int]:
+        steps = list_steps(folder)
+        file_of(run.checkpoints, 4).unlink(missing_ok=True)
+        return steps
+
+    monkeypatch.setattr(checking, "list_steps", list_and_prune)
+    run.lock()
+    ended = fine(verify(run, "--share", "0.5"))
+    run.unlock()
+    assert "checked 50 % of 8 steps" in ended.out
+
+
+@pytest.mark.slow
+def test_a_check_that_was_interrupted_continues(run: RunFolder, monkeypatch: pytest.MonkeyPatch):
+    file_of(run.checkpoints, 4).unlink()  # so two pieces are left: (0, 4] and (8, 12]
+    launch, trained = replay.launch, list[int]()
+
+    def launch_two(job, listen):
+        trained.append(job.run.stop_at)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return launch(job, listen)
+
+    monkeypatch.setattr(replay, "launch", launch_two)
+    share = ("--share", "0.67")
+    assert verify(run, *share).code not in (0, 1, 2)
+    assert "checked 66.7 % of 12 steps" in fine(verify(run, *share)).out
+    assert trained == [4, 12, 12]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_on_s3_are_compared_checked_and_audited(run: RunFolder, folder: str):
+    put_run(run.path, folder)
+    there = run.path.parent
+    found = json.loads(fine(paceline_here("diff", "run", folder, "--json", cwd=there)).out)
+    assert (found["equal"], found["steps"]) == (True, 12)
+    ended = fine(paceline_here("verify", folder, "--share", "0.34", cwd=there))
+    assert "checked 33.3 % of 12 steps" in ended.out
+    fine(paceline_here("verify", folder, "--follow", "--share", "0.1", cwd=there))
+    copy = existing_run(folder)
+    assert [each["finding"] for each in copy.audits.read()] == [""]
+
+
+def test_the_auditor_draws_evenly_and_at_least_one_checkpoint(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(auditing, "copy_start", lambda *arguments: None)
+    file_of(run.checkpoints, 12).unlink()
+    for share, counts in ((0.02, {1}), (0.7, {2, 3}), (1.0, {3})):
+        auditors = [Auditor(run, share, How(), seed, tmp_path) for seed in range(20)]
+        for auditor in auditors:
+            auditor.take_new()
+        assert {len(auditor._waiting) for auditor in auditors} == counts
+        assert len({tuple(auditor._waiting) for auditor in auditors}) > 1 or share == 1.0
+
+
+def test_pieces_do_not_begin_at_a_checkpoint_between_two_planned_ones(run: RunFolder):
+    """They would overlap with others, and steps would be counted twice."""
+    file_of(run.checkpoints, 6).touch()
+    assert checking.starts_of(run) == [0, 4, 8, 12]
+
+
+def test_the_auditor_trains_to_the_next_checkpoint_or_as_far_as_its_share(run: RunFolder):
+    for share, stop in ((0.02, 2), (0.34, 4), (1.0, 4)):
+        auditor = Auditor(run, share, How(), 0, run.path)
+        auditor._waiting = [0]
+        assert auditor.next_piece(Chain(4), is_finished=False) is None
+        piece = auditor.next_piece(Chain(4, {2: "a", 4: "b", 8: "c"}), is_finished=False)
+        assert piece == Piece(0, stop), "of twelve steps, saved after each fourth"
 
 
 @pytest.mark.slow
@@ -327,6 +511,27 @@ def test_a_flipped_bit_of_one_worker_is_named(tmp_path: Path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_auditor_finds_a_flipped_bit_while_the_training_runs(tmp_path: Path):
+    flags = ("--workers", "2", "--epochs", "500", "--save-every", "1.5", "--evaluate-every", "0")
+    faults = {"PYTHONPATH": str(SUPPORT / "faults"), "FAULT": "1 flip 3"}
+    faults |= {"FAULT_FOLDER": str(tmp_path)}
+    audit, train = ("verify", "run", "--follow", "--share", "1"), ("train", "smoke", *flags)
+    run_dir = ("--run-dir", "run", "--keep", "500")
+    with (
+        program(*audit, cwd=tmp_path) as auditor,
+        program(*train, *run_dir, cwd=tmp_path, environment=faults) as training,
+    ):
+        ended = auditor.wait()
+        assert training.is_running()
+        os.kill(training.pid, signal.SIGTERM)
+        training.wait()
+    assert ended.code == 1
+    assert "DIFFERENT\nstep 10, replica 3, computed by worker 1 (local x 2" in ended.out
+    assert [each["step"] for each in RunFolder(tmp_path / "run").audits.read()] == [12]
+
+
+@pytest.mark.long
 def test_a_run_that_moved_and_lost_workers_has_the_chain_of_one_process(
     uninterrupted: Path, tmp_path: Path
 ):
@@ -349,8 +554,10 @@ def test_a_run_that_moved_and_lost_workers_has_the_chain_of_one_process(
     assert chains[0].signatures.keys() == chains[1].signatures.keys() == {*range(1, 25)}
     assert find_difference(*chains, 0, 24) is None
     wrong = Difference(20, 21, (3,))
-    assert workers_of(runs[0], wrong).startswith("computed by worker 1 (local x 2, from step 18")
-    assert "does not stand in the run" in workers_of(runs[0], replace(wrong, step=16))
+    assert workers_of(runs[0], wrong).startswith(", computed by worker 1 (local x 2, from step 18")
+    assert "the run does not say which worker of ray" in workers_of(
+        runs[0], replace(wrong, step=16)
+    )
     fine(paceline_here("verify", "run", "--all", cwd=tmp_path))
 
 

@@ -12,11 +12,12 @@ from paceline.cli.parse import RunName, RunNames
 from paceline.cli.results import DataFlags, listening
 from paceline.cli.tables import print_table
 from paceline.errors import UserError, printable
+from paceline.experiment.fields import Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ReplayFlags:
-    workers: int = 1
+    workers: Annotated[int, Range(1)] = 1
     """Number of processes that train again. It never changes the numbers."""
     data: DataFlags = field(default_factory=DataFlags)
     trust_code: bool = False
@@ -37,7 +38,7 @@ class Verify(_ReplayFlags):
 
     run: RunName
     """Folder of the run, its name in runs/, or zoo:NAME."""
-    share: float = 0.02
+    share: Annotated[float, Range(0, 1, excludes_lowest=True)] = 0.02
     """Share of the steps to train again. Each piece begins at a checkpoint."""
     all: bool = False
     """Train everything again, from the first step to the last."""
@@ -50,25 +51,17 @@ class Verify(_ReplayFlags):
         from paceline.extras.proof.follow import follow
         from paceline.extras.proof.replay import How
         from paceline.extras.proof.verify import verify
-        from paceline.run_folder.finding import existing_run
 
-        if not 0 < self.share <= 1 or self.workers < 1:
-            wrong = f"workers is {self.workers}; it must be 1 or more"
-            text = f"share is {self.share}; it must be above 0 and at most 1"
-            raise UserError(wrong if self.workers < 1 else text)
+        check_fields(self)
         how = How(self.workers, self.data.dir, self.trust_code)
         share = 1.0 if self.all else self.share
+        check = follow if self.follow and not self.run.startswith("zoo:") else verify
         with listening("training again") as listen:
-            if self.follow:
-                found = follow(self.run, share, how, self.seed, listen)
-            else:
-                found = verify(existing_run(self.run), share, how, self.seed, listen)
+            found = check(self.run, share, how, self.seed, listen)
         if self.json:
             print(json.dumps(vars(found) | {"equal": not found.finding}))
         else:
-            print(found)
-            for line in filter(None, (printable(found.finding), found.note)):
-                print(line)
+            print(found, *filter(None, (printable(found.finding), found.note)), sep="\n")
         return 1 if found.finding else 0
 
 
@@ -93,6 +86,7 @@ class Diff(_ReplayFlags):
         from paceline.extras.proof.replay import How
         from paceline.run_folder.finding import existing_run
 
+        check_fields(self)
         if len(self.runs) != 2:
             raise UserError(f"{len(self.runs)} runs were given; diff compares two")
         runs = [existing_run(name, checkpoints=self.replay) for name in self.runs]
@@ -106,9 +100,7 @@ class Diff(_ReplayFlags):
             print(json.dumps(asdict(found) | {"summary": str(found), "equal": equal}))
         else:
             print_table(("", *(f"{run.where}<" for run in runs)), found.rows, whole=True)
-            print(found)
-            for line in (*found.reasons, *found.replayed):
-                print(printable(line))
+            print(found, *map(printable, (*found.reasons, *found.replayed)), sep="\n")
         return 1 if found.difference else 0 if found.steps else 2
 
 
@@ -137,6 +129,5 @@ class Reproduce:
                 f"steps is {self.steps}; {row.name} has digests after {row.first_steps} and "
                 f"{row.step} steps"
             )
-        is_first = self.steps == row.first_steps
-        share = row.first_steps / row.step if is_first else 1.0
+        share = (self.steps or row.step) / row.step
         return Verify(run=f"{PREFIX}{row.name}", share=share, data=self.data)()

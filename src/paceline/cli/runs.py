@@ -85,6 +85,24 @@ class WriteReport:
 
 
 @dataclass(frozen=True)
+class ListZoo:
+    """List the trained models available as zoo:NAME: paceline zoo
+
+    Example: paceline zoo
+    """
+
+    def __call__(self) -> int:
+        from paceline.extras.zoo import list_zoo
+
+        rows = (
+            (r.name, f"{r.step:,}", shown(r.test_accuracy, ".4f"), r.state_sha256[:16], r.command)
+            for r in list_zoo()
+        )
+        print_table(("name", "steps", "accuracy", "digest<", "command<"), rows, whole=True)
+        return 0
+
+
+@dataclass(frozen=True)
 class Recipes:
     """List the recipes that `paceline train` knows: paceline recipes
 

@@ -41,11 +41,11 @@ class Records:
         """Return how many lines are not what was once written. `read` leaves them out."""
         return _parse(read_text(self.path, run_file))[1]
 
-    def truncate(self, step: int) -> int:
-        """Remove what is after `step`, and damaged lines; return how many those are."""
+    def truncate(self, step: int, change: Callable[[Json], Json] = lambda record: record) -> int:
+        """Remove what is after `step`, `change` the rest; return how many damaged lines went."""
         text = read_text(self.path, run_file)
         records, num_damaged = _parse(text)
-        kept = "".join(_to_line(record) for record in records if record["step"] <= step)
+        kept = "".join(_to_line(change(record)) for record in records if record["step"] <= step)
         if kept != text:
             self._guard()
             with explained("write", self.path), replacing(self.path) as file:

@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 def first_link(run: RunFolder) -> str:
     """Return the link of step 0: what decides the numbers of a run."""
     changes = diff(Experiment().to_json(), run.experiment().to_json(), MOVABLE)
-    return _digest(json.dumps([changes, run.config()["data"]], sort_keys=True))
+    text = json.dumps([changes, run.config()["data"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def next_link(link: str, step: int, state: str) -> str:
     """Return the link after a step from the link before it and the digest of the state."""
-    return _digest(f"{link} {step} {state}")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(f"{link} {step} {state}".encode()).hexdigest()
 
 
 def load_chain(job: Job) -> Callable[[ChiefRun], list[Action]]:
@@ -52,17 +49,24 @@ class WriteChain:
 
     def __init__(self, chief: ChiefRun) -> None:
         self._engine, self._plan, self._records = chief.engine, chief.core.plan, chief.folder.chain
-        self._records.truncate(chief.first_step)
-        links = [record["link"] for record in self._records.read() if "link" in record]
-        self._link = links[-1] if links else first_link(chief.folder)
+        self._link = first_link(chief.folder)
+        self._records.truncate(chief.first_step, self._linked)
+
+    def _linked(self, record: Json) -> Json:
+        """Return an earlier record as this training links it: it can be longer than it was."""
+        state = record.pop("state", None)
+        record.pop("link", None)
+        if state and self._plan.records_at(record["step"]):  # else it was the end of a shorter one
+            self._link = next_link(self._link, record["step"], state)
+            record |= {"state": state, "link": self._link}
+        return record
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
         signatures = base64.b64encode(block.signatures.astype("<u2").tobytes()).decode()
         record: Json = {"step": block.step, "signatures": signatures}
         if self._plan.records_at(block.step):
             record["state"] = self._engine.state().sha256()
-            self._link = record["link"] = next_link(self._link, block.step, record["state"])
-        self._records.append(record)
+        self._records.append(self._linked(record))
 
     def facts(self) -> Json:
         """Return the chain's end for result.json."""

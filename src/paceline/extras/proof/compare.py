@@ -83,12 +83,10 @@ def _facts(run: RunFolder) -> dict[str, str]:
 
 def _reasons(one: RunFolder, other: RunFolder) -> Iterator[str]:
     """Yield what differs between the folders and decides the numbers."""
-    old, new = one.config(), other.config()
     yield from diff(one.experiment().to_json(), other.experiment().to_json(), MOVABLE)
-    for name in ("data", "code", "versions"):
-        yield from (f"{name}.{line}" for line in diff(old[name], new[name]))
-    if one.kernels() != other.kernels():
-        yield f"kernels: {one.kernels()} -> {other.kernels()}"
+    names = ("data", "code", "versions", "kernels")
+    old, new = ({name: run.config().get(name) for name in names} for run in (one, other))
+    yield from diff(old, new)
 
 
 def _starts(run: RunFolder, difference: Difference | None) -> Iterator[str]:
@@ -97,7 +95,7 @@ def _starts(run: RunFolder, difference: Difference | None) -> Iterator[str]:
         if difference and difference.after <= start["step"] < difference.step and start["step"]:
             yield f"{run.where} continued at step {start['step']:,}"
     if difference and (computed := workers_of(run, difference)):
-        yield f"in {run.where}, {computed}"
+        yield f"in {run.where}{computed}"
 
 
 def replay_both(runs: list[RunFolder], found: Comparison, how: How, listen: Send) -> list[str]:
@@ -106,20 +104,20 @@ def replay_both(runs: list[RunFolder], found: Comparison, how: How, listen: Send
         return []
     chains = [read_chain(run, whole=False) for run in runs]
     piece = Piece(_common_start(runs, chains, found.difference.after), found.difference.step)
+    for run in runs:
+        check_can_replay(run, how)
     with tempfile.TemporaryDirectory(prefix="paceline-diff-") as folder:
-        folders = [Path(folder, name) for name in ("one", "other")]
-        again = []
-        for run, path in zip(runs, folders, strict=True):
-            check_can_replay(run, how)
-            again.append(train_again(run, piece, how, path, listen))
-        parted = find_difference(again[0], again[1], *piece)
-        if parted is None:
-            return [*_who_is_wrong(runs, chains, again, piece)]
-        if parted.step < piece.stop:
-            piece, folders = Piece(piece.start, parted.step), [Path(folder, k) for k in "12"]
-            for run, path in zip(runs, folders, strict=True):
-                train_again(run, piece, how, path, listen)
-        files = [file_of(path / "checkpoints", piece.stop) for path in folders]
+        while True:
+            paths = [Path(folder, f"{name}-{piece.stop}") for name in ("one", "other")]
+            pairs = zip(runs, paths, strict=True)
+            again = [train_again(run, piece, how, path, listen) for run, path in pairs]
+            parted = find_difference(again[0], again[1], *piece)
+            if parted is None:
+                return [*_who_is_wrong(runs, chains, again, piece)]
+            if parted.step == piece.stop:
+                break
+            piece = Piece(piece.start, parted.step)
+        files = [file_of(path / "checkpoints", piece.stop) for path in paths]
         tensors = [read_variables(file, piece.stop, ANY_RUN) for file in files]
     return [f"trained again, they part in {parted}", *_largest(tensors[0], tensors[1])]
 
@@ -139,24 +137,20 @@ def _who_is_wrong(
     yield f"trained again from step {piece.start:,}, both give the same"
     for run, recorded, found in zip(runs, chains, again, strict=True):
         wrong = find_difference(recorded, found, *piece)
-        computed = wrong and workers_of(run, wrong)
+        computed = workers_of(run, wrong) if wrong else ""
         says = f"was not what training gives: {wrong}" if wrong else "gave the same, too"
-        yield f"{run.where} {says}" + (f", {computed}" if computed else "")
+        yield f"{run.where} {says}{computed}"
 
 
 def _largest(one: dict[str, np.ndarray], other: dict[str, np.ndarray], most: int = 8) -> list[str]:
     """Return the tensors that differ, the largest difference first."""
-    lines = [
-        f"only one of them has {name}, or it has another shape"
-        for name in sorted(one.keys() | other.keys())
-        if name not in one or name not in other or one[name].shape != other[name].shape
-    ]
-    differs = {
-        name: float(np.abs(value - other[name]).max(initial=0))
-        for name, value in one.items()
-        if name in other and one[name].shape == other[name].shape
-        if not np.array_equal(value, other[name])
-    }
+    lines, differs = list[str](), dict[str, float]()
+    for name in sorted(one.keys() | other.keys()):
+        a, b = one.get(name), other.get(name)
+        if a is None or b is None or a.shape != b.shape:
+            lines.append(f"only one of them has {name}, or it has a different shape")
+        elif not np.array_equal(a, b):
+            differs[name] = float(np.abs(a - b).max(initial=0))
     largest = sorted(differs, key=lambda name: -differs[name])[:most]
     lines += [f"{name} differs by up to {differs[name]:.3g}" for name in largest]
     rest = len(differs) - len(largest)

@@ -46,9 +46,8 @@ def read_chain(run: RunFolder, whole: bool = True) -> Chain:
     states, signatures, links = dict[int, str](), dict[int, np.ndarray](), dict[int, str]()
     try:
         for record in run.chain.read():
-            step = record["step"]
-            rows = np.frombuffer(base64.b64decode(record["signatures"]), "<u2")
-            rows = rows.reshape(-1, replicas)
+            step, content = record["step"], base64.b64decode(record["signatures"])
+            rows = np.frombuffer(content, "<u2").reshape(-1, replicas)
             signatures |= dict(enumerate(rows, step - len(rows) + 1))
             if "link" in record:
                 states[step], links[step] = record["state"], record["link"]
@@ -111,15 +110,15 @@ def find_difference(one: Chain, other: Chain, first: int, last: int) -> Differen
     A signature can be equal by chance, one in 65,521 times; a digest cannot.
     """
     states = [s for s in sorted(one.states.keys() & other.states.keys()) if first < s <= last]
-    rows = sorted(one.signatures.keys() & other.signatures.keys())
-    rows = rows if one.replicas == other.replicas else []
-    rows = [step for step in rows if first < step <= last]
-    state = next((step for step in states if one.states[step] != other.states[step]), None)
-    row = next((s for s in rows if any(one.signatures[s] != other.signatures[s])), None)
-    if state is None and row is None:
+    signed = (
+        one.signatures.keys() & other.signatures.keys() if one.replicas == other.replicas else ()
+    )
+    rows = [step for step in sorted(signed) if first < step <= last]
+    wrong = [s for s in states if one.states[s] != other.states[s]]
+    wrong += [s for s in rows if any(one.signatures[s] != other.signatures[s])]
+    if not wrong:
         return None
-    step = row if row is not None and (state is None or row <= state) else state
-    assert step is not None
+    step = min(wrong)
     after = max([first, *(each for each in (*states, *rows) if each < step)])
     differs = one.signatures[step] != other.signatures[step] if step in rows else np.zeros(0)
     replicas = tuple(np.flatnonzero(differs).tolist())
@@ -127,13 +126,13 @@ def find_difference(one: Chain, other: Chain, first: int, last: int) -> Differen
 
 
 def workers_of(run: RunFolder, difference: Difference) -> str:
-    """Return which workers computed the replicas that differ, as far as starts.jsonl tells."""
+    """Return the end of a sentence: which workers computed the replicas that differ, if known."""
     starts = [start for start in run.starts.read() if start["step"] < difference.step]
     if not starts or not difference.replicas or difference.all_replicas:
         return ""
     start, replicas = starts[-1], run.experiment().replicas
     if start.get("engine") != "collective":
-        return f"it does not stand in the run which worker of {start['place']} computed them"
+        return f", the run does not say which worker of {start['place']} computed them"
     shares = enumerate(divided_tree(replicas, start["workers"]))
     found = [
         f"worker {index}"
@@ -141,4 +140,4 @@ def workers_of(run: RunFolder, difference: Difference) -> str:
         if any(spans[0][0] <= each < spans[-1][1] for each in difference.replicas)
     ]
     where = f"{start['place']} x {start['workers']}, from step {start['step']:,} on"
-    return f"computed by {' and '.join(found)} ({where})"
+    return f", computed by {' and '.join(found)} ({where})"

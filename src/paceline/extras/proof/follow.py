@@ -19,10 +19,9 @@ from paceline.extras.proof.replay import (
     copy_start,
     first_difference,
 )
-from paceline.extras.proof.verify import Verdict, explain
+from paceline.extras.proof.verify import Verdict, explain, starts_of
 from paceline.messages import Send, Warn
-from paceline.run_folder.checkpoints import list_steps
-from paceline.run_folder.finding import watched_run
+from paceline.run_folder.finding import existing_run, watched_run
 from paceline.run_folder.folder import RunFolder
 
 POLL_S = 1.0
@@ -44,10 +43,13 @@ class Auditor:
         self.checked = 0
 
     def take_new(self) -> None:
-        """Draw among the checkpoints that are new, and copy those that are drawn."""
-        for step in sorted({0, *list_steps(self._run.checkpoints)} - self._seen):
+        """Draw among the checkpoints that are new, at least one of all; copy those drawn."""
+        plan, offset = plan_of(self._run), random.Random(self._seed).random()
+        share = max(self._share, (plan.save_every or plan.total_steps) / plan.total_steps)
+        for step in sorted({*starts_of(self._run)} - self._seen):
+            begun = int(offset + share * len(self._seen))
             self._seen.add(step)
-            if random.Random(f"{self._seed} {step}").random() < self._share:
+            if int(offset + share * len(self._seen)) > begun:
                 with suppress(UserError):  # it was removed just now
                     copy_start(self._run, step, self._folder / str(step))
                     self._waiting.append(step)
@@ -56,9 +58,10 @@ class Auditor:
         """Return a piece that the run has trained and that can be checked now."""
         plan = plan_of(self._run)
         for step in self._waiting:
-            ends = [end for end in sorted(chain.states) if end > step]
-            ends = [end for end in ends if plan.saves_at(end)] or (ends[-1:] if is_finished else [])
-            if ends:
+            far = step + self._share * plan.total_steps
+            later = [end for end in sorted(chain.states) if end > step]
+            ends = [end for end in later if plan.saves_at(end) or end >= far]
+            if ends := ends or later[-1:] * is_finished:
                 return Piece(step, ends[0])
         if is_finished:
             self._waiting.clear()  # nothing follows the last checkpoint
@@ -66,23 +69,27 @@ class Auditor:
 
     def check(self, chain: Chain, piece: Piece, listen: Send) -> str:
         """Train a piece again; record and return what differs."""
-        folder, finding = self._folder / str(piece.start), ""
-        difference = first_difference(self._run, chain, piece, self._how, folder, listen)
+        run, how, folder = self._run, self._how, self._folder / str(piece.start)
+        difference = first_difference(run, chain, piece, how, folder, listen)
+        finding = explain(run, piece, difference, how, folder, listen) if difference else ""
         self.checked += piece.steps
-        if difference:
-            finding = explain(self._run, piece, difference, self._how, folder, listen)
         self._waiting.remove(piece.start)
         shutil.rmtree(folder)
         record = {"step": piece.stop, "start": piece.start, "finding": finding, "time": time.time()}
-        self._run.audits.append(record)
-        self._run.publish_evaluations()
+        run.audits.append(record)
+        run.publish_evaluations()
         return finding
 
 
 def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdict:
     """Check a share of a run until it is finished or a difference is found."""
     began = sign = time.monotonic()
-    run, last, finding = watched_run(path), -1, ""
+    last, finding = 0, ""
+    try:
+        run = existing_run(path)
+    except UserError as error:
+        run = watched_run(path)
+        listen(Warn(f"{error}; the auditor waits for it"))
     with tempfile.TemporaryDirectory(prefix="paceline-audit-") as folder:
         auditor = Auditor(run, share, how, seed, Path(folder))
         while time.monotonic() - sign < PATIENCE_S:
@@ -94,8 +101,7 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
                 listen(Warn(f"{error}; the auditor tries again"))
                 chain = None
             if chain:
-                if last < 0:
-                    check_can_replay(run, how)
+                check_can_replay(run, how)
                 auditor.take_new()
                 while not finding and (piece := auditor.next_piece(chain, is_finished)):
                     finding = auditor.check(chain, piece, listen)
@@ -103,11 +109,14 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
                     sign = time.monotonic()
                 if finding or is_finished:
                     break
-                if chain.last != last:
-                    last, sign = chain.last, time.monotonic()
+                if len(chain.signatures) != last:
+                    last, sign = len(chain.signatures), time.monotonic()
             time.sleep(POLL_S)
         else:
             raise UserError(f"{run.where} {CANNOT}: no sign of a training in it for an hour")
-    steps = max(1, read_chain(run, whole=False).last)
+    whole = read_chain(run)
+    finding, steps = finding or whole.fault, max(1, whole.last)
+    if not (auditor.checked or finding):
+        raise UserError(f"{run.where} {CANNOT}: no checkpoint was drawn; give a larger --share")
     note = "the other steps were not trained again" * (auditor.checked < steps)
     return Verdict(auditor.checked, steps, time.monotonic() - began, finding, note)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from paceline.errors import UserError
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import diff
 from paceline.extras.proof.differences import (
     Chain,
     Difference,
@@ -17,12 +18,14 @@ from paceline.extras.proof.differences import (
     read_chain,
 )
 from paceline.job import Job, Place, Run
+from paceline.kernels.library import ARITHMETIC
 from paceline.launch import launch
 from paceline.messages import Block, Message, Progress, Send, Warn
 from paceline.results.in_worker import check_trust
 from paceline.run_folder.checkpoints import file_of, list_steps
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained
+from paceline.versions import library_versions, machine
 
 CANNOT = "cannot be checked"
 OWN_DATA = "give the run's own data with --data.dir"
@@ -55,22 +58,28 @@ def check_can_replay(run: RunFolder, how: How) -> None:
     if run.experiment().sync.method == "async":
         raise UserError(f"{run.where} {CANNOT}: asynchronous training never repeats its bits")
     check_trust(run, "evaluate", how.trust_code)
+    found = re.search(r"\(arithmetic (\d+)\)", str((run.read_result() or {}).get("bits")))
+    version = int(found[1]) if found else ARITHMETIC
     if is_entry(run):
         from paceline.extras.zoo import find_row
-        from paceline.kernels.library import ARITHMETIC
 
-        if (row := find_row(run.path.name)).arithmetic != ARITHMETIC:
-            raise UserError(
-                f"{row.name} {CANNOT}: it was trained with version {row.arithmetic} of the "
-                f"arithmetic, and this is version {ARITHMETIC}; its weights can be used"
-            )
+        version = find_row(run.path.name).arithmetic
+    if version != ARITHMETIC:
+        raise UserError(
+            f"{run.path.name} {CANNOT}: it was trained with version {version} of the "
+            f"arithmetic, and this is version {ARITHMETIC}; its weights can be used"
+        )
 
 
-def experiment_here(run: RunFolder, how: How) -> Experiment:
-    """Return the experiment of a run with the folder of its data and its kernels."""
-    experiment, own = run.experiment(), run.kernels() == "own"
-    data = replace(experiment.data, dir=how.data_dir or run.data_dir())
-    return replace(experiment, data=data, kernels="own" if own else "tensorflow")
+def other_bits(run: RunFolder, again: RunFolder) -> str:
+    """Return why this machine may give other bits than a run; empty if it gives the same."""
+    bits = str((again.read_result() or {}).get("bits"))
+    if bits.startswith("any CPU"):
+        return ""
+    changed, here = diff(run.config()["versions"], library_versions()), str(machine()["cpu"])
+    then = dict.fromkeys(str(start["machine"]["cpu"]) for start in run.starts.read())
+    changed += [f"CPU: {cpu} -> {here}" for cpu in then if cpu != here]
+    return f"its bits need {bits}; {', '.join(changed)}" if changed else ""
 
 
 def copy_start(run: RunFolder, start: int, folder: Path) -> None:
@@ -112,10 +121,12 @@ def train_again(
             if wanted and find_difference(wanted, read_chain(copy, whole=False), *piece):
                 raise StopIteration
 
-    own = Run(str(folder), stop_at=piece.stop, keep=2, trust_code=how.trust_code)
-    job = Job(experiment_here(run, how), Place(on="local", workers=how.workers), own)
+    experiment, own = run.experiment(), run.kernels() == "own"
+    data = replace(experiment.data, dir=how.data_dir or run.data_dir())
+    experiment = replace(experiment, data=data, kernels="own" if own else "tensorflow")
+    to_here = Run(str(folder), stop_at=piece.stop, trust_code=how.trust_code)
     try:
-        result = launch(job, watch)
+        result = launch(Job(experiment, Place(on="local", workers=how.workers), to_here), watch)
     except UserError as error:
         text = str(error).replace(str(folder), "it").replace("use another --run-dir", OWN_DATA)
         raise UserError(f"{run.where} {CANNOT}: {text}") from error
@@ -131,6 +142,8 @@ def first_difference(
     """Train a piece again; return where the chain of the run parts from it."""
     found = train_again(run, piece, how, folder, listen, chain)
     difference = find_difference(chain, found, *piece)
+    if difference and (reason := other_bits(run, RunFolder(folder))):
+        raise UserError(f"{run.where} {CANNOT}: it differs in {difference}, but {reason}")
     if not difference and piece.stop not in found.states:
         raise UserError(f"{run.where} {CANNOT}: here, its training ends before step {piece.stop:,}")
     return difference

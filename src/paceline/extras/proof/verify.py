@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +28,14 @@ from paceline.extras.proof.replay import (
     How,
     Piece,
     check_can_replay,
+    copy_start,
     first_difference,
     train_again,
 )
 from paceline.messages import Message, Progress, Send
 from paceline.run_folder.checkpoint_file import Damaged, read_digest
 from paceline.run_folder.checkpoints import file_of, list_steps
+from paceline.run_folder.finding import existing_run
 from paceline.run_folder.folder import RunFolder
 from paceline.storage.files import explained
 from paceline.storage.locations import cache_folder, is_remote
@@ -61,23 +64,21 @@ class Verdict:
         return f"checked {share} in {self.seconds:.0f} s: {outcome}"
 
 
-def verify(run: RunFolder, share: float, how: How, seed: int, listen: Send) -> Verdict:
+def verify(path: str, share: float, how: How, seed: int, listen: Send) -> Verdict:
     """Check a share of the steps of a run; with a share of 1, all of them from the first on.
 
     An interrupted check continues where it was, because each piece is a run in the cache.
     """
-    began = time.monotonic()
+    began, run = time.monotonic(), existing_run(path)
     check_can_replay(run, how)
     chain = read_chain(run)
     if not chain.last:
-        raise UserError(
-            f"{run.where} {CANNOT}: it has recorded no digest (was it trained with --no-chain?)"
-        )
+        raise UserError(f"{run.where} {CANNOT}: it has recorded no digest (--no-chain)")
     if finding := chain.fault or _wrong_checkpoint(run, chain):
         return Verdict(0, chain.last, time.monotonic() - began, finding)
     pieces = [Piece(0, chain.last)]
     if share < 1:
-        pieces = choose(_starts(run), [*chain.states], plan_of(run), share, seed)
+        pieces = choose(starts_of(run), [*chain.states], plan_of(run), share, seed)
         reached = sum(piece.steps for piece in pieces)
         if reached < ENOUGH * share * chain.last and not is_entry(run):
             raise UserError(_pruned(run, reached, chain, share))
@@ -98,18 +99,17 @@ def _check_pieces(
 ) -> tuple[int, str]:
     """Train pieces again until one differs; return the number of steps, and what differs."""
     checked, total = 0, sum(piece.steps for piece in pieces)
-    for piece in pieces:
+    folders = {piece: work / f"{piece.start}-{piece.stop}" for piece in pieces}
+    for piece, own in folders.items():  # now, because a training under way removes checkpoints
+        copy_start(run, piece.start, own)
+    for piece, own in folders.items():
 
-        def progress(message: Message, before: int = checked) -> None:
-            if isinstance(message, Progress):
-                message = Progress(before + message.done, total)
-            listen(message)
+        def progress(news: Message, before: int = checked) -> None:
+            listen(Progress(before + news.done, total) if isinstance(news, Progress) else news)
 
-        own = work / f"{piece.start}-{piece.stop}"
-        difference = first_difference(run, chain, piece, how, own, progress)
-        if difference:
-            checked += difference.step - piece.start
-            return checked, explain(run, piece, difference, how, own, listen)
+        if difference := first_difference(run, chain, piece, how, own, progress):
+            finding = explain(run, piece, difference, how, own, listen)
+            return checked + difference.step - piece.start, finding
         checked += piece.steps
     return checked, ""
 
@@ -121,15 +121,15 @@ def explain(
 
     `folder` has the piece as it was trained again, perhaps with a checkpoint that the run has not.
     """
-    again, copy = Piece(piece.start, difference.step), RunFolder(folder)
-    first = read_chain(copy, whole=False)
-    source = copy if piece.start in list_steps(copy.checkpoints) else run
+    copy = RunFolder(folder)
+    first, own = read_chain(copy, whole=False), list_steps(copy.checkpoints)
+    start = max(step for step in (piece.start, *own) if step <= difference.after)
+    again, source = Piece(start, difference.step), copy if start in own else run
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as temporary:
         second = train_again(source, again, how, Path(temporary, "run"), listen)
-    if find_difference(first, second, piece.start, difference.step):
+    if find_difference(first, second, *again):
         return f"{difference}, but this machine gave two different results for it: do not trust it"
-    computed = workers_of(run, difference)
-    return f"{difference}" + (f", {computed}" if computed else "")
+    return f"{difference}{workers_of(run, difference)}"
 
 
 def choose(
@@ -139,21 +139,17 @@ def choose(
 
     A piece begins at one of `starts` and ends at the latest where the next checkpoint was planned.
     """
-    ends = sorted(recorded)
-    whole, wanted = [], share * ends[-1]
-    for start in starts:
+    ends, pieces = sorted(recorded), list[Piece]()
+    used = [start for start in starts if start < ends[-1]]
+    random.Random(seed).shuffle(used)
+    left, enough = share * ends[-1], (1 - ENOUGH) * share * ends[-1]
+    for start in used:
         later = [end for end in ends if end > start]
-        planned = [end for end in later if plan.saves_at(end)]
-        if later:
-            whole.append((Piece(start, min(planned or later[-1:])), later))
-    random.Random(seed).shuffle(whole)
-    pieces, left = [], wanted
-    for piece, later in whole:
-        if left <= (1 - ENOUGH) * wanted:
-            break
-        fitting = [end for end in later if end <= min(piece.stop, piece.start + left)]
-        pieces.append(Piece(piece.start, max(fitting or later[:1])))
-        left -= pieces[-1].steps
+        planned = min(filter(plan.saves_at, later), default=later[-1])
+        last = min(planned, start + left)
+        if left > enough:
+            pieces.append(Piece(start, max([later[0], *(end for end in later if end <= last)])))
+            left -= pieces[-1].steps
     return merged(sorted(pieces))
 
 
@@ -167,17 +163,20 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def _starts(run: RunFolder) -> list[int]:
-    """Return the steps whose states are there: the first one can be built again."""
-    return [0, *([] if is_entry(run) else list_steps(run.checkpoints))]
+def starts_of(run: RunFolder) -> list[int]:
+    """Return the steps at which pieces begin: 0, and the planned checkpoints that are left.
+
+    From others, which a stop or the best evaluation has saved, pieces would overlap.
+    """
+    return [0, *filter(plan_of(run).saves_at, [] if is_entry(run) else list_steps(run.checkpoints))]
 
 
 def _wrong_checkpoint(run: RunFolder, chain: Chain) -> str:
     """Return which checkpoint is not the state that the chain recorded."""
     for step in () if is_entry(run) else list_steps(run.checkpoints):
-        file = file_of(run.checkpoints, step)
+        file, found = file_of(run.checkpoints, step), chain.states.get(step, "")
         try:
-            with explained("read", file):
+            with explained("read", file), suppress(FileNotFoundError):  # it was removed just now
                 found = read_digest(file, step)
         except Damaged as error:
             raise UserError(f"{run.where} {CANNOT}: {file} is damaged ({error})") from error
@@ -202,9 +201,7 @@ def _unproven(run: RunFolder, share: float) -> str:
     """Return what a check did not prove."""
     if share >= 1 or is_entry(run):
         return "" if share >= 1 else "the steps after these were not trained again"
-    every, starts = plan_of(run).save_every, len(_starts(run))
+    every, starts = plan_of(run).save_every, len(starts_of(run))
     planned = max(1, plan_of(run).total_steps // every) if every else 1
-    text = "the other steps were not trained again"
-    if starts < planned:
-        text += f"; pieces begin at checkpoints, and {starts - 1} of {planned} are left (--keep)"
-    return text
+    left = f"; pieces begin at checkpoints, and {starts - 1} of {planned} are left (--keep)"
+    return "the other steps were not trained again" + left * (starts < planned)
