@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -159,12 +160,16 @@ def second_command(scene: Scene, fault: Fault) -> str:
 
 
 def race(scene: Scene, fault: Fault) -> str:
-    """A command loses power, and several are started at the same moment: one of them trains."""
+    """A command's machine is lost, and several are started at the same moment: one of them trains.
+
+    None of them knows that the holder of a lease has ended: all wait for it equally long.
+    """
     if scene.plan.place == "tf_config":
         return ""
     command = scene.chance.choice(scene.running()).command
     for process in scene.running(command):
         process.exit(-signal.SIGKILL)
+        shutil.rmtree(scene.folder / process.host, ignore_errors=True)
     for host in ("other", "a third one"):
         start_second(scene, fault, host)
     return f"command {command}"
