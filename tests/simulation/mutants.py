@@ -152,6 +152,12 @@ MUTANTS = (
         "if newest < 0 or steps[newest] < 0:",
         "if True:",
     ),
+    Mutant(
+        "a worker forgets its state before the chief has saved it",
+        "worker",
+        "    engine.close()",
+        "    memory.training = None; engine.close()",
+    ),
     Mutant("the first signal kills", GROUP, "if self._started and not insists", "if False"),
     Mutant(
         "the newest checkpoint is removed",
