@@ -87,8 +87,7 @@ def first_line(error: object) -> str:
 def in_own_code(error: Exception) -> str:
     """Return type, first line and position of an error in code of the user's own."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text} ({last.filename}:{last.lineno})"
+    return f"{type(error).__name__}: {first_line(error)} ({last.filename}:{last.lineno})"
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

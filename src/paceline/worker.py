@@ -66,8 +66,7 @@ def run_worker(
         actions = [*run.actions(state), _stop_action(job, core, stop)]
         outcome = train_from(state, core, engine, run, actions)
         run.finish(engine.state(), outcome)
-    memory.training = None  # its state is in a checkpoint
-    engine.close()
+    engine.close()  # the others wait here for the chief, and one of them saves if it is lost
     return outcome
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers import write_own_code
 from in_process import paceline_here
 from paceline.errors import UserError
 from paceline.run_folder.checkpoints import list_steps
+from paceline.run_folder.code_copies import keep_copy
 from paceline.run_folder.folder import RunFolder
 from paceline.run_folder.records import Records
 from paceline.storage.files import read_run_file
@@ -49,6 +51,24 @@ def test_a_link_that_comes_later_is_not_followed_either(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="is a link, and a run folder cannot contain links"):
             use()
     assert precious.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("link", ["code", "code/model.build", "code/model.build/own.py"])
+def test_a_copy_of_code_goes_through_no_link(
+    tmp_path: Path, link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = write_own_code(tmp_path)
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    for folder in (precious / "model.build", (run / link).parent):
+        folder.mkdir(parents=True)
+    theirs = [precious / "own.py", precious / "model.build/own.py"]
+    for each in theirs:
+        each.write_text("mine")
+    (run / link).symlink_to(theirs[0] if link.endswith(".py") else precious)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"run/{link} is a link, and a run folder cannot contain"):
+        keep_copy(run, "model.build", f"{own.name}:build")
+    assert [each.read_text() for each in theirs] == ["mine", "mine"]
 
 
 def test_a_link_to_a_run_folder_is_one(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paceline.storage.lease import LOCK_TIMEOUT_S
+
 from .scene import Scene
 from .storage import BROKEN, FULL
-from .world import Process
+from .world import Process, Violation
 
 
 @dataclass
@@ -84,6 +87,7 @@ def freeze_worker(scene: Scene, fault: Fault) -> str:
     if process := some_worker(scene, fault):
         process.freeze()
         later(scene, fault, process.thaw)
+        watch(scene, fault, process)
         return process.name
     return ""
 
@@ -92,8 +96,35 @@ def hang_worker(scene: Scene, fault: Fault) -> str:
     """A worker waits for ever, but its other threads are alive. Who is to blame is a guess."""
     if process := some_worker(scene, fault):
         process.hangs, fault.worker = True, ""
+        watch(scene, fault, process)
         return process.name
     return ""
+
+
+def lose_two(scene: Scene, fault: Fault) -> str:
+    """A worker is killed, and another stands still for so long that nobody can wait for it."""
+    killed, frozen = some_worker(scene, fault), some_worker(scene, fault)
+    if not killed or not frozen or killed is frozen:
+        return ""
+    fault.worker, fault.end = "", fault.begin + 600.0
+    frozen.freeze()
+    killed.signal(signal.SIGKILL)
+    later(scene, fault, frozen.thaw)
+    return f"{killed.name} and {frozen.name}"
+
+
+def watch(scene: Scene, fault: Fault, process: Process) -> None:
+    """Check that a worker that stands still is noticed after its limit, if all else is well."""
+    command, plan = scene.commands[process.command], scene.plan
+    limit = plan.stall_timeout if command.trains else max(plan.start_timeout, plan.stall_timeout)
+
+    def check() -> None:
+        others = [each for each in scene.recent(command) if each is not fault]
+        stands = process.frozen or (process.hangs and not process.spins)
+        if process.alive and stands and not others:
+            raise Violation(f"nobody has noticed for {limit + NOTICED_S:.0f} s: {process.name}")
+
+    scene.at(limit + NOTICED_S, check)
 
 
 def spin_worker(scene: Scene, fault: Fault) -> str:
@@ -159,12 +190,16 @@ def second_command(scene: Scene, fault: Fault) -> str:
 
 
 def race(scene: Scene, fault: Fault) -> str:
-    """A command loses power, and several are started at the same moment: one of them trains."""
+    """A command's machine is lost, and several are started at the same moment: one of them trains.
+
+    None of them knows that the holder of a lease has ended: all wait for it equally long.
+    """
     if scene.plan.place == "tf_config":
         return ""
     command = scene.chance.choice(scene.running()).command
     for process in scene.running(command):
         process.exit(-signal.SIGKILL)
+        shutil.rmtree(scene.folder / process.host, ignore_errors=True)
     for host in ("other", "a third one"):
         start_second(scene, fault, host)
     return f"command {command}"
@@ -184,13 +219,21 @@ def start_second(scene: Scene, fault: Fault, host: str) -> None:
 
 
 def lose_lock(scene: Scene, fault: Fault) -> str:
-    """A network file system gives the lock of a host away that it does not hear."""
-    holder = scene.disk.holder
-    if scene.plan.remote or not holder or not holder.alive or scene.disk.writing:
+    """A network file system gives the lock of a host away that it does not hear.
+
+    On remote storage, a command stands still for so long that another one takes its lease.
+    """
+    holder = scene.writer()
+    if scene.plan.place == "tf_config" or not holder or not holder.alive or scene.disk.writing:
         return ""
-    scene.disk.close(holder)
-    holder.freeze()
-    scene.at(scene.chance.uniform(5.0, 60.0), holder.thaw)
+    longest, stopped = scene.chance.uniform(5.0, 60.0), [holder]
+    if scene.plan.remote:
+        longest, stopped = longest + LOCK_TIMEOUT_S, scene.running(holder.command)
+    else:
+        scene.disk.close(holder)
+    for process in stopped:
+        process.freeze()
+        scene.at(longest, process.thaw)
     start_second(scene, fault, "other")
     return holder.name
 
@@ -232,6 +275,9 @@ def slow_listener(scene: Scene, fault: Fault) -> str:
     return "every command"
 
 
+NOTICED_S = 25.0
+"""A worker may stand still for this much longer than its limit: until it is next expected to do
+something, until its parent looks, and until the others have explained and saved what they have."""
 GENTLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTERM)
 LOST = r"another worker is gone|no answer from|it makes no progress"
 """What the other tasks of a platform may say of any fault."""
@@ -241,6 +287,7 @@ ACTIONS = {
     "terminate": (terminate, "SIGTERM|exit code"),
     "interrupt": (interrupt, "stopped by SIG|exit code"),
     "freeze worker": (freeze_worker, "stopped or starved|no progress|another process"),
+    "lose two": (lose_two, "killed by SIGKILL|exit code|stopped or starved|no progress"),
     "freeze host": (freeze_host, "stopped or starved|no progress|another process"),
     "hang worker": (hang_worker, "stopped or starved|no progress"),
     "spin worker": (spin_worker, "stopped or starved|no progress"),

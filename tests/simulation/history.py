@@ -13,7 +13,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import WorkerFailed
+from paceline.errors import Interrupted, WorkerFailed
 from paceline.run_folder.records import Records
 from paceline.storage.files import read_json
 from paceline.storage.lease import parse_lease
@@ -133,11 +133,19 @@ def check_attempt(scene: Scene, commands: list[Command], faults: list[Fault]) ->
         few = len(faults) <= scene.plan.max_restarts and scene.plan.place != "tf_config"
         if isinstance(command.error, WorkerFailed) and restarted and few:
             raise Violation(f"it was not started again: {command.error}")
+        check_saved(scene, command, faults)
     check_verdict(commands, faults)
     if len(faults) == 1 and faults[0].worker and scene.plan.place != "tf_config":
         blamed = [each for each in texts if re.search(r"worker \d+ failed", each)]
         if blamed and faults[0].worker not in blamed[0]:
             raise Violation(f"{faults[0].worker} failed, but {blamed[0]}")
+
+
+def check_saved(scene: Scene, command: Command, faults: list[Fault]) -> None:
+    """Check that a first signal, if nothing else happens, loses no step."""
+    gentle = [each.name for each in faults] == ["interrupt"] and faults[0].end == faults[0].begin
+    if gentle and isinstance(command.error, Interrupted) and command.step > scene.saved:
+        raise Violation(f"step {command.step} is lost, the last checkpoint is of {scene.saved}")
 
 
 def check_run(scene: Scene) -> None:
@@ -186,9 +194,10 @@ def fetch(scene: Scene) -> Path:
     """Return a copy of what the lease names; check that storage has nothing else."""
     objects, target = scene.bucket.objects, scene.folder / "copy"
     lease = parse_lease(objects["lease.json"][0], scene.run_dir)
-    # storage that failed at the end leaves something for the next command
+    # storage that failed at the end, or a chief that was taken over, leaves something behind
     is_quiet = not any(
-        each.name == "storage" and each.end > scene.now - 200 for each in scene.happened
+        each.name == "lose lock" or (each.name == "storage" and each.end > scene.now - 200)
+        for each in scene.happened
     )
     if lease.held and is_quiet:
         raise Violation("the lease is held by nobody")

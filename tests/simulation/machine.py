@@ -64,6 +64,8 @@ class SimulatedWorker:
         self.process.session = self._session
         self.process.at_end.append(lambda: self._to_parent(None))
         parent.at_end.append(self._end_with_parent)
+        if self.job.cluster.index == 0:
+            world().starts(parent.command)
         world().spawn(self.process, self._main)
         world().workers.append(self)
 
@@ -86,6 +88,8 @@ class SimulatedWorker:
             answer(self._requests.get(), self._memory, self._send)
 
     def _send(self, message: Message) -> None:
+        assert self.process
+        world().sent(self.process, message)
         self._to_parent(to_line(message))
 
     def _to_parent(self, line: str | None) -> None:

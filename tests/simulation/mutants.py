@@ -27,6 +27,7 @@ class Mutant:
 
 WATCHDOG, GROUP, DIAGNOSIS = "supervise.watchdog", "supervise.group", "supervise.diagnosis"
 LEASE, REMOTE, RECORDS = "storage.lease", "run_folder.remote_run", "run_folder.records"
+CHECKPOINTS = "run_folder.checkpoints"
 MUTANTS = (
     Mutant(
         "a frozen chief wakes up and writes",
@@ -133,6 +134,49 @@ MUTANTS = (
         "pass",
     ),
     Mutant("a lease is not released", LEASE, "self.change(held=False)", "pass"),
+    Mutant(
+        "training has the limit of its start",
+        WATCHDOG,
+        "return self._place.stall_timeout if self.began else self._place.start_timeout",
+        "return max(self._place.stall_timeout, self._place.start_timeout)",
+    ),
+    Mutant(
+        "one restart too many",
+        "supervise.restarts",
+        "if restarts > place.max_restarts:  # starting",
+        "if restarts > place.max_restarts + 1:  # starting",
+    ),
+    Mutant(
+        "survivors save nothing",
+        "supervise.recovery",
+        "if newest < 0 or steps[newest] < 0:",
+        "if True:",
+    ),
+    Mutant(
+        "a worker forgets its state before the chief has saved it",
+        "worker",
+        "    engine.close()",
+        "    memory.training = None; engine.close()",
+    ),
+    Mutant("the first signal kills", GROUP, "if self._started and not insists", "if False"),
+    Mutant(
+        "the newest checkpoint is removed",
+        CHECKPOINTS,
+        "kept = {just_saved, *self._whole()[-self._keep :]}",
+        "kept = {*self._whole()[: self._keep]}",
+    ),
+    Mutant(
+        "the oldest checkpoint is loaded",
+        CHECKPOINTS,
+        "self._first_whole(lambda: self.steps()[::-1])",
+        "self._first_whole(lambda: self.steps())",
+    ),
+    Mutant(
+        "a survivor saves though another command has taken over",
+        "run_folder.folder",
+        "if self._lock.owner().epoch != lease:",
+        "if False:",
+    ),
 )
 
 

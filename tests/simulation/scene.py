@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,15 +17,16 @@ from paceline.errors import Ended, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place, Run
 from paceline.launch import launch
-from paceline.messages import Message, Send, Warn
+from paceline.messages import Block, Message, Saved, Send, Start, Warn
 from paceline.places import local
 from paceline.places.platform_task import open_task
+from paceline.storage.lease import LOCK_TIMEOUT_S
 from paceline.supervise.interface import OpenPlace
 
 from .machine import SimulatedWorker
 from .network import Network, Session
 from .storage import Bucket, Disk
-from .world import Process, Violation, World, world
+from .world import Process, Violation, World, me, world
 
 RECOVERY_S = 200.0
 """A command may take this much longer than its limits: pauses, a lease that is taken over, requests
@@ -82,6 +84,14 @@ class Command:
     error: BaseException | None = None
     warnings: list[str] = field(default_factory=list)
     result: dict[str, Any] | None = None
+    step: int = 0
+    """The last step that its chief has reported."""
+    trains: bool = False
+    """Whether it has heard of a step since it started workers."""
+    starts: int = 0
+    """How often it has started workers since the last checkpoint."""
+    saved: bool = False
+    """Whether there was a checkpoint since it started workers."""
 
 
 class Scene(World):
@@ -102,6 +112,10 @@ class Scene(World):
         self.commands: dict[int, Command] = {}
         self.num_ended = 0
         """First commands of this attempt that have ended."""
+        self.saved = 0
+        """The step of the newest checkpoint that a chief has reported."""
+        self.incomplete = False
+        """Whether a worker was asked for its state while it was written."""
         self.slow_until = 0.0
         self.spun = False
         self.happened: list[Any] = []
@@ -130,8 +144,13 @@ class Scene(World):
         job = build_job(self.plan, self.run_dir, task)
 
         def listen(message: Message) -> None:
-            if isinstance(message, Warn):
-                command.warnings.append(message.text)
+            match message:
+                case Warn():
+                    command.warnings.append(message.text)
+                case Block():
+                    command.trains = True
+                case Saved():
+                    command.saved = True
             self.note(f"{command.process.name} hears {str(message)[:150]}")
             if self.now < self.slow_until:
                 self.sleep(2.0)
@@ -143,6 +162,60 @@ class Scene(World):
             self.note(f"{command.process.name}: {error}")
         self._note_useful(command.process)
         command.process.exit(code)
+
+    def starts(self, number: int) -> None:
+        """Check that a command starts its workers again only as often as the place allows."""
+        command = self.commands[number]
+        command.starts = 2 if command.saved else command.starts + 1
+        command.saved = command.trains = False
+        if command.starts > 1 + self.plan.max_restarts and not self.plan.min_workers:
+            raise Violation(f"{command.process.name} starts its workers again too often")
+
+    def sent(self, process: Process, message: Message) -> None:
+        """Check what a chief sends when it sends it: nothing that was saved is lost."""
+        if isinstance(message, Warn):
+            self._check_silence(process, message.text)
+        if process is not self.writer():
+            return
+        command = self.commands[process.command]
+        match message:
+            case Start():
+                self._check_start(process, command, message.first_step)
+            case Block():
+                command.step = message.step
+            case Saved():
+                self.saved = max(self.saved, message.step)
+
+    def _check_start(self, process: Process, command: Command, step: int) -> None:
+        if step < self.saved:
+            raise Violation(f"{process.name} begins at {step}, but {self.saved} is saved")
+        survives = self.plan.workers > 1 and not self.plan.remote and not self.incomplete
+        is_alone = [each.name for each in self.recent(command)] == ["kill worker"]
+        if step < command.step and survives and is_alone:
+            raise Violation(f"{process.name} begins at {step}; a survivor had {command.step}")
+
+    def _check_silence(self, process: Process, text: str) -> None:
+        """Check that a holder of the lease that is called silent was silent.
+
+        Who stood still itself may not have seen the last sign of life, and is refused by storage.
+        """
+        if not (found := re.match(r"pid (\d+) on .* shows no sign of life", text)):
+            return
+        (holder,) = (each for each in self.processes if each.pid == int(found[1]))
+        looked = self.now - process.frozen_at > 2 * LOCK_TIMEOUT_S
+        old = self.now - self.bucket.changed_at > 5.0
+        if looked and old and self.bucket.is_held_by(holder):
+            raise Violation(f"{process.name} calls {holder.name} silent, which is alive")
+
+    def writer(self) -> Process | None:
+        """Return the process that may write the run now."""
+        if self.plan.remote:
+            return self.bucket.owners.get(self.bucket.lease["owner"]["token"])
+        return self.disk.holder
+
+    def recent(self, command: Command) -> list[Any]:
+        """Return the faults since a command began."""
+        return [each for each in self.happened if each.end >= command.began - 1.0]
 
     def _note_useful(self, process: Process) -> None:
         """Check that a command has not waited longer than its limits allow."""
@@ -199,9 +272,9 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
 def executors(job: Job, workers: int) -> Iterator[list[SimulatedWorker]]:
     """Yield workers on several hosts, which share a disk, as Spark's executors do."""
     session, place = Session(world().network, workers), job.place.with_workers(workers)
-    names = tuple(f"{host}:1" for host in world().plan.hosts[:workers])
-    clusters = [Cluster(names, index) for index in range(workers)]
+    own = me().host if me().host not in world().plan.hosts else "host"
+    clusters = [Cluster(addresses(world().plan)[:workers], index) for index in range(workers)]
     yield [
-        SimulatedWorker(replace(job, place=place, cluster=each), None, session, f"host-{index}")
+        SimulatedWorker(replace(job, place=place, cluster=each), None, session, f"{own}-{index}")
         for index, each in enumerate(clusters)
     ]

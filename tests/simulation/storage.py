@@ -178,22 +178,25 @@ class Bucket:
         self.objects[name] = content, self._versions
         return self._versions
 
+    def is_held_by(self, process: Process) -> bool:
+        """Return whether a process has the lease, and nothing kept it from saying so."""
+        now, lease = self._world.now, self.lease
+        disturbed_at = now if process.frozen else self.trouble_at
+        quiet_s = now - self.changed_at
+        if now - max(process.frozen_at, disturbed_at) > 2 * LOCK_TIMEOUT_S:
+            quiet_s = 0.0
+        is_its = lease["held"] and self.owners.get(lease["owner"]["token"]) is process
+        return is_its and process.alive and quiet_s < 0.9 * LOCK_TIMEOUT_S
+
     def swap(self, content: bytes, version: int | None, process: Process) -> int | None:
         """Replace the lease if it has this version; check that the process may."""
         there = self.objects.get(LEASE)
         if (there[1] if there else None) != version:
             return None
         new, old, now = json.loads(content), self.lease, self._world.now
-        if new["owner"]["token"] != old["owner"]["token"]:
-            before = self.owners.get(old["owner"]["token"])
-            quiet_s = min(now - self.changed_at, LOCK_TIMEOUT_S)
-            disturbed_at = now if before and before.frozen else self.trouble_at
-            if before and now - max(before.frozen_at, disturbed_at) > 2 * LOCK_TIMEOUT_S:
-                quiet_s = 0.0  # nothing keeps it from showing that it is alive
-            if old["held"] and before and before.alive and quiet_s < 0.9 * LOCK_TIMEOUT_S:
-                raise Violation(
-                    f"{process.name} takes the lease of {before.name} after {quiet_s:.1f} s"
-                )
+        before = self.owners.get(old["owner"]["token"])
+        if new["owner"]["token"] != old["owner"]["token"] and before and self.is_held_by(before):
+            raise Violation(f"{process.name} takes the lease of {before.name}, which is alive")
         if new["owner"]["epoch"] < old["owner"]["epoch"]:
             raise Violation(f"{process.name} writes an older lease: {new} after {old}")
         self.lease, self.changed_at = new, now

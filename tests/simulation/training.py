@@ -130,6 +130,7 @@ class SimulatedEngine:
         return State(self._step, {"params": self._params.copy()})
 
     def held(self) -> State | None:
+        world().incomplete |= self._held is None
         return self._held
 
     def advance(self, start: int, stop: int) -> BlockResult:

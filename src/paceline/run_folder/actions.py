@@ -136,14 +136,16 @@ class Speed:
 
     def __init__(self, global_batch_size: int) -> None:
         self._global_batch_size = global_batch_size
-        self._blocks: list[tuple[int, float]] = []
-        """Of each block: images and seconds."""
+        self._num_blocks = self._images = 0
+        self._seconds = 0.0
 
     def __call__(self, block: BlockResult, evaluation: EvalResult | None) -> None:
         images = block.num_steps * self._global_batch_size
-        self._blocks.append((images, images / block.images_per_second))
+        if self._num_blocks == 1:
+            self._images, self._seconds = 0, 0.0
+        self._num_blocks += 1
+        self._images += images
+        self._seconds += images / block.images_per_second
 
     def images_per_second(self) -> float | None:
-        blocks = self._blocks[1:] or self._blocks
-        seconds = sum(seconds for _, seconds in blocks)
-        return round(sum(images for images, _ in blocks) / seconds, 1) if seconds else None
+        return round(self._images / self._seconds, 1) if self._seconds else None

@@ -18,7 +18,7 @@ from paceline.experiment.experiment import KERAS, Experiment
 from paceline.experiment.user_code import HOME, SAVED_MODEL, is_found, spec_parts
 from paceline.job import Job
 from paceline.run_folder.folder import RunFolder
-from paceline.storage.files import explained
+from paceline.storage.files import explained, refuse_link
 
 FOLDER = "code"
 
@@ -51,8 +51,8 @@ def specs_of(experiment: Experiment, actions: Iterable[str] = ()) -> list[tuple[
 
 def keep_copy(run: Path, name: str, spec: str) -> None:
     """Copy the files of a function or a saved model, unless they already are the run's copy."""
-    target = (run / FOLDER / name).resolve()
-    base, files = Path.cwd(), set[Path]()
+    run = run.resolve()
+    target, base, files = run / FOLDER / name, Path.cwd(), set[Path]()
     if spec.endswith(SAVED_MODEL):
         file = Path(spec).expanduser().resolve()
         base, files = file.parent, {file}
@@ -65,6 +65,8 @@ def keep_copy(run: Path, name: str, spec: str) -> None:
         files = set() if home else _import_closure(base, first)
     for file in files if base != target else ():
         copy = target / file.relative_to(base)
+        for each in (copy, *copy.parents)[: -len(run.parts)]:
+            refuse_link(each)
         with explained("write", copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)

@@ -28,8 +28,7 @@ def keep_newest(workers: Sequence[Worker], silent: Sequence[int], inbox: Inbox, 
     cluster, is_alone = workers[0].job.cluster, len(workers) == 1
     if cluster.ps or (is_alone and not cluster.is_chief):  # then it does not see the run folder
         return -1
-    running = [index for index, worker in enumerate(workers) if worker.poll() is None]
-    survivors = set(running) - set(silent)
+    survivors = {i for i, worker in enumerate(workers) if worker.poll() is None} - {*silent}
     for index in survivors:
         workers[index].ask("held")
     steps = _collect_steps(survivors, inbox, ANSWER_S)

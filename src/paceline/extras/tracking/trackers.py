@@ -7,7 +7,6 @@ notes what was sent, so a resumed run continues in the same tracker run without 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from paceline.job import Job
 from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.messages import Send, Warn
 from paceline.run_folder.folder import RunFolder
-from paceline.storage.files import write_json
+from paceline.storage.files import read_json, run_file, write_json
 from paceline.versions import library_versions
 
 if TYPE_CHECKING:
@@ -106,9 +105,9 @@ class Notes:
     def read(run: RunFolder, name: str) -> Notes:
         """Return what was noted; damaged notes begin a new run in the tracker."""
         try:
-            values = json.loads((run.path / f"tracker-{name}.json").read_text())
+            values = read_json(run.path / f"tracker-{name}.json", "", run_file)
             return Notes(str(values["id"]), int(values["logged"]), bool(values["done"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (UserError, ValueError, KeyError, TypeError):
             return Notes()
 
     def write(self, run: RunFolder, name: str) -> None:
