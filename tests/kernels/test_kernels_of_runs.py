@@ -74,7 +74,7 @@ def test_a_resume_with_other_kernels_is_refused_in_one_line_that_names_the_flag(
 def test_a_run_of_own_kernels_is_evaluated_with_them_or_else_with_a_note(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.models import accelerate as module
+    from paceline import build as module
 
     models, accelerate = [], module.accelerate
     monkeypatch.setattr(
@@ -106,7 +106,7 @@ def test_own_kernels_that_are_missing_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--precision", "bfloat16"), "they are for float32"),
+        (("--precision", "float16"), "they are for float32 and bfloat16"),
         (("--threads-per-replica", "2", "--replicas", "1"), "they use one thread"),
     ],
 )

@@ -173,7 +173,8 @@ def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
     reason = f"this CPU has no {' and '.join(missing)}: they need one with AVX2 and FMA"
     assert library.why_unavailable() == reason
     assert library.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
-    assert library.why_not_own(Experiment(), "tensorflow") == reason
+    slow = f"training uses TensorFlow's kernels, which are slower: {reason}"
+    assert library.why_slow(Experiment(), "tensorflow") == slow
     with pytest.raises(UserError, match="or give --kernels tensorflow"):
         library.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
     assert build.main() == 0

@@ -1,5 +1,7 @@
 #include "wide_products.h"
 
+#include "half_products.h"
+
 #include <type_traits>
 
 #ifdef __x86_64__
@@ -98,5 +100,8 @@ void correlate(bool, int, const float*, size_t, const float*, size_t, size_t, in
 
 }  // namespace paceline::wide
 
-// 1 or 0: whether AVX-512 is used.
-extern "C" void paceline_use_avx512(int use) { paceline::wide::used = use; }
+// Whether AVX-512 is used, and AVX512_BF16.
+extern "C" void paceline_use_avx512(bool wide, bool half) {
+  paceline::wide::used = wide;
+  paceline::half::used = half;
+}
