@@ -208,6 +208,18 @@ def test_avx512_is_used_where_it_is_faster(
     assert library.uses_avx512() == expected
 
 
+def test_bfloat16_is_slow_where_the_cpu_has_no_instruction_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(library.AVX512, raising=False)
+    experiment = replace(Experiment(), precision="bfloat16")
+    monkeypatch.setattr(library, "cpu_flags", lambda: frozenset(["avx2", "fma", "avx512_bf16"]))
+    assert library.why_slow(experiment, "own") == ""
+    monkeypatch.setattr(library, "cpu_flags", lambda: frozenset(["avx2", "fma"]))
+    assert "bfloat16 is slower than float32" in library.why_slow(experiment, "own")
+    assert library.why_slow(Experiment(), "own") == ""
+
+
 def test_the_reason_why_kernels_are_unavailable_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

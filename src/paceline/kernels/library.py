@@ -74,10 +74,8 @@ def sources_digest() -> str:
 def why_slow(experiment: Experiment, kernels: str) -> str:
     """Return why training is slower here than with other kernels or on other CPUs; else ""."""
     if kernels == "own" and experiment.precision == "bfloat16" and not uses_avx512_bf16():
-        return (
-            "this CPU has no AVX512_BF16, so --precision bfloat16 is slower than float32 here. "
-            "Its bits are those of CPUs that have it"
-        )
+        text = "without the CPU's AVX512_BF16, --precision bfloat16 is slower than float32"
+        return f"{text}; its bits are the same as with it"
     if kernels == "own" or experiment.kernels == "tensorflow" or _why_unfit(experiment, False):
         return ""
     return f"training uses TensorFlow's kernels, which are slower: {why_unavailable()}"
