@@ -3,9 +3,9 @@
     python reference/reference.py run/config.json      # trains again, prints the digest of the state
 
 It trains a ResNet for small images (`model.layout` small, version v1, basic blocks, shortcut A) on
-the drawn shapes, with SGD, for any number of replicas, in float32 and without TensorFlow. Every
-rounding and the order of every sum are the ones of docs/arithmetic.md, so the digest is the one
-that `paceline train` prints. It is slow: two minutes for the recipe `smoke`.
+the drawn shapes, with SGD, for any number of replicas, in float32 or bfloat16. Every rounding
+and the order of every sum are the ones of docs/arithmetic.md, so the digest is the one that
+`paceline train` prints. It is slow: two minutes for the recipe `smoke`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,39 @@ F, D, U = np.float32, np.float64, np.uint64
 
 
 def fma(a, b, c):
-    """Return a b + c, rounded once.
+    """Return a b + c, rounded once."""
+    return fma_to_odd(a, b, c).astype(F)
 
-    The product is exact in double. The sum is rounded to odd, so that rounding it to float32 is not
-    a second rounding (Boldo and Melquiond 2008).
-    """
+
+def fma_to_odd(a, b, c):
+    """Return a b + c in double. The product is exact. The sum is rounded to odd, so that rounding it
+    to float32 is not a second rounding (Boldo and Melquiond 2008)."""
     product, c = np.asarray(a, D) * np.asarray(b, D), np.asarray(c, D)
     total = product + c
     part = total - product
     error = (product - (total - part)) + (c - part)
     bits = total.view(np.int64)
     step = np.where((error > 0) == (total > 0), 1, -1)
-    return (bits + np.where((error != 0) & (bits & 1 == 0), step, 0)).view(D).astype(F)
+    return (bits + np.where((error != 0) & (bits & 1 == 0), step, 0)).view(D)
+
+
+def bfloat16(x):
+    """Return x rounded to the upper half of its bits, ties to even; 0 below the smallest normal number."""
+    bits = np.where(np.abs(x) < 2.0**-126, F(0) * x, x).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(F)
+
+
+def half_product(a, b):
+    """Return the matrix product of numbers rounded to bfloat16: a chain of fma along k, of each pair the
+    second number first. A sum below the smallest normal number becomes 0."""
+    odd = a.shape[-1] % 2
+    a, b = bfloat16(np.pad(a, ((0, 0), (0, odd)))), bfloat16(np.pad(b, ((0, odd), (0, 0))))
+    total = np.zeros((len(a), b.shape[1]), F)
+    for k in range(a.shape[1]):
+        exact = fma_to_odd(a[:, k ^ 1, None], b[k ^ 1], total)
+        tiny = np.abs((exact * 2.0**32).astype(F)) < 2.0**-94  # as rounding without a smallest exponent says
+        total = np.where(tiny, 0 * exact, exact).astype(F)
+    return total
 
 
 def product(a, b):
@@ -238,7 +259,7 @@ def winograd(x, w):
     return pixels.reshape(n, 4 * shape[3], 4 * shape[4], -1)[:, :height, :width]
 
 
-def conv(x, w, stride):
+def conv(x, w, stride, multiply=product):
     """A convolution with SAME padding. With stride 1 it is Winograd's, except on images."""
     if stride == 1 and x.shape[3] > 3:
 
@@ -263,12 +284,12 @@ def conv(x, w, stride):
 
     def gradients(dy):
         dy = dy.reshape(-1, w.shape[3])
-        parts, dx = product(dy, weights.T).reshape(n, tall, wide, len(taps), -1), np.zeros_like(padded)
+        parts, dx = multiply(dy, weights.T).reshape(n, tall, wide, len(taps), -1), np.zeros_like(padded)
         for k in reversed(range(len(taps))):  # what a pixel gets, in the order of the output pixels
             under(dx, *taps[k])[...] += parts[:, :, :, k]
-        return dx[:, top : top + height, left : left + width], product(windows.T, dy).reshape(w.shape)
+        return dx[:, top : top + height, left : left + width], multiply(windows.T, dy).reshape(w.shape)
 
-    return product(windows, weights).reshape(n, tall, wide, -1), gradients
+    return multiply(windows, weights).reshape(n, tall, wide, -1), gradients
 
 
 def batch_norm(x, gamma, beta, epsilon, residual=None, relu=True):
@@ -312,8 +333,9 @@ def cross_entropy(logits, targets):
 class ResNet:
     """A ResNet for small images (He et al. 2015), as functions of a list of weights."""
 
-    def __init__(self, settings, num_classes):
+    def __init__(self, settings, num_classes, precision="float32"):
         self.settings, self.width = settings, settings["width"] or 16
+        self.product = half_product if precision == "bfloat16" else product
         self.blocks = (settings["depth"] - 2) // 6
         self.layers = [("stem_conv", (3, 3, 3, self.width))]  # name and shape, each but the head with a norm
         channels = self.width
@@ -341,7 +363,7 @@ class ResNet:
 
         def conv_norm(x, number, stride, residual=None):
             at = 3 * number
-            y, conv_gradients = conv(x, params[at], stride)
+            y, conv_gradients = conv(x, params[at], stride, self.product if number else product)
             y, batch, norm_gradients = batch_norm(y, *params[at + 1 : at + 3], settings["norm_epsilon"], residual)
             moments.extend(batch)
 
@@ -373,9 +395,9 @@ class ResNet:
                 x, number = y, number + 2
         area = x.shape[1] * x.shape[2]
         mean = np.stack([row_sum(image.reshape(area, -1)) / area for image in x]).astype(F)
-        d_logits = cross_entropy(product(mean, params[-2]) + params[-1], targets)
-        found[-2], found[-1] = product(mean.T, d_logits), row_sum(d_logits).astype(F)
-        dy = np.broadcast_to((product(d_logits, params[-2].T) * (F(1) / F(area)))[:, None, None], x.shape)
+        d_logits = cross_entropy(self.product(mean, params[-2]) + params[-1], targets)
+        found[-2], found[-1] = self.product(mean.T, d_logits), row_sum(d_logits).astype(F)
+        dy = np.broadcast_to((self.product(d_logits, params[-2].T) * (F(1) / F(area)))[:, None, None], x.shape)
         for back in reversed(backward):
             dy = back(dy)[0]
         kept = settings["norm_momentum"]
@@ -436,7 +458,7 @@ def train(experiment):
     """Return the state after the last step, as the vectors params, momentum and stats."""
     images, labels = draw_shapes(0, experiment["data"]["train_size"] or 20_000)
     optimizer, replicas = experiment["optimizer"], experiment["replicas"]
-    model = ResNet(experiment["model"], 10)
+    model = ResNet(experiment["model"], 10, experiment["precision"])
     params, stats = model.initial(experiment["seed"])
     shapes, stat_sizes = [p.shape for p in params], [s.size for s in stats]
     decay = np.concatenate([np.full(p.size, optimizer["weight_decay"] * (p.ndim > 1), F) for p in params])

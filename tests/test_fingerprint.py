@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,6 +48,18 @@ def test_workers_with_different_sources_of_the_kernels_do_not_train_together(
     monkeypatch.setattr(library, "sources_digest", lambda: "f" * 64)
     with pytest.raises(UserError, match=r"worker 1: kernels: 'own.*\(\w+\)' -> 'own.*\(f{16}\)'"):
         check_facts("worker 1", chiefs, facts_of("def build(): pass"))
+
+
+def test_workers_with_different_patch_releases_of_python_train_together(
+    facts_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for version in ("3.11.7", "3.11.20", "3.12.1"):
+        monkeypatch.setattr(platform, "python_version", lambda version=version: version)
+        found[version] = facts_of("def build(): pass")
+    check_facts("worker 1", found["3.11.7"], found["3.11.20"])
+    with pytest.raises(UserError, match=r"libraries\.python: '3\.11' -> '3\.12'"):
+        check_facts("worker 1", found["3.11.7"], found["3.12.1"])
 
 
 def test_settings_that_differ_between_tasks_are_named_with_both_values() -> None:

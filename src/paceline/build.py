@@ -22,10 +22,11 @@ from paceline.experiment.experiment import Experiment, application_of
 from paceline.experiment.fields import Json
 from paceline.experiment.plan import build_plan
 from paceline.job import Job
+from paceline.kernels.library import choose_kernels
 from paceline.maths import replica
-from paceline.maths.template import build_template
+from paceline.maths.template import Template, build_template
 from paceline.messages import Start
-from paceline.models.accelerate import accelerated
+from paceline.models.accelerate import accelerate
 from paceline.run_folder.folder import RunFolder
 
 LAYOUTS = {
@@ -64,9 +65,9 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
     experiment = _resolve(experiment, train, num_classes, stored)
     own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
     shape = image_shape(experiment, source)
-    model = build_model(replace(experiment, model=own), shape, num_classes)
-    _check_model(experiment, model)
-    template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
+    with_own = replace(experiment, model=own)
+    template = build_network(with_own, shape, num_classes, devices.uses_gpus(job))
+    _check_model(experiment, template.model)
     return replica.build_core(experiment, plan, source, splits, template, num_classes, views)
 
 
@@ -93,6 +94,17 @@ def _resolve(experiment: Experiment, train: Split, num_classes: int, stored: Jso
     scaling = with_stored_means(scaling, stored)
     experiment = with_own_scaling(replace(experiment, scaling=scaling))
     return with_numbers(experiment, train, num_classes, stored)
+
+
+def build_network(
+    experiment: Experiment, image_shape: tuple[int, int, int], num_classes: int, uses_gpus: bool
+) -> Template:
+    """Return an experiment's model as a template, on Paceline's kernels if it uses them. They take
+    a model of float32, and round what they multiply themselves."""
+    if choose_kernels(experiment, uses_gpus) != "own":
+        return build_template(build_model(experiment, image_shape, num_classes))
+    model = build_model(replace(experiment, precision="float32"), image_shape, num_classes)
+    return build_template(model, accelerate(model), experiment.precision == "bfloat16")
 
 
 def build_model(

@@ -15,7 +15,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
 from paceline.experiment.schedule import unfinished_warmup
 from paceline.job import Job
-from paceline.kernels.library import why_not_own
+from paceline.kernels.library import why_slow
 from paceline.loop import Action, Outcome
 from paceline.maths.state import State
 from paceline.messages import Block, Result, Send, Warn
@@ -189,8 +189,8 @@ class ChiefRun(FollowerRun):
         from paceline.fingerprint import code_digests, data_facts
 
         job, core, send, folder = self.job, self.core, self.send, self.folder
-        if reason := why_not_own(job.experiment, core.template.kernels):
-            send(Warn(f"training uses TensorFlow's kernels, which are slower: {reason}"))
+        if reason := why_slow(job.experiment, core.template.kernels):
+            send(Warn(reason))
         facts, code = data_facts(job, core), code_digests(job)
         for line in folder.open(job.experiment, facts, core.template.kernels, code):
             send(Warn(f"a library changed since this run began, bits may differ: {line}"))

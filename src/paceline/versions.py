@@ -13,10 +13,11 @@ PACKAGES = ("paceline", "tensorflow", "tensorflow-cpu", "keras", "numpy", "safet
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions that the bits of a run depend on besides its experiment."""
+    """Return the versions that the bits of a run depend on besides its experiment: of Python
+    without its patch release, which changes none."""
     from importlib import metadata
 
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version().rpartition(".")[0]}
     for package in PACKAGES:
         try:
             found[package.removesuffix("-cpu")] = metadata.version(package)
@@ -33,6 +34,7 @@ def machine() -> Json:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "host": socket.gethostname(),
+        "python": platform.python_version(),
         "cpu": next(names, platform.processor()),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(memory, 1),

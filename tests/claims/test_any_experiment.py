@@ -218,6 +218,7 @@ SPECIAL = {
         average=Average(0.9),
     ),
     "TensorFlow's kernels": replace(SMALL, kernels="tensorflow"),
+    "bfloat16": replace(SMALL, precision="bfloat16"),
     "numbers from the data": replace(
         SMALL,
         augment=Augmentation(rand_augment=2, random_erasing=0.5, cutmix=1.0, mixup=0.2, hue=0.1),

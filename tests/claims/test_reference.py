@@ -18,6 +18,9 @@ REFERENCE = Path(__file__).parents[2] / "reference" / "reference.py"
     "flags",
     [
         pytest.param(("--steps", "2"), id="two-steps", marks=pytest.mark.slow),
+        pytest.param(
+            ("--steps", "2", "--precision", "bfloat16"), id="bfloat16", marks=pytest.mark.slow
+        ),
         pytest.param((), id="smoke", marks=pytest.mark.long),
     ],
 )

@@ -64,6 +64,7 @@ SPEEDRUN = (
 SHORT = ("--global-batch-size", "32", "--steps", "20")
 EXPERIMENTS = {
     "smoke": ("smoke",),
+    "bfloat16": ("smoke", "--precision", "bfloat16"),
     "shapes": ("shapes", *SHORT, "--data.test-size", "100"),
     "cifar10-fast": ("cifar10-fast", *SHORT, "--data.dir", "CIFAR"),
     "speedrun": SPEEDRUN,

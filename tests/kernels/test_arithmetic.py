@@ -90,6 +90,21 @@ def resized(x: np.ndarray) -> np.ndarray:
     return x
 
 
+def rounded(own: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """The same, of numbers rounded to bfloat16."""
+
+    def function(*arguments: tf.Tensor) -> tf.Tensor:
+        with ops.within(ops.in_bfloat16, True):
+            return own(*arguments)
+
+    return function
+
+
+def half_products(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, Any]:
+    multiply = reference.half_product
+    return multiply(a, b), lambda dy: (multiply(dy, b.T), multiply(a.T, dy))
+
+
 def conv(stride: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return lambda x, w: ops.conv(x, w, stride), lambda x, w: reference.conv(x, w, stride)
 
@@ -128,6 +143,12 @@ CASES = {
     ),
     "Winograd": Case(*conv(1), ((2, 9, 7, 8), (3, 3, 8, 16))),
     "convolution": Case(*conv(2), ((2, 9, 7, 8), (3, 3, 8, 16))),
+    "product of bfloat16": Case(rounded(arithmetic.product), half_products, ((9, 19), (19, 42))),
+    "convolution of bfloat16": Case(
+        rounded(lambda x, w: ops.conv(x, w, 2)),
+        lambda x, w: reference.conv(x, w, 2, reference.half_product),
+        ((2, 9, 7, 8), (3, 3, 8, 40)),
+    ),
     "batch norm": Case(
         lambda x, g, b: ops.batch_norm(x, g, b, [], EPSILON, 0.0)[0],
         norm,

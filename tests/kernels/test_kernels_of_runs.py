@@ -74,7 +74,7 @@ def test_a_resume_with_other_kernels_is_refused_in_one_line_that_names_the_flag(
 def test_a_run_of_own_kernels_is_evaluated_with_them_or_else_with_a_note(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.models import accelerate as module
+    from paceline import build as module
 
     models, accelerate = [], module.accelerate
     monkeypatch.setattr(
@@ -89,6 +89,20 @@ def test_a_run_of_own_kernels_is_evaluated_with_them_or_else_with_a_note(
     losses = [json.loads(ended.out)["loss"] for ended in (own, other)]
     assert losses[0] == result_of(uninterrupted)["test_loss"]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_bfloat16_has_the_same_bits_with_and_without_the_cpus_instruction(tmp_path: Path) -> None:
+    flags = ("train", "smoke", "--steps", "3", "--precision", "bfloat16")
+    runs = {"with": {}, "without": {library.AVX512: "0"}}
+    for name, environment in runs.items():
+        given = (*flags, "--run-dir", name)
+        ended = fine(paceline(*given, cwd=tmp_path, environment=environment))
+        assert "bits: any CPU" in ended.out
+    assert "bfloat16 is slower than float32; its bits are the same" in ended.out
+    digests = [result_of(tmp_path / name)["state_sha256"] for name in runs]
+    assert digests[0] == digests[1]
 
 
 def test_own_kernels_that_are_missing_are_one_line(tmp_path: Path) -> None:
@@ -106,7 +120,7 @@ def test_own_kernels_that_are_missing_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--precision", "bfloat16"), "they are for float32"),
+        (("--precision", "float16"), "they are for float32 and bfloat16"),
         (("--threads-per-replica", "2", "--replicas", "1"), "they use one thread"),
     ],
 )

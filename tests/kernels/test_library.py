@@ -173,7 +173,8 @@ def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
     reason = f"this CPU has no {' and '.join(missing)}: they need one with AVX2 and FMA"
     assert library.why_unavailable() == reason
     assert library.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
-    assert library.why_not_own(Experiment(), "tensorflow") == reason
+    slow = f"training uses TensorFlow's kernels, which are slower: {reason}"
+    assert library.why_slow(Experiment(), "tensorflow") == slow
     with pytest.raises(UserError, match="or give --kernels tensorflow"):
         library.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
     assert build.main() == 0
@@ -205,6 +206,18 @@ def test_avx512_is_used_where_it_is_faster(
     if given:
         monkeypatch.setenv(library.AVX512, given)
     assert library.uses_avx512() == expected
+
+
+def test_bfloat16_is_slow_where_the_cpu_has_no_instruction_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(library.AVX512, raising=False)
+    experiment = replace(Experiment(), precision="bfloat16")
+    monkeypatch.setattr(library, "cpu_flags", lambda: frozenset(["avx2", "fma", "avx512_bf16"]))
+    assert library.why_slow(experiment, "own") == ""
+    monkeypatch.setattr(library, "cpu_flags", lambda: frozenset(["avx2", "fma"]))
+    assert "bfloat16 is slower than float32" in library.why_slow(experiment, "own")
+    assert library.why_slow(Experiment(), "own") == ""
 
 
 def test_the_reason_why_kernels_are_unavailable_says_what_to_do(

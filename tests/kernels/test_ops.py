@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_checks import compare, needs_kernels, random, with_gradients
@@ -205,26 +205,58 @@ def numbers(seed, *shape):
     return np.choose(np.arange(found.size).reshape(shape) % 7 % 4, [found, found, 1e-39, 0])
 
 
-@pytest.mark.skipif("avx512f" not in library.cpu_flags(), reason="this CPU has no AVX-512")
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 3), SIDES, MORE_SIDES, CHANNELS | st.just(3), CHANNELS, STRIDES, SIZES, SEEDS)
-def test_avx512_changes_no_bit(n, h, w, c, k, stride, size, seed):
+@pytest.fixture
+def use_avx512():
+    """A function that chooses whether products use AVX-512, and AVX512_BF16."""
     ops.load()
-    use_avx512 = ctypes.CDLL(str(library.find_library())).paceline_use_avx512
+    use = ctypes.CDLL(str(library.find_library())).paceline_use_avx512
+    yield use
+    use(library.uses_avx512(), library.uses_avx512_bf16())
+
+
+@pytest.mark.parametrize("half", [False, True])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.integers(1, 3), SIDES, MORE_SIDES, CHANNELS | st.just(3), CHANNELS, STRIDES, SIZES, SEEDS)
+def test_avx512_changes_no_bit(use_avx512, half, n, h, w, c, k, stride, size, seed):
+    if not {"avx512_bf16" if half else "avx512f"} <= library.cpu_flags():
+        pytest.skip("this CPU has no AVX-512")
     images, kernel = numbers(seed, n, h, w, c), numbers(seed, size, size, c, k)
     dy = numbers(seed, n, -(-h // stride), -(-w // stride), k)
 
-    def results():
-        found = with_gradients(lambda x, f: ops.conv(x, f, stride), [images, kernel], dy)
+    def results(use):
+        use_avx512(use, use)
+        with ops.within(ops.in_bfloat16, half):
+            found = with_gradients(lambda x, f: ops.conv(x, f, stride), [images, kernel], dy)
         return [each.tobytes() for each in found]
 
-    try:
-        use_avx512(0)
-        expected = results()
-        use_avx512(1)
-        assert results() == expected
-    finally:
-        use_avx512(int(library.uses_avx512()))
+    assert results(True) == results(False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(1, 3), SIZES, SEEDS)
+def test_convolutions_of_bfloat16_are_as_exact_as_it_is(n, h, w, c, k, stride, size, seed):
+    """Compared with a convolution of the rounded numbers, in float32."""
+    if (stride, size) == (1, 3):  # by Winograd, not rounded
+        size = 1
+
+    def of_bfloat16(x, f):
+        with ops.within(ops.in_bfloat16, True):
+            return ops.conv(x, f, stride)
+
+    images, kernel = random(seed, n, h, w, c), random(seed + 1, size, size, c, k)
+    dy = random(seed + 2, n, -(-h // stride), -(-w // stride), k)
+    halves = (tf.cast(each, tf.bfloat16) for each in (images, kernel, dy))
+    images, kernel, dy = (tf.cast(each, tf.float32).numpy() for each in halves)
+    compare(of_bfloat16, stock_conv(stride), [images, kernel], dy)
+
+
+def test_what_is_not_a_number_stays_so_in_bfloat16():
+    x = tf.constant([[np.nan, 1, 1, 1, 1, 1, 1, np.inf]], tf.float32)
+    with ops.within(ops.in_bfloat16, True):
+        found = ops.conv(x[:, None, None], tf.eye(8)[None, None], 1).numpy().ravel()
+    assert np.isnan(found).all()  # of nan times 0
 
 
 def test_six_threads_at_once_get_the_same_bits():

@@ -235,7 +235,7 @@ def specific() -> dict[str, dict[str, Any]]:
         },
         "chief": {
             "devices": SimpleNamespace(warnings=lambda job: []),
-            "why_not_own": lambda *_: "",
+            "why_slow": lambda *_: "",
             "TensorBoard": NoBoard,
             "write_evaluation": lambda *_: None,
         },

@@ -2,11 +2,14 @@
 // UndefinedBehaviorSanitizer: `make sanitize`. Prints the largest error and fails above 1e-4.
 #include <cmath>
 #include <cstdio>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
 #include "batch_norm.h"
+#include "half_products.h"
 #include "im2col.h"
 #include "pooling.h"
 #include "swish.h"
@@ -106,6 +109,28 @@ im2col::Shape random_im2col(bool images) {
   return between(0, 1) && s.h >= s.kh && s.w >= s.kw ? without_padding(s) : s;
 }
 
+Array rounded(Array values) {  // to bfloat16, as any of two neighbours
+  for (float& value : values) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    bits &= 0xffff0000;
+    std::memcpy(&value, &bits, 4);
+  }
+  return values;
+}
+
+void check_half(const im2col::Shape& s, const Array& exact_x, const Array& exact_f, const Array& exact_dy) {
+  const Array x = rounded(exact_x), f = rounded(exact_f), dy = rounded(exact_dy);
+  const Plain plain = plain_convolution(s, x, f, dy);
+  Array y(dy.size()), dx(x.size()), dfilter(f.size());
+  half::forward(s, x.data(), f.data(), y.data(), {});
+  half::input_gradient(s, dy.data(), f.data(), dx.data(), {});
+  half::filter_gradient(s, x.data(), dy.data(), dfilter.data());
+  compare("bfloat16 forward", y, plain.y);
+  compare("bfloat16 input gradient", dx, plain.dx);
+  compare("bfloat16 filter gradient", dfilter, plain.dfilter);
+}
+
 void check_im2col() {
   const im2col::Shape s = random_im2col(between(0, 1));
   const size_t pixels = static_cast<size_t>(s.n) * s.h * s.w, outputs = static_cast<size_t>(s.n) * s.oh * s.ow;
@@ -120,6 +145,7 @@ void check_im2col() {
   if (s.c % 8) return;  // the gradient of the input needs channels in multiples of 8
   im2col::input_gradient(s, dy.data(), f.data(), dx.data());
   compare("im2col input gradient", dx, plain.dx);
+  check_half(s, x, f, dy);
 }
 
 void check_batch_norm() {
@@ -218,6 +244,7 @@ int main(int count, char** arguments) {
   for (int i = 0; i < rounds; i++) {
 #ifdef __x86_64__
     wide::used = i % 2 && __builtin_cpu_supports("avx512f");
+    half::used = i % 2 && __builtin_cpu_supports("avx512bf16");
 #endif
     check_winograd();
     check_im2col();

@@ -26,7 +26,7 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.maths.metrics import Tail
 from paceline.maths.replica import Core, Step, build_core
 from paceline.maths.template import build_template
-from paceline.models.accelerate import accelerated
+from paceline.models.accelerate import accelerate
 
 SHAPE, CLASSES = (8, 8, 3), 10
 
@@ -103,7 +103,7 @@ def build_tiny_core(
     classes = len(source.classes)
     model = model or build_model(experiment, image_shape(experiment, source), classes)
     plan = build_plan(experiment, source.train.size)
-    fast = accelerated(experiment, model, False) if experiment.kernels == "own" else None
+    fast = accelerate(model) if experiment.kernels == "own" else None
     return build_core(experiment, plan, source, splits, build_template(model, fast), classes)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from paceline.errors import first_line
-from paceline.kernels.library import uses_avx512, why_unavailable
+from paceline.kernels.library import uses_avx512, uses_avx512_bf16, why_unavailable
 from paceline.versions import library_versions
 
 LITTLE_DISK_GB = 1.0
@@ -60,7 +60,7 @@ def check_kernels() -> Finding:
     if reason := why_unavailable():
         text = f"TensorFlow's are used, at about half the speed: {reason}"
         return Finding("slow", "kernels", text)
-    instructions = ", with AVX-512" if uses_avx512() else ""
+    instructions = ", with AVX-512" * uses_avx512() + ", with AVX512_BF16" * uses_avx512_bf16()
     text = f"Paceline's, for convolutions and BatchNorm on CPUs{instructions}"
     return Finding("good", "kernels", text)
 

@@ -13,8 +13,8 @@ Where the kernels are not available, or there is a GPU, `number` returns the ten
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +39,9 @@ def is_fixed() -> bool:
     return _is_possible() and not _portable.get()
 
 
-@contextmanager
-def portable() -> Iterator[None]:
+def portable() -> AbstractContextManager[None]:
     """Within it, graphs are built of TensorFlow's operations, for programs without the kernels."""
-    token = _portable.set(True)
-    try:
-        yield
-    finally:
-        _portable.reset(token)
+    return ops.within(_portable, True)
 
 
 def _operator(kind: str, is_right: bool = False) -> Callable[[Number, Operand], Number]:

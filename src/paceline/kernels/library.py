@@ -71,21 +71,21 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def why_not_own(experiment: Experiment, kernels: str) -> str:
-    """Return why this machine lacks Paceline's kernels that the experiment could use.
-
-    Empty if the experiment uses them, cannot use them, or does not want them.
-    """
+def why_slow(experiment: Experiment, kernels: str) -> str:
+    """Return why training is slower here than with other kernels or on other CPUs; else ""."""
+    if kernels == "own" and experiment.precision == "bfloat16" and not uses_avx512_bf16():
+        text = "without the CPU's AVX512_BF16, --precision bfloat16 is slower than float32"
+        return f"{text}; its bits are the same as with it"
     if kernels == "own" or experiment.kernels == "tensorflow" or _why_unfit(experiment, False):
         return ""
-    return why_unavailable()
+    return f"training uses TensorFlow's kernels, which are slower: {why_unavailable()}"
 
 
 def _why_unfit(experiment: Experiment, uses_gpus: bool) -> str:
     if uses_gpus:
         return "they are for CPUs, and there is a GPU"
-    if experiment.precision != "float32":
-        return f"they are for float32, and precision is {experiment.precision}"
+    if experiment.precision == "float16":
+        return "they are for float32 and bfloat16, and precision is float16"
     if experiment.threads_per_replica > 1:
         return "they use one thread, and threads-per-replica is more"
     return ""
@@ -136,6 +136,12 @@ def uses_avx512() -> bool:
     of_cpu = (cpu_fields().get(name, "") for name in ("vendor_id", "cpu family"))
     gains = cpu_fields().get("model") in FASTER_WITH_AVX512.get(" ".join(of_cpu), ())
     return os.environ.get(AVX512, str(int(gains))) == "1"
+
+
+def uses_avx512_bf16() -> bool:
+    """Return whether products of bfloat16 numbers use the CPU's instruction for them, which changes
+    their speed and no bit."""
+    return "avx512_bf16" in cpu_flags() and os.environ.get(AVX512) != "0"
 
 
 @functools.cache

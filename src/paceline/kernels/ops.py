@@ -10,12 +10,28 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
 
 from paceline.errors import UserError, first_line
-from paceline.kernels.library import find_library, uses_avx512, why_unavailable
+from paceline.kernels.library import find_library, uses_avx512, uses_avx512_bf16, why_unavailable
+
+in_bfloat16 = ContextVar("in_bfloat16", default=False)
+"""Whether convolutions of any size and stride round what they multiply."""
+
+
+@contextmanager
+def within(variable: ContextVar[bool], value: bool) -> Iterator[None]:
+    """Give a variable a value for a while."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @functools.cache
@@ -26,7 +42,7 @@ def load() -> Any:
         raise UserError(f"kernels is own, but {reason}; or give --kernels tensorflow")
     try:
         module = tf.load_op_library(str(library))
-        ctypes.CDLL(str(library)).paceline_use_avx512(int(uses_avx512()))
+        ctypes.CDLL(str(library)).paceline_use_avx512(uses_avx512(), uses_avx512_bf16())
         return module
     except (tf.errors.NotFoundError, OSError) as error:
         raise UserError(
@@ -79,7 +95,8 @@ def _convolve(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str, **extr
     kind = (*kernel.shape[:2], stride, padding)
     if kind == (3, 3, 1, "SAME") and kernel.shape[2] % 8 == 0:
         return load().paceline_conv3x3(x, kernel, **extras)
-    return load().paceline_conv(x, kernel, stride=stride, padding=padding, **extras)
+    given = {"stride": stride, "padding": padding, "rounded": in_bfloat16.get()}
+    return load().paceline_conv(x, kernel, **given, **extras)
 
 
 def batch_norm(
@@ -124,11 +141,12 @@ def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> li
 @tf.RegisterGradient("PacelineConv")
 def _conv_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
-    stride, padding = op.get_attr("stride"), op.get_attr("padding").decode()
-    other, given = others[op.get_attr("num_moments") :], {"stride": stride, "padding": padding}
+    given = {name: op.get_attr(name) for name in ("stride", "padding", "rounded")}
+    other = others[op.get_attr("num_moments") :]
     if x.shape[-1] % 8 == 0:
         dx = load().paceline_conv_input_gradient(dy, kernel, x, list(other), **given)
     else:  # images themselves: their gradient is rarely asked for, and then TensorFlow removes this
+        stride, padding = given["stride"], given["padding"].decode()
         dx = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, padding)
         dx = tf.add_n([dx, *other])
     return [dx, load().paceline_conv_filter_gradient(x, dy, kernel, **given)]

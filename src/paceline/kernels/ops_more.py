@@ -6,7 +6,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from paceline.kernels.arithmetic import Number, square_root, total
-from paceline.kernels.ops import conv, cut, filled, filled_operands, load
+from paceline.kernels.ops import conv, cut, filled, filled_operands, in_bfloat16, load, within
 
 
 def batch_norm_inference(
@@ -32,8 +32,9 @@ def conv_norm_inference(
     """Return act(norm(conv(x)) [+ residual]); `norm` is gamma, beta, mean and variance."""
     channels, (x, kernel) = kernel.shape[3], filled_operands(x, kernel)
     norm, residual = [filled(each) for each in norm], [filled(each) for each in residual]
+    given = {"stride": stride, "padding": padding, "rounded": in_bfloat16.get()}
     y = load().paceline_conv_norm_inference(
-        x, kernel, *norm, residual, stride=stride, padding=padding, epsilon=epsilon, slope=slope
+        x, kernel, *norm, residual, epsilon=epsilon, slope=slope, **given
     )
     return cut(y, channels)
 
@@ -75,7 +76,7 @@ def _inference_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | Non
 def _conv_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> list[tf.Tensor | None]:
     """Compute the convolution again: only saliency maps need this."""
     x, kernel, gamma, beta, mean, variance, *residual = op.inputs
-    with tf.GradientTape() as tape:
+    with tf.GradientTape() as tape, within(in_bfloat16, op.get_attr("rounded")):
         tape.watch(list(op.inputs))
         y = conv(x, kernel, op.get_attr("stride"), op.get_attr("padding").decode())
         epsilon, slope = op.get_attr("epsilon"), op.get_attr("slope")

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.errors import UserError
+from paceline.kernels import ops
 from paceline.kernels.library import ARITHMETIC
 from paceline.maths.state import Part
 from paceline.models.accelerate import computed_by_tensorflow
@@ -30,6 +31,8 @@ class Template:
     """Names in `stats` of what no step changes: frozen weights, statistics of frozen BatchNorm."""
     fast: keras.Model | None = None
     """The model on Paceline's kernels, which shares the variables of `model`, if it is used."""
+    bfloat16: bool = False
+    """Whether these kernels round what they multiply."""
 
     @property
     def kernels(self) -> str:
@@ -73,7 +76,8 @@ class Template:
         # As Keras's `stateless_call`, which would expect the variables in the order of `fast`.
         variables = [*self.model.trainable_variables, *variables]
         values = zip(variables, [*trainable, *others], strict=True)
-        with keras.StatelessScope(list(values), collect_losses=True) as scope:
+        scope = keras.StatelessScope(list(values), collect_losses=True)
+        with scope, ops.within(ops.in_bfloat16, self.bfloat16):
             model = self.fast or self.model
             outputs = model.call(images, training=training)
             losses = model.losses
@@ -130,7 +134,9 @@ class Template:
             variable.assign(array)
 
 
-def build_template(model: keras.Model, fast: keras.Model | None = None) -> Template:
+def build_template(
+    model: keras.Model, fast: keras.Model | None = None, bfloat16: bool = False
+) -> Template:
     """Return the template of a built model; a variable that cannot be averaged is an error."""
     if not model.trainable_variables:
         raise UserError("the model has no trainable weights; there is nothing to train")
@@ -155,6 +161,7 @@ def build_template(model: keras.Model, fast: keras.Model | None = None) -> Templ
         sum(id(variable) in seeds for variable in model.non_trainable_variables),
         frozenset(names[each] for each in _fixed_variables(model) if each in names),
         fast,
+        bfloat16,
     )
 
 

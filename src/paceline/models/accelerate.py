@@ -12,9 +12,7 @@ from typing import Any
 import keras
 from keras import KerasTensor as Tensor
 
-from paceline.experiment.experiment import Experiment
 from paceline.kernels import ops
-from paceline.kernels.library import choose_kernels
 from paceline.models import fast_layers as layers
 from paceline.models.fast_functions import Fast, is_fast
 from paceline.models.keras_graph import calls_of, is_graph, producer_of
@@ -37,11 +35,6 @@ def accelerate(model: keras.Model) -> keras.Model:
         return model
     call = _Rewrite(model).call
     return keras.models.clone_model(model, clone_function=lambda each: each, call_function=call)
-
-
-def accelerated(experiment: Experiment, model: keras.Model, uses_gpus: bool) -> keras.Model | None:
-    """Return the model on Paceline's kernels if the experiment uses them, else None."""
-    return accelerate(model) if choose_kernels(experiment, uses_gpus) == "own" else None
 
 
 FIXED = {

@@ -17,6 +17,8 @@ from paceline.kernels import ops
 from paceline.kernels.arithmetic import number, plain, positive_part
 from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 
+Tensors = list[tf.Tensor]
+
 
 def is_plain(layer: keras.Layer, *kinds: type) -> bool:
     """Return whether a layer is of one of these types, without subclasses, and of float32."""
@@ -143,7 +145,7 @@ class FastNorm(keras.layers.Layer):
                 x, kernel, conv.strides[0], norm.epsilon, self.fork, padding
             )
         gamma, beta, *moving = self.tensors()
-        y, mean, variance = self.normalize(x, gamma, beta, residual, moments)
+        y, mean, variance = self.normalize(x, [gamma, beta], residual, moments)
         if not isinstance(norm, FusedBatchNormalization):  # Keras's own takes the biased variance
             count = number(tf.cast(tf.size(x) // tf.size(gamma), tf.float32))
             variance = plain((count - 1.0) / count * variance)
@@ -161,15 +163,10 @@ class FastNorm(keras.layers.Layer):
         return [gamma, beta, mean, variance]
 
     def normalize(
-        self,
-        x: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        residual: list[tf.Tensor],
-        moments: list[tf.Tensor],
+        self, x: tf.Tensor, weights: Tensors, residual: Tensors, moments: Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the output of training, and the mean and unbiased variance of the batch."""
-        return ops.batch_norm(x, gamma, beta, residual, self.norm.epsilon, self.slope, moments)
+        return ops.batch_norm(x, *weights, residual, self.norm.epsilon, self.slope, moments)
 
     def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
         from paceline.kernels import ops_more

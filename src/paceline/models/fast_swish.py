@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from paceline.kernels.arithmetic import number, plain, square_root
 from paceline.kernels.ops_more import norm_swish, swish
-from paceline.models.fast_layers import FastConv2D, FastNorm
+from paceline.models.fast_layers import FastConv2D, FastNorm, Tensors
 
 
 class SwishConv2D(FastConv2D):
@@ -30,14 +30,9 @@ class SwishNorm(FastNorm):
         self.alpha = alpha
 
     def normalize(
-        self,
-        x: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        residual: list[tf.Tensor],
-        moments: list[tf.Tensor],
+        self, x: tf.Tensor, weights: Tensors, residual: Tensors, moments: Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return norm_swish(x, gamma, beta, self.norm.epsilon, self.alpha)
+        return norm_swish(x, *weights, self.norm.epsilon, self.alpha)
 
     def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
         gamma, beta, mean, variance = self.tensors()

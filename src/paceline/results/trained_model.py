@@ -101,19 +101,16 @@ def load_trained_model(
             "image files can be predicted by models with 1 or 3 channels"
         )
     configure_inference(experiment)
-    from paceline.build import build_model
+    from paceline.build import build_network
     from paceline.data.images import model_shape
     from paceline.data.statistics import with_stored_means
     from paceline.maths.replica import build_layout
-    from paceline.maths.template import build_template
-    from paceline.models.accelerate import accelerated
     from paceline.run_folder.checkpoints import Checkpoints, identity_of
 
     experiment = replace(experiment, scaling=with_stored_means(experiment.scaling, facts))
     stored = tuple(stored) if stored else None
     shape, num_classes = model_shape(experiment, stored), experiment.model.num_classes or len(names)
-    model = build_model(experiment, shape, num_classes)
-    template = build_template(model, accelerated(experiment, model, bool(devices.num_gpus())))
+    template = build_network(experiment, shape, num_classes, bool(devices.num_gpus()))
     layout = build_layout(run.experiment(), template)  # of the training's precision
     state = Checkpoints(run.checkpoints, layout, identity=identity_of(run)).choose(checkpoint)
     classes = output_names(names, num_classes)

@@ -7,6 +7,7 @@
 
 #include "batch_norm.h"
 #include "conv_extras.h"
+#include "half_products.h"
 #include "im2col.h"
 #include "shape_functions.h"
 #include "tensors.h"
@@ -21,6 +22,7 @@ class Conv : public Kernel {
     std::string padding;
     OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
     OP_REQUIRES_OK(context, context->GetAttr("padding", &padding));
+    OP_REQUIRES_OK(context, context->GetAttr("rounded", &rounded_));
     pads_ = padding == "SAME";
   }
 
@@ -49,8 +51,11 @@ class Conv : public Kernel {
             std::max(0, (oh - 1) * stride_ + kh - h) / 2, std::max(0, (ow - 1) * stride_ + kw - w) / 2};
   }
 
+  // Images themselves, of up to 3 channels, are not rounded.
+  bool uses_half(const im2col::Shape& s) const { return rounded_ && s.c % 8 == 0; }
+
   int stride_;
-  bool pads_;
+  bool pads_, rounded_;
 };
 
 class ConvForward : public Conv {
@@ -64,7 +69,7 @@ class ConvForward : public Conv {
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, TensorShape({s.n, s.oh, s.ow, s.k}), &y), y));
     extras_.compute(context, *y, [&](const Done& done) {
-      im2col::forward(s, data(x), data(filter), data(y), done);
+      (uses_half(s) ? half::forward : im2col::forward)(s, data(x), data(filter), data(y), done);
     });
   }
 
@@ -86,7 +91,8 @@ class ConvInputGradient : public Conv {
     OP_REQUIRES_OK(context, check_others(context, 3, x.shape()));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, x.shape(), &dx), dx));
-    im2col::input_gradient(s, data(dy), data(filter), data(dx), add_others(context, 3, dx));
+    const auto compute = uses_half(s) ? half::input_gradient : im2col::input_gradient;
+    compute(s, data(dy), data(filter), data(dx), add_others(context, 3, dx));
   }
 };
 
@@ -101,7 +107,7 @@ class ConvFilterGradient : public Conv {
     OP_REQUIRES_OK(context, check_gradient(dy, s));
     Tensor* dfilter = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, filter.shape(), &dfilter));
-    im2col::filter_gradient(s, data(x), data(dy), data(dfilter));
+    (uses_half(s) ? half::filter_gradient : im2col::filter_gradient)(s, data(x), data(dy), data(dfilter));
   }
 };
 
@@ -136,7 +142,7 @@ class ConvNormInference : public Conv {
     if (s.kh == 3 && s.kw == 3 && s.stride == 1 && s.c % 8 == 0 && pads_)
       winograd::forward({s.n, s.h, s.w, s.c, s.k}, data(x), data(filter), data(y), norm);
     else
-      im2col::forward(s, data(x), data(filter), data(y), norm);
+      (uses_half(s) ? half::forward : im2col::forward)(s, data(x), data(filter), data(y), norm);
   }
 
  private:
@@ -156,6 +162,7 @@ REGISTER_OP("PacelineConv")
     .Attr("epsilon: float")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
+    .Attr("rounded: bool = false")  // operands, to bfloat16
     .SetShapeFn(conv_shape);
 REGISTER_OP("PacelineConvInputGradient")
     .Input("dy: float")
@@ -166,6 +173,7 @@ REGISTER_OP("PacelineConvInputGradient")
     .Attr("n: int >= 0")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
+    .Attr("rounded: bool = false")  // operands, to bfloat16
     .SetShapeFn(like_input(2, 4));
 REGISTER_OP("PacelineConvFilterGradient")
     .Input("x: float")
@@ -174,6 +182,7 @@ REGISTER_OP("PacelineConvFilterGradient")
     .Output("dfilter: float")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
+    .Attr("rounded: bool = false")  // operands, to bfloat16
     .SetShapeFn(like_input(2, 4));
 REGISTER_OP("PacelineConvNormInference")
     .Input("x: float")
@@ -187,6 +196,7 @@ REGISTER_OP("PacelineConvNormInference")
     .Attr("n: int >= 0")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
+    .Attr("rounded: bool = false")  // operands, to bfloat16
     .Attr("epsilon: float")
     .Attr("slope: float")
     .SetShapeFn(conv_norm_shape);

@@ -84,9 +84,8 @@ void multiply_block(int count, int depth, int width, float* memory, G gather, P 
     for (int q = 0, columns; q < width; q += columns) {
       columns = next_columns(width - q);
       for (int e = 0; e < columns; e += 16) pack(q + e, from, to, panel + static_cast<size_t>(e) * some);
-      const bool is_wide = columns == wide::COLUMNS;
-      const int rows = is_wide ? wide::ROWS / TURNS_OF_WIDE : 6;
-      const float* soon = out + q + (is_wide ? wide::ROWS : 6) * static_cast<size_t>(width);
+      const int rows = most_rows(columns) / turns_of(columns);
+      const float* soon = out + q + most_rows(columns) * static_cast<size_t>(width);
       const float* end = out + static_cast<size_t>(count) * width;
       const auto fetch = [&] {  // the outputs of the next product
         for (int i = 0; i < rows; i++, soon += width)
@@ -113,7 +112,7 @@ Rows part_of(const float* matrix, size_t ld, int count, int from, int to, int wi
 // ---- sums over pixels -----------------------------------------------------------------------------------------------
 
 // Rows of a filter's gradient at a time.
-int part_rows() { return correlated_rows(next_columns(wide::COLUMNS)); }
+int part_rows() { return most_rows(next_columns(wide::COLUMNS)); }
 
 // Columns [0, width) of rows [count][ld] as panels [width / 16][count][16], the last of 8 columns if need be.
 void pack_panels(const float* rows, int count, int width, float* panels) {
@@ -143,7 +142,7 @@ void correlate_packed(const float* parts, const float* panels, int count, int ro
   for (int q = 0, columns; q < width; q += columns) {
     columns = next_columns(width - q);
     const float* panel = panels + static_cast<size_t>(q) * count;
-    const int line = std::min(columns, 16), most = correlated_rows(columns);
+    const int line = std::min(columns, 16), most = most_rows(columns);
     for (int first = 0; first < rows; first += part_rows()) {
       const int some = std::min(part_rows(), rows - first);
       const float* part = parts + static_cast<size_t>(first) * count;

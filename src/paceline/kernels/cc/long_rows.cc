@@ -105,7 +105,7 @@ void multiply_wide_row(const float* window, const Padded& p, const Shape& s, con
   for (int pixel = 0, some; pixel < s.ow; pixel += some)
     for (int i = 0; i < s.kh; i++) {
       some = std::min(wide::ROWS, s.ow - pixel);
-      wide::multiply(i > 0, some, window + i * p.row + static_cast<size_t>(pixel) * s.stride * s.c,
+      wide::multiply(i > 0, some, wide::COLUMNS, window + i * p.row + static_cast<size_t>(pixel) * s.stride * s.c,
                      static_cast<size_t>(s.stride) * s.c, panel + static_cast<size_t>(i) * line * 16,
                      static_cast<size_t>(s.kh) * line * 16, line, y + static_cast<size_t>(pixel) * s.k, s.k);
     }

@@ -174,20 +174,25 @@ inline int next_columns(int left) {
   return left >= wide::COLUMNS && wide::used ? wide::COLUMNS : left >= 16 ? 16 : 8;
 }
 
-// A product of 12 rows and 32 columns takes four turns of what is fetched meanwhile, one of 6 x 16 takes one.
+// Whether a product with this many columns uses AVX-512, and the rows of the largest.
+inline bool is_wide(int columns) { return wide::used && columns >= 16; }
+inline int most_rows(int columns) { return !is_wide(columns) ? 6 : columns == 16 ? 2 * wide::ROWS : wide::ROWS; }
+
+// A wide product takes four turns of what is fetched meanwhile, one of 6 x 16 takes one.
 constexpr int TURNS_OF_WIDE = 4;
-inline int turns_of(int columns) { return columns == wide::COLUMNS ? TURNS_OF_WIDE : 1; }
+inline int turns_of(int columns) { return is_wide(columns) ? TURNS_OF_WIDE : 1; }
 
 // out[rows][columns] (+)= v[rows][depth] panels, for as many columns as `next_columns` says.
 template <bool ADD, typename F>
 inline void multiply_columns(int columns, int rows, const float* v, size_t ldv, const float* panels, int depth,
                              float* out, size_t ldo, F meanwhile) {
   if (columns == 8) return multiply_all<1, ADD>(rows, v, ldv, panels, depth, out, ldo, meanwhile);
-  if (columns == 16) return multiply_all<2, ADD>(rows, v, ldv, panels, depth, out, ldo, meanwhile);
+  if (!is_wide(columns)) return multiply_all<2, ADD>(rows, v, ldv, panels, depth, out, ldo, meanwhile);
+  const int most = most_rows(columns);
   for (int some; rows > 0; rows -= some, v += some * ldv, out += some * ldo) {
-    some = rows <= wide::ROWS ? rows : rows >= 2 * wide::ROWS ? wide::ROWS : (rows + 1) / 2;
+    some = rows <= most ? rows : rows >= 2 * most ? most : (rows + 1) / 2;
     for (int i = 0; i < TURNS_OF_WIDE; i++) meanwhile();
-    wide::multiply(ADD, some, v, ldv, panels, static_cast<size_t>(depth) * 16, depth, out, ldo);
+    wide::multiply(ADD, some, columns, v, ldv, panels, static_cast<size_t>(depth) * 16, depth, out, ldo);
   }
 }
 
@@ -245,15 +250,12 @@ void correlate_rows(int rows, const float* v, size_t ldv, const float* m, size_t
   }
 }
 
-// Rows of the next sum of outer products that fit the registers.
-inline int correlated_rows(int columns) { return columns == wide::COLUMNS ? wide::ROWS : 6; }
-
 // u[rows][columns] (+)= sum over t of v[t][rows] m[t][columns], where m is panels of 16 columns, `panel` floats apart.
 inline void correlate_columns(int columns, int rows, const float* v, size_t ldv, const float* m, size_t ldm,
                               size_t panel, int count, float* u, size_t ldu, bool add) {
   if (columns == 8) return correlate_rows<1>(rows, v, ldv, m, ldm, count, u, ldu, add);
-  if (columns == 16) return correlate_rows<2>(rows, v, ldv, m, ldm, count, u, ldu, add);
-  wide::correlate(add, rows, v, ldv, m, ldm, panel, count, u, ldu);
+  if (!is_wide(columns)) return correlate_rows<2>(rows, v, ldv, m, ldm, count, u, ldu, add);
+  wide::correlate(add, rows, columns, v, ldv, m, ldm, panel, count, u, ldu);
 }
 
 // u[rows][width] (+)= sum over t of v[t][rows] m[t][width], in pieces that fit the registers.
@@ -262,7 +264,7 @@ inline void correlate_all(int rows, int width, const float* v, size_t ldv, const
                           size_t ldm, int count, float* u, size_t ldu, bool add, F meanwhile) {
   for (int q = 0, columns; q < width; q += columns) {
     columns = next_columns(width - q);
-    const int most = correlated_rows(columns), parts = (rows + most - 1) / most;
+    const int most = most_rows(columns), parts = (rows + most - 1) / most;
     const int least = rows / parts, longer = rows % parts;
     for (int p = 0, first = 0, some; p < parts; p++, first += some) {
       some = least + (p < longer);
