@@ -33,6 +33,7 @@ def test_without_a_folder_nothing_is_looked_for_in_the_working_directory(tmp_pat
         ("photos.zip", "python -m zipfile -e"),
         ("mnist.npz", r"paceline\.train\(RECIPE, data="),
         ("train-images-idx3-ubyte", "offset=16"),
+        ("train-images-idx3-ubyte.gz", "gunzip"),
     ],
 )
 def test_files_that_are_not_read_are_refused_with_the_line_that_converts_them(

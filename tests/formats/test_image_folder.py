@@ -102,10 +102,17 @@ def test_an_image_that_is_cut_is_refused_as_tensorflow_refuses_it(kind, share):
         inspect_image(cut)
 
 
+def test_what_an_archive_of_macos_adds_is_not_a_class(tmp_path):
+    folder = write_images(tmp_path / "data")
+    (folder / "__MACOSX" / "train").mkdir(parents=True)
+    (folder / "train" / "__MACOSX").mkdir()
+    assert build("pictures", tmp_path).classes == ("ant", "bee", "cat")
+
+
 def test_one_class_is_refused(tmp_path):
     folder = write_images(tmp_path / "data", classes=("images",)) / "train"
     (folder / "labels.txt").write_text("no table")
-    for place, split in ((tmp_path / "data", 0.0), (folder, 0.2)):
+    for place, split in ((tmp_path / "data", 0.0), (folder, 0.0), (folder, 0.2)):
         with pytest.raises(UserError, match="one class folder, 'images'; there must be one folder"):
             build("pictures", place, split=split)
         assert "one class folder" in check(place, split, processes=1, console=QUIET).problems[0]

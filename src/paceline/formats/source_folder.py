@@ -65,9 +65,10 @@ def report_left_out(faults: Sequence[str], remaining: int, console: Console | No
 
 
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, in no order, without hidden ones."""
+    """Return the entries of a folder, in no order, without hidden ones and what macOS
+    adds to archives."""
     with explained("read", Path(folder)), os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
+        return [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
 
 
 def read_bytes(file: Path) -> bytes:
