@@ -19,7 +19,6 @@ from paceline.experiment.fields import Json, flatten, to_json
 from paceline.experiment.recipes.table import from_recipe, get_recipe
 from paceline.storage.files import explained
 
-
 DATA_DIR = ("--data.dir", "--data", "--data-dir", "--data_dir")
 """The flag that my-images depends on, and its short names."""
 
@@ -28,10 +27,10 @@ def load_parts(name: str, arguments: Sequence[str], *parts: Any) -> tuple[str, l
     """Return the name for runs of a recipe or a file, and its experiment and parts, for the folder
     in the arguments."""
     words = [part for word in arguments for part in word.split("=", 1)]
-    folders = [value for flag, value in pairwise(words) if flag in DATA_DIR]
-    path, given = Path(name), {"data.dir": each for each in folders[:1]}
+    folder = next((value for flag, value in pairwise(words) if flag in DATA_DIR), "")
+    path = Path(name)
     if path.suffix not in (".toml", ".json"):
-        return name, [get_recipe(name, *given.values()), *parts]
+        return name, [get_recipe(name, folder), *parts]
     with explained("read", path):
         text = path.read_text()
     try:
@@ -40,7 +39,8 @@ def load_parts(name: str, arguments: Sequence[str], *parts: Any) -> tuple[str, l
         raise UserError(f"{path} is not {path.suffix[1:].upper()}: {error}") from None
     if isinstance(values.get("experiment"), dict):  # config.json of a run
         return path.absolute().parent.name, [Experiment.from_json(values["experiment"]), *parts]
-    return path.stem, from_recipe(values.pop("recipe", "shapes"), values | given, *parts)
+    values |= {"data.dir": folder} if folder else {}
+    return path.stem, from_recipe(values.pop("recipe", "shapes"), values, *parts)
 
 
 def save_settings(path: Path, recipe: str, *parts: Any) -> None:
