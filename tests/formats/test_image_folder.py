@@ -136,7 +136,7 @@ def test_a_data_set_with_three_splits_is_validated_on_its_own_split(tmp_path):
         assert check(place, processes=1, console=QUIET).per_class["validation"] == [2, 2, 2]
 
 
-def test_damaged_images_are_left_out_if_asked_and_found_only_once(tmp_path, monkeypatch, capsys):
+def test_damaged_images_are_left_out_if_asked_and_found_only_once(tmp_path, monkeypatch):
     folder = write_images(tmp_path / "data")
     bad = folder / "train" / "bee" / "bee-train-1.jpg"
     bad.write_bytes(bad.read_bytes()[:-300])
@@ -144,7 +144,7 @@ def test_damaged_images_are_left_out_if_asked_and_found_only_once(tmp_path, monk
     first = build("pictures", folder, skip_bad=True)
     assert (first.train.size, first.test.size) == (17, 5)
     assert_one_line(first.left_out[0], bad, "cannot be decoded")
-    assert "left out 2 bad examples, 22 remain" in capsys.readouterr().err
+    assert len(first.left_out) == 2
     monkeypatch.setattr(image_folder, "inspect_image", None)  # what was found is kept
     assert build("pictures", folder, skip_bad=True).left_out == first.left_out
 

@@ -9,26 +9,22 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from paceline.cli.parse import data_folder
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json, flatten, to_json
 from paceline.experiment.recipes.table import from_recipe, get_recipe
+from paceline.run_folder.listing import train_command
 from paceline.storage.files import explained
-
-DATA_DIR = ("--data.dir", "--data", "--data-dir", "--data_dir")
-"""The flag that my-images depends on, and its short names."""
 
 
 def load_parts(name: str, arguments: Sequence[str], *parts: Any) -> tuple[str, list[Any]]:
     """Return the name for runs of a recipe or a file, and its experiment and parts, for the folder
     in the arguments."""
-    words = [part for word in arguments for part in word.split("=", 1)]
-    folder = next((value for flag, value in pairwise(words) if flag in DATA_DIR), "")
-    path = Path(name)
+    path, folder = Path(name), data_folder(arguments)
     if path.suffix not in (".toml", ".json"):
         return name, [get_recipe(name, folder), *parts]
     with explained("read", path):
@@ -45,8 +41,6 @@ def load_parts(name: str, arguments: Sequence[str], *parts: Any) -> tuple[str, l
 
 def save_settings(path: Path, recipe: str, *parts: Any) -> None:
     """Write what differs from a recipe, this one or the nearest, and from the usual parts."""
-    from paceline.run_folder.listing import train_command
-
     recipe = train_command(parts[0], recipe)[1]
     changed: Json = {"recipe": recipe}
     usual = [get_recipe(recipe, parts[0].data.dir), *(type(part)() for part in parts[1:])]

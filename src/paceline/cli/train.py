@@ -14,10 +14,11 @@ from typing import Annotated
 
 import tyro
 
-from paceline.cli.settings_file import load_parts, save_settings
+from paceline.cli.parse import data_folder
 from paceline.errors import Interrupted, WorkerFailed, printable
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
+from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.requests import DescribeRequest
 from paceline.storage.files import to_log
@@ -47,13 +48,19 @@ class Train:
     @classmethod
     def of_recipe(cls, name: str, arguments: Sequence[str] = ()) -> Train:
         """Return the defaults of all flags for a recipe, and for the folder in the arguments."""
-        name, parts = load_parts(name, arguments, Place(), Run())
-        return cls(name, *parts)
+        if name.endswith((".toml", ".json")):
+            from paceline.cli.settings_file import load_parts
+
+            name, parts = load_parts(name, arguments, Place(), Run())
+            return cls(name, *parts)
+        return cls(name, get_recipe(name, data_folder(arguments)), Place(), Run())
 
     def __call__(self) -> int:
         from paceline.run_folder.folder import default_path
 
         if self.save_config:
+            from paceline.cli.settings_file import save_settings
+
             path = Path(self.save_config)
             save_settings(path, self.recipe, self.experiment, self.place, self.run)
             print(f"ready: paceline train {path}")

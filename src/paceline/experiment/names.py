@@ -21,6 +21,7 @@ _SHORT = {
     "optimizer.weight-decay": "wd weight-decay",
     "optimizer.name": "optimizer",
     "data.dir": "data data-dir",
+    "data.split": "split",
 }
 _OTHER = {
     "global-batch-size": "batch train-batch-size bs",

@@ -26,7 +26,7 @@ from paceline.experiment.experiment import Data, Records
 from paceline.formats.convert import REJECTED, Plan, write
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_table import LABEL_NAMES
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.record import Shard, encode
 from paceline.formats.tfrecord.shards import (
     IMAGE_KEY,
@@ -55,7 +55,6 @@ def build_parquet(data: Data, records: Records, console: Console | None = None) 
     if left_out and not data.skip_bad:
         more = f" (and {len(left_out) - 1:,} more)" * (len(left_out) > 1)
         raise UserError(f"{left_out[0]}{more}; --data.skip-bad leaves them out")
-    report_left_out(left_out, 0, console)
     try:
         source = build_tfrecord(replace(data, dir=unpacked, skip_bad=False), Records(), console)
     except UserError as error:

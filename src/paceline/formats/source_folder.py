@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.storage.files import explained, is_folder, retry
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -52,16 +48,6 @@ def split_of(name: str) -> str:
     """Return the split that a word of a name says, such as train of my-train-00; else nothing."""
     words = re.split(r"[^a-z]+", name.lower())
     return next((split for split, known in SPLIT_NAMES.items() if {*known} & {*words}), "")
-
-
-def report_left_out(faults: Sequence[str], remaining: int, console: Console | None = None) -> None:
-    """Print how many bad examples are left out, and the first of them."""
-    if faults:
-        counts = f"{len(faults):,} bad examples, {remaining:,} remain"
-        from rich.console import Console
-
-        console = console or Console(stderr=True)
-        console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True, markup=False)
 
 
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:

@@ -25,7 +25,7 @@ from paceline.experiment.experiment import Data, Records
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_list import ENDINGS
 from paceline.formats.reading import range_names, read_batch
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import ShardIndex, load_index, read_range, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard
 from paceline.formats.tfrecord.shards import find_splits, number_classes, read_labels
@@ -57,9 +57,7 @@ def build_webdataset(data: Data, records: Records, console: Console | None = Non
     parts, faults, classes = read_index(folder, shards, records, data.skip_bad, console)
     if faults and not data.skip_bad:
         raise faults[0]
-    left_out = tuple(str(fault) for fault in faults)
-    report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
-    facts = classes, None, records_digest(parts), None, left_out
+    facts = classes, None, records_digest(parts), None, tuple(map(str, faults))
     return join_splits(data, splits, parts, _split, facts)
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import COLUMNS, ShardIndex, load_index, read_at, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard, label_fault, parse_example
 from paceline.formats.tfrecord.shards import (
@@ -65,7 +65,6 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     if data.skip_bad:
         parts, faults = without_faults(parts, keys, len(classes))
         left_out = [str(fault) for fault in faults]
-        report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
     _check_first(parts, keys)
     shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
     facts = classes, shape, records_digest(parts), None, tuple(left_out)
