@@ -140,7 +140,7 @@ def summary_line(job: Job, core: replica.Core) -> str:
     servers = f" + {len(job.cluster.ps)} ps" if job.cluster.ps else ""
     frozen = int(core.template.fixed_mask().sum())
     parameters = f"{sizes['params']:,} parameters" + (f", {frozen:,} more frozen" if frozen else "")
-    bad = f" ({len(core.source.left_out):,} bad ones left out)" if core.source.left_out else ""
+    bad = f" (bad ones left out: {len(core.source.left_out):,})" if core.source.left_out else ""
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
         f"{core.train.size:,} train, {tests} examples of {len(core.source.classes)} classes{bad} · "

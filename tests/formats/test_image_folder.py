@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from image_folders import QUIET, build, content_of, convert_here, draw, write_images
+from in_process import paceline_here
 from paceline.data.source import hold_out
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
@@ -147,6 +148,15 @@ def test_damaged_images_are_left_out_if_asked_and_found_only_once(tmp_path, monk
     assert len(first.left_out) == 2
     monkeypatch.setattr(image_folder, "inspect_image", None)  # what was found is kept
     assert build("pictures", folder, skip_bad=True).left_out == first.left_out
+
+
+def test_the_first_line_counts_the_images_that_are_left_out(tmp_path):
+    folder = write_images(tmp_path / "data")
+    (folder / "train" / "ant" / "ant-train-0.jpg").write_bytes(b"x")
+    small = "--data.image-size 16 --model.layout cifar --model.depth 8 --global-batch-size 8"
+    flags = ("--data.dir", "data", "--data.skip-bad", *small.split(), "--dry-run")
+    ended = paceline_here("train", "my-images", *flags, cwd=tmp_path)
+    assert "17 train, 6 test examples of 3 classes (bad ones left out: 1) · " in ended.out
 
 
 def test_an_image_that_cannot_be_decoded_in_training_is_named(tmp_path):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
@@ -46,7 +45,7 @@ RECORDS_TRIED = 8
 """Of each shard, to find out whether labels count from 0. If not, all labels are read."""
 
 
-def build_tfrecord(data: Data, records: Records, console: Console | None = None) -> Source:
+def build_tfrecord(data: Data, records: Records) -> Source:
     """Return the source of a folder of TFRecords.
 
     Reads all records only if the classes have no names or bad records are skipped."""
@@ -58,7 +57,7 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
-    parts = load_index(folder, shards, scanned, data.skip_bad, console)
+    parts = load_index(folder, shards, scanned, data.skip_bad)
     if max(records.first_label, noted.first_label) < 0:
         keys = recognize_first_label(folder, parts, keys, len(classes))
     classes = classes or _name_classes(parts, keys)
