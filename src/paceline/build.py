@@ -152,9 +152,10 @@ def summary_line(job: Job, core: replica.Core) -> str:
     servers = f" + {len(job.cluster.ps)} ps" if job.cluster.ps else ""
     frozen = int(core.template.fixed_mask().sum())
     parameters = f"{sizes['params']:,} parameters" + (f", {frozen:,} more frozen" if frozen else "")
+    bad = f" (bad ones left out: {len(core.source.left_out):,})" if core.source.left_out else ""
     tests = ", ".join(f"{split.size:,} {name}" for name, split in core.splits.items())
     return (
-        f"{core.train.size:,} train, {tests} examples of {len(core.source.classes)} classes · "
+        f"{core.train.size:,} train, {tests} examples of {len(core.source.classes)} classes{bad} · "
         f"{parameters} · {workers} worker{'s' * (workers > 1)}{servers} · "
         f"{e.replicas} replicas x {e.replica_batch_size} = global batch {e.global_batch_size} · "
         f"{threads} thread{'s' * (threads > 1)} per replica, {devices.own_share(job)} · "

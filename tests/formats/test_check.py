@@ -68,8 +68,8 @@ def test_what_is_unusual_is_a_note_and_an_empty_class_does_not_end_the_check(tmp
     assert report.per_class["train"] == [6, 5, 6, 0]
     assert len(report.problems) == 2
     assert report.notes == (
-        "1 classes have fewer than 2 train images: dog",
-        "1 classes have fewer than 1 test images: dog",
+        "classes with fewer than 2 train images (1): dog",
+        "classes with fewer than 1 test images (1): dog",
         "2 entries of class folders are not images and left out: .tif (1), folders (1)",
     )
 

@@ -25,6 +25,8 @@ from paceline.storage.files import silence, to_log
 PLAIN_LINE_EVERY_S = 10.0
 DIGITS = {"loss": 4, "accuracy": 4, "learning_rate": 5, "images_per_second": 0}
 """Metrics that a block shows, and how many digits of them."""
+NOT_SHOWN = ("already", "bits", "chain", "left_out")
+"""Fields of the result that the last line leaves out: the first line tells them, or a file."""
 
 
 class Progress:
@@ -120,9 +122,7 @@ class Progress:
         if for_people:
             self._print_table(message)
             return
-        shown = [
-            each for each in message.values.items() if each[0] not in ("already", "bits", "chain")
-        ]
+        shown = [each for each in message.values.items() if each[0] not in NOT_SHOWN]
         self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown))
 
     def _print_table(self, message: Result) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.api.training import own_settings, run_name
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.names import apply_settings
-from paceline.experiment.recipes.table import get_recipe
+from paceline.experiment.recipes.table import from_recipe
 from paceline.extras.search.options import Options, build_search
 from paceline.extras.search.space import build_space
 from paceline.job import Place
@@ -46,9 +45,8 @@ def search(
     """
     from paceline.extras.search.run_search import run_search
 
-    base = get_recipe(experiment) if isinstance(experiment, str) else experiment
     settings |= own_settings(data, test, classes, model)
-    chosen, where, options = apply_settings(settings, base, place or Place(), Options())
+    chosen, where, options = from_recipe(experiment, settings, place or Place(), Options())
     name = experiment if isinstance(experiment, str) else run_name(chosen)
     plan = build_search(name, chosen, build_space(over, chosen), where, options)
     return run_search(plan, print if progress else lambda line: None)

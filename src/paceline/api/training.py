@@ -19,8 +19,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
 from paceline.experiment.model import NETWORKS
-from paceline.experiment.names import apply_settings
-from paceline.experiment.recipes.table import get_recipe
+from paceline.experiment.recipes.table import from_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
 from paceline.run_folder.finding import existing_run
@@ -125,10 +124,7 @@ def train(
 
 def build_job(experiment: Experiment | str, settings: Json, place: Place, run: Run) -> Job:
     """Return the job of a recipe or an experiment with settings changed by name."""
-    base = get_recipe(experiment) if isinstance(experiment, str) else experiment
-    chosen, where, what = apply_settings(settings, base, place, run)
-    if isinstance(experiment, str) and base != (base := get_recipe(experiment, chosen.data.dir)):
-        chosen, where, what = apply_settings(settings, base, place, run)
+    chosen, where, what = from_recipe(experiment, settings, place, run)
     name = experiment if isinstance(experiment, str) else run_name(chosen)
     run_dir = what.run_dir or default_path(name, chosen)
     return Job(chosen, where, replace(what, run_dir=run_dir))

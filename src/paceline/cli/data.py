@@ -126,8 +126,9 @@ class Check:
 
         check_records(self.records)
         report = check(local_folder(self.dir), self.split, self.records)
-        count = f"{len(report.problems):,} problems" if report.problems else "no problems"
+        count = len(report.problems)
         notes = [f"note: {note}" for note in report.notes]
         lines = [*report.table(), *report.problems, *notes]
-        print(*map(printable, lines), count, sep="\n")
-        return 1 if report.problems else 0
+        print(*map(printable, lines), sep="\n")
+        print(f"{count:,} problem{'s' * (count > 1)}" if count else "no problems")
+        return 1 if count else 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from functools import cache, partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -28,6 +28,7 @@ RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 DataFolder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 
+DATA_DIR = ("--data.dir", "--data-dir", "--data")
 CONSTRUCTORS = ConstructorRegistry()
 """Within it, tyro knows groups of weights, and shows help without the line breaks of the source."""
 
@@ -154,6 +155,13 @@ def _long(word: str, kind: Any) -> str:
 
     long = SHORT_NAMES.get(name.replace("_", "-"))
     return f"--{long}{equals}{value}" if long in flags else word
+
+
+def data_folder(arguments: Sequence[str]) -> str:
+    """Return the folder that --data.dir or a short name of it gives: my-images depends on it."""
+    words = [part for word in arguments for part in word.split("=", 1)]
+    given = (value for flag, value in pairwise(words) if flag.replace("_", "-") in DATA_DIR)
+    return next(given, "")
 
 
 def _unknown(word: str, kind: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,9 +44,9 @@ class Search:
     """Also print all trials as one line of JSON, after everything else."""
 
     @classmethod
-    def of_recipe(cls, name: str, arguments: object = ()) -> Search:
-        """Return the defaults of all flags for a recipe."""
-        name, parts = load_parts(name, Place(), Options())
+    def of_recipe(cls, name: str, arguments: Sequence[str] = ()) -> Search:
+        """Return the defaults of all flags for a recipe, and for the folder in the arguments."""
+        name, parts = load_parts(name, arguments, Place(), Options())
         return cls(name, *parts)
 
     def __call__(self) -> int:

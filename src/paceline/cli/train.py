@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from paceline.cli.parse import data_folder
 from paceline.errors import Interrupted, WorkerFailed, printable
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
@@ -22,9 +22,6 @@ from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
 from paceline.requests import DescribeRequest
 from paceline.storage.files import to_log
-
-DATA_DIR = ("--data.dir", "--data", "--data-dir", "--data_dir")
-"""The flag that my-images depends on, and its short names."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,9 @@ class Train:
         if name.endswith((".toml", ".json")):
             from paceline.cli.settings_file import load_parts
 
-            name, parts = load_parts(name, Place(), Run())
+            name, parts = load_parts(name, arguments, Place(), Run())
             return cls(name, *parts)
-        words = [part for word in arguments for part in word.split("=", 1)]
-        given = (value for flag, value in pairwise(words) if flag in DATA_DIR)
-        return cls(name, get_recipe(name, next(given, "")), Place(), Run())
+        return cls(name, get_recipe(name, data_folder(arguments)), Place(), Run())
 
     def __call__(self) -> int:
         from paceline.run_folder.folder import default_path

@@ -59,9 +59,6 @@ def _build_named(data: Data, records: Records) -> Source:
         raise UserError(f"there is no data source {name!r}; {hint}")
     if name != "shapes":  # which reads no files
         name = _load(DETECT)(data.dir, name)
-    elif data.dir:
-        advice = "give --data.source auto with it, or a different recipe"
-        raise UserError(f"data.dir is {data.dir}, but data.source shapes reads no files; {advice}")
     if data.test and not name.startswith("cifar"):
         raise UserError(
             f"data.test is {data.test}, but only CIFAR's test file can be chosen; the {name} "

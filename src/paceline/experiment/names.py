@@ -21,6 +21,7 @@ _SHORT = {
     "optimizer.weight-decay": "wd weight-decay",
     "optimizer.name": "optimizer",
     "data.dir": "data data-dir",
+    "data.split": "split",
 }
 _OTHER = {
     "global-batch-size": "batch train-batch-size bs",
@@ -31,17 +32,19 @@ _OTHER = {
     "data.source": "dataset",
     "data.dir": "train-data-path dd",
     "data.test": "eval-data-path",
+    "data.validation": "val val-split",
+    "data.image-size": "imgsz input-size",
     "run-dir": "output model-dir log-dir job-dir work-dir eval-dir clean md",
     "model.depth": "resnet-size num-layers use-trivial-model",
     "model.version": "resnet-version",
     "model.norm-momentum": "batch-norm-decay",
     "model.norm-epsilon": "batch-norm-epsilon",
-    "model.init-from": "pretrained-model-checkpoint-path pretrained-filepath",
+    "model.init-from": "pretrained weights pretrained-model-checkpoint-path pretrained-filepath",
     "model.freeze": "fine-tune",
     "evaluate-every": "epochs-per-eval epochs-between-evals skip-eval ebe",
     "threads-per-replica": "num-intra-threads intra-op-parallelism-threads",
     "cores": "num-inter-threads inter-op-parallelism-threads datasets-num-private-threads",
-    "precision": "dtype dt loss-scale ls",
+    "precision": "amp fp16 bf16 mixed-precision dtype dt loss-scale ls",
     "sync.method": "sync",
     "augment.flip": "use-distortion-for-training",
     "ray.address": "redis-address",
@@ -59,7 +62,8 @@ _HINTS = {
     "more --replicas than devices are computed in turns, which accumulates gradients": (
         "accumulate-grad-batches gradient-accumulation-steps grad-accum"
     ),
-    "give --gpus N, the number of GPUs of all workers together": "num-gpus ng",
+    "give --gpus N, the number of GPUs of all workers together": "gpu num-gpus ng",
+    "the same command continues an unfinished run": "resume resume-from resume-from-checkpoint",
     "--gpus, --workers, --ps or TF_CONFIG say where it runs": "ds distribution-strategy",
     "give addresses, role and number in TF_CONFIG (docs/clusters.md)": (
         "worker-hosts task-index run-experiment eval-node master-node driver-ps-nodes"

@@ -224,7 +224,7 @@ def _notes(
         least = 2 if split == "train" else 1
         if few := [name for name, count in zip(classes, numbers, strict=True) if count < least]:
             some = ", ".join(few[:5]) + (" ..." if few[5:] else "")
-            yield f"{len(few)} classes have fewer than {least} {split} images: {some}"
+            yield f"classes with fewer than {least} {split} images ({len(few)}): {some}"
     if left_out:
         kinds = ", ".join(f"{kind or 'no ending'} ({n:,})" for kind, n in left_out.most_common(8))
         yield f"{left_out.total():,} entries of class folders are not images and left out: {kinds}"

@@ -17,6 +17,7 @@ PACKED = {
     ".zip": "unpack it: python -m zipfile -e FILE DIR",
     ".tar.gz": "unpack it: tar -xzf FILE",
     ".tgz": "unpack it: tar -xzf FILE",
+    ".gz": "unpack it: gunzip FILE",
     ".arrow": "in Python: datasets.load_from_disk(DIR)['train'].to_parquet('train.parquet')",
     ".npz": "in Python: d = numpy.load(FILE); "
     "paceline.train(RECIPE, data=(d['x_train'], d['y_train']))",
@@ -50,8 +51,9 @@ def detect(folder: str | Path, expected: str = "auto") -> str:
         _refuse_packed(path, sorted(entry.name for entry in visible_entries(path)))
         raise UserError(
             f"{path} has no data set of a known kind: cifar10, cifar100 (binary or Python files), "
-            "arrays (.npy), pictures (train/<class>/*.jpg), tfrecord (train-00000-of-00008 ...), "
-            "webdataset (train-0000.tar ...), parquet (train-00000-of-00008.parquet ...)"
+            "arrays (.npy), pictures (train/<class>/*.jpg, or a .csv file with labels), tfrecord "
+            "(train-00000-of-00008 ...), webdataset (train-0000.tar ...), parquet "
+            "(train-00000-of-00008.parquet ...)"
         )
     if len(found) > 1:
         several = ", ".join(found)

@@ -23,7 +23,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.image_list import ImageList, LabelledImage, find_images
 from paceline.formats.reading import read_batch
-from paceline.formats.source_folder import read_bytes, report_left_out, source_folder
+from paceline.formats.source_folder import read_bytes, source_folder
 from paceline.formats.tfrecord.index import read_known, save_known
 from paceline.storage.files import explained
 
@@ -58,7 +58,6 @@ def build_pictures(data: Data) -> Source:
     splits = {name: _split(found.root, images) for name, images in found.splits.items()}
     digest = files_digest(found.root, images)
     validation = splits.get("validation")
-    report_left_out(left_out, len(images))
     train, test = splits["train"], splits["test"]
     return Source(train, test, found.classes, None, digest, validation, tuple(left_out))
 

@@ -56,7 +56,7 @@ def find_images(folder: Path, split: float = 0.0) -> ImageList:
     if "test" in found.splits:
         check_share(split, str(found.root))
         return found
-    if not found.splits["train"]:
+    if (found.problems and not split) or not found.splits["train"]:
         return found._replace(splits=found.splits | {"test": []})
     if not split:
         advice = "give --data.split, such as 0.1, to hold out a tenth"

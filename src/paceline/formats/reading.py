@@ -88,7 +88,7 @@ def explain(
         from paceline.formats.check import first_fault
 
         fault = first_fault(data, records or Records()) if data and data.dir else ""
-        advice = "for a folder of images, --data.skip-bad leaves out such files"
+        advice = "for a folder of images, --data.skip-bad leaves out such files, in a new run"
         advice = advice if fault else "`paceline data check DIR` finds its file"
         return UserError(f"{fault or 'an image cannot be decoded'}; {advice}")
     return None

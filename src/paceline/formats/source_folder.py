@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.storage.files import explained, is_folder, retry
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -54,20 +50,11 @@ def split_of(name: str) -> str:
     return next((split for split, known in SPLIT_NAMES.items() if {*known} & {*words}), "")
 
 
-def report_left_out(faults: Sequence[str], remaining: int, console: Console | None = None) -> None:
-    """Print how many bad examples are left out, and the first of them."""
-    if faults:
-        counts = f"{len(faults):,} bad examples, {remaining:,} remain"
-        from rich.console import Console
-
-        console = console or Console(stderr=True)
-        console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True, markup=False)
-
-
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, in no order, without hidden ones."""
+    """Return the entries of a folder, in no order, without hidden ones and what macOS
+    adds to archives."""
     with explained("read", Path(folder)), os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
+        return [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
 
 
 def read_bytes(file: Path) -> bytes:

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_list import ENDINGS
 from paceline.formats.reading import range_names, read_batch
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import ShardIndex, load_index, read_range, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard
 from paceline.formats.tfrecord.shards import find_splits, number_classes, read_labels
@@ -49,31 +48,25 @@ Sample = dict[str, tarfile.TarInfo]
 """The files of one name, by their endings."""
 
 
-def build_webdataset(data: Data, records: Records, console: Console | None = None) -> Source:
+def build_webdataset(data: Data, records: Records) -> Source:
     """Return the source of a folder of tars."""
     folder = os.path.abspath(source_folder(data.dir, "it must have tars: train-0000.tar ..."))
     splits = find_splits(folder, ENDING, data.split)
     shards = [shard for found in splits.values() for shard in found]
-    parts, faults, classes = read_index(folder, shards, records, data.skip_bad, console)
+    parts, faults, classes = read_index(folder, shards, records, data.skip_bad)
     if faults and not data.skip_bad:
         raise faults[0]
-    left_out = tuple(str(fault) for fault in faults)
-    report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
-    facts = classes, None, records_digest(parts), None, left_out
+    facts = classes, None, records_digest(parts), None, tuple(map(str, faults))
     return join_splits(data, splits, parts, _split, facts)
 
 
 def read_index(
-    folder: str,
-    shards: Sequence[Shard],
-    records: Records,
-    inspect: bool = False,
-    console: Console | None = None,
+    folder: str, shards: Sequence[Shard], records: Records, inspect: bool = False
 ) -> tuple[list[ShardIndex], list[BadRecord], tuple[str, ...]]:
     """Return the index of the tars, with labels that count from 0, every fault, and the names of
     the classes. To `inspect` reads the images too."""
     keys, scan = ("webdataset", str(inspect)), partial(index_tar, inspect)
-    parts = load_index(folder, shards, keys, True, console, scan)
+    parts = load_index(folder, shards, keys, True, scan)
     texts, classes = {text for part in parts for text in part.names}, read_labels(folder)
     numbers = {text: int(text) for text in texts if re.fullmatch("[0-9]{1,9}", text)}
     if len(numbers) < len(texts):

@@ -147,7 +147,7 @@ def different_settings(runs: Sequence[RunData]) -> Rows:
     """Return what differs between the runs, or for a single run from its recipe."""
     compared = [run.settings for run in runs]
     if len(runs) == 1:
-        compared.append(flatten(get_recipe(runs[0].recipe).to_json()))
+        compared.append(flatten(get_recipe(runs[0].recipe, runs[0].settings["data.dir"]).to_json()))
     rows = side_by_side(compared).items()
     return {name: each[: len(runs)] for name, each in rows if each != each[:1] * len(each)}
 

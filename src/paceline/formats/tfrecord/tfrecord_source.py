@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import COLUMNS, ShardIndex, load_index, read_at, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard, label_fault, parse_example
 from paceline.formats.tfrecord.shards import (
@@ -46,7 +45,7 @@ RECORDS_TRIED = 8
 """Of each shard, to find out whether labels count from 0. If not, all labels are read."""
 
 
-def build_tfrecord(data: Data, records: Records, console: Console | None = None) -> Source:
+def build_tfrecord(data: Data, records: Records) -> Source:
     """Return the source of a folder of TFRecords.
 
     Reads all records only if the classes have no names or bad records are skipped."""
@@ -58,14 +57,13 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
-    parts = load_index(folder, shards, scanned, data.skip_bad, console)
+    parts = load_index(folder, shards, scanned, data.skip_bad)
     if max(records.first_label, noted.first_label) < 0:
         keys = recognize_first_label(folder, parts, keys, len(classes))
     classes = classes or _name_classes(parts, keys)
     if data.skip_bad:
         parts, faults = without_faults(parts, keys, len(classes))
         left_out = [str(fault) for fault in faults]
-        report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
     _check_first(parts, keys)
     shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
     facts = classes, shape, records_digest(parts), None, tuple(left_out)
