@@ -66,7 +66,8 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
     shape = image_shape(experiment, source)
     model = build_model(replace(experiment, model=own), shape, num_classes)
     _check_model(experiment, model)
-    template = build_template(model, accelerated(experiment, model, devices.uses_gpus(job)))
+    on_gpus = bool(devices.own_share(job).gpus)
+    template = build_template(model, accelerated(experiment, model, on_gpus))
     return replica.build_core(experiment, plan, source, splits, template, num_classes, views)
 
 
