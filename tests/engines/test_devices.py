@@ -15,6 +15,8 @@ from paceline.engines_more.parameter_server.ps_engine import gpus_of_workers
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place
+from paceline.kernels import arithmetic
+from paceline.maths.signatures import sign
 
 GPUS = ["GPU 0", "GPU 1", "GPU 2"]
 DETERMINISTIC = [("enable_op_determinism",), ("enable_tensor_float_32_execution", False)]
@@ -136,3 +138,17 @@ def test_workers_of_parameter_servers_all_compute_on_gpus_or_none_does(
     else:
         with pytest.raises(UserError, match=expected):
             gpus_of_workers(job)
+
+
+def test_a_chief_whose_workers_have_gpus_sends_them_what_a_process_with_gpus_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It sees no GPU itself, only the devices of its cluster."""
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["/job:worker/GPU:0"])
+    arithmetic._is_possible.cache_clear()
+    try:
+        assert not arithmetic.is_fixed()
+        assert not sign([tf.ones([3])], tf.constant(0), 2).numpy().any()
+    finally:
+        arithmetic._is_possible.cache_clear()
