@@ -66,7 +66,7 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
     own = replace(experiment.model, build=code.get("model.build", experiment.model.build))
     shape = image_shape(experiment, source)
     with_own = replace(experiment, model=own)
-    template = build_network(with_own, shape, num_classes, devices.uses_gpus(job))
+    template = build_network(with_own, shape, num_classes, bool(devices.own_share(job).gpus))
     _check_model(experiment, template.model)
     return replica.build_core(experiment, plan, source, splits, template, num_classes, views)
 

@@ -10,7 +10,7 @@ import pytest
 from paceline.cli.parse import parse
 from paceline.cli.train import Train
 from paceline.engines import devices
-from paceline.engines.placement import Share, assign, own_share, unused_warning
+from paceline.engines.placement import Share, assign, own_share
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.names import apply_settings
@@ -92,20 +92,25 @@ def test_a_platform_decides_whether_tasks_of_a_host_share_its_gpus(
     assert share(on, cluster, workers, seen, **environment).gpus == gpus
 
 
-def test_idle_gpus_are_named_with_the_flag_that_uses_them() -> None:
+def warnings(job: Job, gpus: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(devices, "own_share", lambda job: own_share(job, gpus, 16, {}))
+    return [*devices.warnings(job)]
+
+
+def test_idle_gpus_are_named_with_the_flag_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(Experiment(replicas=2), Place(workers=2))
-    idle = unused_warning(job, own_share(job, 8, 16, {}))
+    (idle,) = warnings(job, 8, monkeypatch)
     assert idle.startswith("2 replicas use 2 of 8 GPUs; --gpus 8 uses all of them")
-    assert unused_warning(job, own_share(job, 2, 16, {})) == ""
-    assert unused_warning(job, own_share(job, 0, 16, {})) == ""
+    assert not warnings(job, 2, monkeypatch)
+    assert not warnings(job, 0, monkeypatch)
 
 
 def test_an_installation_for_gpus_that_sees_none_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "num_gpus", lambda: 0)
     monkeypatch.setattr(devices, "find_spec", lambda name: name == "nvidia")
-    (warning,) = devices.warnings(Job(Experiment()))
+    (warning,) = warnings(Job(Experiment()), 0, monkeypatch)
     assert "TensorFlow sees no GPU" in warning
-    assert not [*devices.warnings(Job(Experiment(), Place(devices="cpu")))]
+    assert not warnings(Job(Experiment()), 1, monkeypatch)
+    assert not warnings(Job(Experiment(), Place(devices="cpu")), 0, monkeypatch)
 
 
 def test_the_line_at_the_start_names_the_gpus_and_what_they_compute() -> None:
@@ -122,7 +127,7 @@ def test_the_line_at_the_start_names_the_gpus_and_what_they_compute() -> None:
         ("--gpus=0", (1, "cpu", 1)),
         ("--gpus 2 --devices auto", (2, "auto", 1)),
         ("--gpus 2 --on ray", (2, "gpu", 2)),
-        ("--gpus 8 --workers 4 --on ray", (8, "gpu", 4)),
+        ("--gpus 2 --workers 2 --on ray", (2, "gpu", 2)),
     ],
 )
 def test_gpus_is_short_for_a_replica_on_each(flags: str, expected: tuple[int, str, int]) -> None:
@@ -134,3 +139,9 @@ def test_gpus_is_short_for_a_replica_on_each(flags: str, expected: tuple[int, st
     }
     experiment, place, _ = apply_settings(settings, Experiment(), Place(), Run())
     assert (experiment.replicas, place.devices, place.workers) == expected
+
+
+def test_more_gpus_than_workers_on_ray_are_refused() -> None:
+    flags = ["--gpus", "8", "--workers", "4", "--on", "ray"]
+    with pytest.raises(UserError, match="on Ray each worker has one; leave out --workers"):
+        parse(Train, "paceline train", flags)

@@ -94,7 +94,7 @@ BIAS = "sequential/dense/bias"
     [
         (lambda arrays: arrays.pop(BIAS), f"'{BIAS}' is missing"),
         (lambda arrays: arrays.update(other=np.zeros(3)), "'other' is unknown to the model"),
-        (lambda arrays: arrays.update({BIAS: np.zeros((4, 1))}), r"has shape \(4, 1\); the model"),
+        (lambda arrays: arrays.update({BIAS: np.zeros((4, 1))}), r"has shape \(4, 1\); it needs"),
         (lambda arrays: arrays.update({BIAS: np.array(list("abcd"))}), "<U1, not numbers"),
     ],
 )

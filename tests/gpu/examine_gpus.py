@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,9 @@ def checks(gpus: int) -> Iterator[Check]:
         yield Check("smoke", f"{n} GPUs of one process", f"{SMOKE} --devices gpu --cuda {n}")
         yield Check("smoke", f"{n} processes", f"{SMOKE} --devices gpu --cuda {n} --workers {n}")
         yield Check("weights", f"averaged weights, {n} GPUs", f"{WEIGHTS} --cuda {n}")
+        if find_spec("ray"):
+            on_ray = f"--on ray --workers {n}"
+            yield Check("smoke", f"{n} actors of Ray", f"{SMOKE} --devices gpu --cuda {n} {on_ray}")
     yield Check("weights", "averaged weights, one GPU", f"{WEIGHTS} --cuda 1")
     yield Check("smoke", "a parameter server", f"{SMOKE} --devices gpu --workers 1 --ps 1")
     yield Check("half", "float16", f"{SMOKE} --devices gpu --precision float16")

@@ -136,14 +136,12 @@ def _without_gpus(words: list[str], kind: Any) -> list[str]:
         return words
     from paceline.experiment.names import settings_of_gpus
 
-    if not given["--gpus"].isdigit():
-        raise UserError("--gpus needs a number, such as --gpus 4: a replica on each of 4 GPUs")
     at = next(k for k, word in enumerate(words) if word.split("=")[0] == "--gpus")
     rest = words[:at] + words[at + 1 + ("=" not in words[at]) :]
     if "--replicas" in given:
         raise UserError("--gpus is short for --replicas and --devices; give --gpus or --replicas")
-    settings = settings_of_gpus(int(given["--gpus"]), given.get("--on", "")).items()
-    return rest + [f"--{name}={value}" for name, value in settings if f"--{name}" not in given]
+    settings = settings_of_gpus(given["--gpus"], given.get("--on", ""), given.get("--workers"))
+    return rest + [f"--{n}={value}" for n, value in settings.items() if f"--{n}" not in given]
 
 
 def _long(word: str, kind: Any) -> str:

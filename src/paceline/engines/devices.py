@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 NOT_NEEDED = ("pandas", "IPython")
 """Packages that Keras imports if they are installed, and that a worker does not need."""
 
+gpus_elsewhere = 0
+"""GPUs of each worker, in a process that leaves the computing to them: its engine sets it."""
+
 
 def import_tensorflow(job: Job, hide: Sequence[str] = NOT_NEEDED) -> None:
     """Set the environment variables that TensorFlow reads, and import it.
@@ -155,9 +158,10 @@ def build_strategy(job: Job) -> tf.distribute.Strategy:
 
 
 def own_share(job: Job) -> Share:
-    """Return what this worker uses of its host."""
-    gpus = 0 if job.place.devices == "cpu" else num_gpus()
-    return placement.own_share(job, gpus, len(os.sched_getaffinity(0)), os.environ)
+    """Return what this worker uses of its host, or the first worker, if only workers compute."""
+    gpus = gpus_elsewhere or (0 if job.place.devices == "cpu" else num_gpus())
+    cores = len(os.sched_getaffinity(0))
+    return placement.own_share(job, gpus, cores, os.environ, gpus_elsewhere > 0)
 
 
 def num_gpus() -> int:
@@ -170,18 +174,14 @@ def num_gpus() -> int:
 def warnings(job: Job) -> Iterator[str]:
     """Yield what a person should know about the devices of a run."""
     share = own_share(job)
-    if warning := placement.unused_warning(job, share):
-        yield warning
-    if job.place.devices == "auto" and not num_gpus() and find_spec("nvidia"):
+    if share.unused:
+        total = share.unused + len(share.gpus) * job.place.workers
+        yield (
+            f"{job.experiment.replicas} replicas use {total - share.unused} of {total} GPUs; "
+            f"--gpus {total} uses all of them (a different experiment)"
+        )
+    if job.place.devices == "auto" and not share.gpus and find_spec("nvidia"):
         yield (
             "the extra `gpu` is installed, but TensorFlow sees no GPU, so this trains on the CPU; "
             "start a container with --gpus all, or give --devices cpu if this is meant"
         )
-
-
-def uses_gpus(job: Job) -> bool:
-    """Return whether replicas are computed on GPUs: of this process, or of a cluster's workers."""
-    import tensorflow as tf
-
-    remote = job.cluster.ps and job.place.devices != "cpu"
-    return bool(own_share(job).gpus or (remote and tf.config.list_logical_devices("GPU")))

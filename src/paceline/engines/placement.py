@@ -63,15 +63,17 @@ def assign(
         count = devices[-1][-1][1] - devices[0][0][0]
         own_cores = max(1, cores[host] // local[host])
         at_a_time = max(1, min(own_cores // threads_per_replica, -(-replicas // workers)))
-        side_by_side = 1 if num_gpus else at_a_time
         threads = max(2, own_cores if num_gpus else at_a_time)
         numbers = tuple(range(first, first + num_gpus))
-        shares.append(Share(numbers, count, side_by_side, threads, unused))
+        shares.append(Share(numbers, count, 1 if num_gpus else at_a_time, threads, unused))
     return shares
 
 
-def own_share(job: Job, gpus: int, cores: int, environment: Mapping[str, str]) -> Share:
-    """Return the share of this worker, if all hosts have as many GPUs and cores as this one."""
+def own_share(
+    job: Job, gpus: int, cores: int, environment: Mapping[str, str], own_gpus: bool = False
+) -> Share:
+    """Return the share of this worker, if all hosts have as many GPUs and cores as this one, or
+    with `own_gpus` all workers as many GPUs."""
     cluster, place = job.cluster, job.place
     leads = bool(cluster.ps and not cluster.chief_trains)
     hosts = [address.rpartition(":")[0] for address in cluster.addresses[leads:]]
@@ -87,7 +89,7 @@ def own_share(job: Job, gpus: int, cores: int, environment: Mapping[str, str]) -
         dict.fromkeys(hosts, cores),
         job.experiment.replicas,
         job.experiment.threads_per_replica,
-        not place.kind.one_machine and _gives_own_gpus(place.on, environment),
+        own_gpus or (not place.kind.one_machine and _gives_own_gpus(place.on, environment)),
     )
     return shares[max(0, cluster.index - leads) if cluster.role == "worker" else 0]
 
@@ -98,14 +100,3 @@ def _gives_own_gpus(place: str, environment: Mapping[str, str]) -> bool:
         per_task = environment.get("SLURM_TRES_PER_TASK", "")
         return "SLURM_GPUS_PER_TASK" in environment or "gpu" in per_task
     return "CUDA_VISIBLE_DEVICES" in environment
-
-
-def unused_warning(job: Job, share: Share) -> str:
-    """Return the warning that GPUs are idle, with the flag to give; empty if none is."""
-    if not share.unused:
-        return ""
-    total = share.unused + len(share.gpus) * job.place.workers
-    return (
-        f"{job.experiment.replicas} replicas use {total - share.unused} of {total} GPUs; "
-        f"--gpus {total} uses all of them (a different experiment)"
-    )

@@ -95,12 +95,16 @@ HINTS = {name: hint for hint, names in _HINTS.items() for name in names.split()}
 """What to do instead of a flag that has no counterpart."""
 
 
-def settings_of_gpus(count: int, on: str) -> dict[str, Any]:
+def settings_of_gpus(count: Any, on: str, workers: Any) -> dict[str, Any]:
     """Return what `--gpus N` is short for: a replica on each GPU, or one replica on the CPU."""
-    if count < 0:
-        raise UserError(f"gpus is {count}; it must be 0 or more")
-    on_ray = {"workers": count} if on == "ray" and count else {}
-    return {"replicas": max(1, count), "devices": "gpu" if count else "cpu", **on_ray}
+    if not str(count).isdecimal():
+        raise UserError("--gpus needs a number, such as --gpus 4: a replica on each of 4 GPUs")
+    count = int(count)
+    if on != "ray" or not count:
+        return {"replicas": max(1, count), "devices": "gpu" if count else "cpu"}
+    if str(workers or count) != str(count):
+        raise UserError(f"gpus is {count}, and on Ray each worker has one; leave out --workers")
+    return {"replicas": count, "devices": "gpu", "workers": count}
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
@@ -128,7 +132,7 @@ def apply_settings(settings: Json, *parts: Any) -> list[Any]:
     changed, settings = [to_json(part) for part in parts], {**settings}
     if "gpus" in settings:
         on = settings.get("on") or next((each["on"] for each in changed if "on" in each), "")
-        settings = settings_of_gpus(settings.pop("gpus"), on) | settings
+        settings = settings_of_gpus(settings.pop("gpus"), on, settings.get("workers")) | settings
     for given, value in flatten(_plain(settings)).items():
         name = given.replace("__", ".").replace("-", "_")
         if not any(name in flatten(each) for each in changed):
@@ -145,8 +149,9 @@ def apply_settings(settings: Json, *parts: Any) -> list[Any]:
 
 def unknown_setting(name: str, known: Sequence[str]) -> UserError:
     """Return the error for a setting that is not known."""
-    near = nearest_name(name.replace("_", "-"), [each.replace("_", "-") for each in known])
-    hint = f"did you mean {near.replace('-', '_')!r}?" if near else "help(paceline.train) lists all"
+    flag, everything = name.replace("_", "-"), "help(paceline.train) lists all"
+    near = nearest_name(flag, [each.replace("_", "-") for each in known])
+    hint = f"did you mean {near.replace('-', '_')!r}?" if near else HINTS.get(flag, everything)
     if any(each.startswith(f"{name}.") for each in known):
         hint = f"it has several settings: give a dict, such as {name}=dict(...)"
     return UserError(f"unknown setting {name!r}; {hint}")

@@ -87,12 +87,10 @@ class Weights:
             raise UserError(f"set_weights: {name!r} is {problem}; {names}")
         arrays = {name: np.asarray(weights[name]) for name in parts}
         for name, shape in parts.items():
-            found = arrays[name]
-            if found.shape != shape:
-                raise UserError(
-                    f"set_weights: {name!r} has shape {found.shape}; the model has {shape}"
-                )
-            if found.dtype.kind in "OSUmM":
-                raise UserError(f"set_weights: {name!r} contains {found.dtype}, not numbers")
+            own = arrays[name]
+            if own.shape != shape:
+                raise UserError(f"set_weights: {name!r} has shape {own.shape}; it needs {shape}")
+            if own.dtype.kind in "OSUmM":
+                raise UserError(f"set_weights: {name!r} contains {own.dtype}, not numbers")
         for name, array in arrays.items():
             self.variables[name].assign(array)

@@ -31,7 +31,7 @@ _portable = ContextVar("portable", default=False)
 
 @functools.cache
 def _is_possible() -> bool:
-    return not why_unavailable() and not tf.config.list_physical_devices("GPU")
+    return not why_unavailable() and not tf.config.list_logical_devices("GPU")
 
 
 def is_fixed() -> bool:

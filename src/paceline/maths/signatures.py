@@ -21,7 +21,7 @@ def sign(parts: Sequence[tf.Tensor], replica: tf.Tensor, replicas: int) -> tf.Te
 
     TensorFlow adds whole numbers on the CPU alone, so vectors on a GPU are not signed.
     """
-    if tf.config.list_physical_devices("GPU"):
+    if tf.config.list_logical_devices("GPU"):
         return tf.zeros([replicas])
     sums = [tf.reduce_sum(tf.bitcast(part, tf.int32)) for part in parts]
     signature = tf.math.floormod(tf.reduce_sum(tf.stack(sums)), PRIME)

@@ -66,7 +66,8 @@ class Actor:
         with _explained():
             devices.configure(self._job, check_threads=False)
             core = build_core(self._job)
-        self._computer = Computer(core, devices.own_share(self._job).side_by_side)
+        share = devices.own_share(self._job)
+        self._computer = Computer(core, share.side_by_side, ahead=int(bool(share.gpus)))
         return fingerprint(self._job, core)
 
     @ray.method(concurrency_group="control")

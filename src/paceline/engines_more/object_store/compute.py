@@ -19,9 +19,9 @@ from paceline.maths.update import Vectors
 class Computer:
     """The compiled functions of a core. TensorFlow compiles each once for every share and split."""
 
-    def __init__(self, core: Core, side_by_side: int) -> None:
+    def __init__(self, core: Core, side_by_side: int, ahead: int = 0) -> None:
         self._core = core
-        self._side_by_side = side_by_side
+        self._side_by_side, self._ahead = side_by_side, ahead
         self._sums = tf.function(self._sum_subtrees, autograph=False)
         self._finish = tf.function(core.finish_round, autograph=False)
         self._evaluate = tf.function(core.evaluate_batches, autograph=False)
@@ -44,8 +44,8 @@ class Computer:
     def _sum_subtrees(
         self, now: Round, first_replica: tf.Tensor, shape: tuple[Span, ...]
     ) -> tf.Tensor:
-        count = shape[-1][1]
-        results = self._core.round_vectors(now, first_replica, count, self._side_by_side)
+        turns = shape[-1][1], self._side_by_side, self._ahead
+        results = self._core.round_vectors(now, first_replica, *turns)
         return tf.stack(subtree_sums(results, shape, add))
 
     def finish(self, vectors: Vectors, mean: np.ndarray, now: Span) -> Vectors:

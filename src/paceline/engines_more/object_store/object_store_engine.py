@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import ray
+import tensorflow as tf
 from ray import ObjectRef
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 
+from paceline.engines import devices
 from paceline.engines.base import WantsStop
 from paceline.engines_more.object_store.actor import mean, num_shards
 from paceline.engines_more.object_store.ray_cluster import Crew, Evaluation, connect_to_ray, wait
@@ -54,6 +56,8 @@ def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ObjectStoreEngi
     connect_to_ray(job)
     crew = Crew(job)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the driver computes nothing
+    given = crew.resources["num_gpus"] > 0 and job.place.devices != "cpu"
+    devices.gpus_elsewhere = int(given and tf.test.is_built_with_cuda())  # an actor uses the first
     return lambda core: ObjectStoreEngine(job, core, crew, wants_stop)
 
 

@@ -104,7 +104,7 @@ class Crew:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._wanted = job.place.workers
-        self._resources = resources_of(job)
+        self.resources = resources_of(job)
         # build() future -> (actor, status() future)
         self._waiting = dict[ObjectRef, tuple[ActorHandle, ObjectRef]]()
         self._expected = Json()  # fingerprint
@@ -115,7 +115,7 @@ class Crew:
 
     def recruit(self) -> None:
         """Ask Ray for the actors that are missing."""
-        options = {**self._resources, "max_restarts": 0, "concurrency_groups": {"control": 1}}
+        options = {**self.resources, "max_restarts": 0, "concurrency_groups": {"control": 1}}
         kind = ray.remote(**options)(Actor)
         for _ in range(self._wanted - len(self.ready) - len(self._waiting)):
             actor = kind.remote(self._job, os.getcwd())
@@ -137,7 +137,7 @@ class Crew:
                 return
         if not self.ready:
             raise self._died or UserError(
-                f"no worker got {needs(self._resources)} from the Ray cluster within "
+                f"no worker got {needs(self.resources)} from the Ray cluster within "
                 f"{time.monotonic() - began:.0f} s; free some, ask for less, or give a longer "
                 "--start-timeout"
             )

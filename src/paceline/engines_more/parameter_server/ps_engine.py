@@ -35,28 +35,30 @@ def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], ParameterServer
     )
     # before anything else touches a device
     strategy = tf.distribute.ParameterServerStrategy(resolver)
+    gpus = gpus_of_workers(job)
+    devices.gpus_elsewhere = len(gpus)
 
     def open_engine(core: Core) -> ParameterServerEngine:
         check_servers(core, len(job.cluster.ps))
         check_ops(core)
-        method, gpus = core.experiment.sync.method, gpus_of_workers(job)
-        if job.place.devices == "gpu" and not gpus:
-            raise UserError(
-                "devices is gpu, but no worker has one; install the extra `gpu` there, "
-                "or give --devices cpu"
-            )
         side_by_side = len(gpus) or devices.own_share(job).side_by_side
-        kind = AsynchronousEngine if method == "async" else SynchronousEngine
+        kind = AsynchronousEngine if core.experiment.sync.method == "async" else SynchronousEngine
         return kind(core, job.cluster, strategy, side_by_side, wants_stop, gpus)
 
     return open_engine
 
 
 def gpus_of_workers(job: Job) -> list[str]:
-    """Return the names of the GPUs that every worker has."""
+    """Return the names of the GPUs that every worker has; raise UserError if only some have one."""
     found = [] if job.place.devices == "cpu" else tf.config.list_logical_devices("GPU")
     numbers = Counter(re.sub(r".*:", "", gpu.name) for gpu in found)
-    return [f"/gpu:{n}" for n in sorted(numbers) if numbers[n] == job.cluster.num_workers]
+    common = [f"/gpu:{n}" for n in sorted(numbers) if numbers[n] == job.cluster.num_workers]
+    if not common and (found or job.place.devices == "gpu"):
+        raise UserError(
+            f"{numbers['0']} of {job.cluster.num_workers} workers have a GPU; install the extra "
+            "`gpu` on all, or give --devices cpu"
+        )
+    return common
 
 
 def check_servers(core: Core, servers: int) -> None:
