@@ -1,9 +1,9 @@
 """The exchange alone: two workers repeatedly compute the mean of their vectors.
 
-python -m benchmarks.contender_exchange ray|gloo|memory|exact|ring SIZE
+python -m benchmarks.contender_exchange ray|gloo|sockets|exact|ring SIZE
 python -m benchmarks.contender_exchange driver WORKERS SIZE
 
-An exchange counts as an image. `driver` prints the peak memory of Ray's driver in bytes. `memory`,
+An exchange counts as an image. `driver` prints the peak memory of Ray's driver in bytes. `sockets`,
 `exact` and `ring` are algorithms of `contender_scale`, between two processes.
 """
 
@@ -102,7 +102,7 @@ def start_collective(algorithm: str, size: str) -> None:
     module = [sys.executable, "-m", "benchmarks.contender_exchange", algorithm, size]
     addresses = free_addresses(WORKERS)
     commands = [[*module, str(index), *addresses] for index in range(WORKERS)]
-    serve_all = serve_neighbors if algorithm == "memory" else serve_processes
+    serve_all = serve_neighbors if algorithm == "sockets" else serve_processes
     serve_all(commands, lambda images: images[0])
 
 
@@ -150,9 +150,9 @@ def main() -> None:
         run_ray(*numbers)
     elif how == "driver":
         run_driver(*numbers)
-    elif how in ("memory", "exact", "ring") and len(sys.argv) > 3:
+    elif how in ("sockets", "exact", "ring") and len(sys.argv) > 3:
         run_collective(how, *numbers, sys.argv[4:])
-    elif how in ("memory", "exact", "ring"):
+    elif how in ("sockets", "exact", "ring"):
         start_collective(how, sys.argv[2])
     elif len(sys.argv) > 3:
         run_gloo(numbers[0], 1, sys.argv[4])

@@ -11,7 +11,7 @@ from benchmarks.summary import Figure, SuiteResult, quartiles, ratio, rows
 
 SIZES = (855_770, 25_000_000)
 OURS = {
-    "memory": "shared memory, as --workers 2",
+    "sockets": "sockets, as --workers 2",
     "exact": "the network, as several machines",
     "ring": "TensorFlow's ring, not exact",
 }

@@ -15,7 +15,7 @@ MESSAGES = "PACELINE_MESSAGES"
 """Environment variable with the file descriptor to which a worker writes its messages."""
 NEIGHBORS = "PACELINE_NEIGHBORS"
 """Environment variable with the file descriptors through which workers of one machine exchange
-vectors: the shared memory, and a socket to each other worker, in their order."""
+vectors: a socket to each other worker, in their order."""
 
 TOKEN = "PACELINE_TOKEN"
 """Environment variable with a secret that workers of several machines show each other."""

@@ -145,7 +145,7 @@ def _lost_another_worker(error: Exception) -> bool:
         return False
     from tensorflow import errors
 
-    from paceline.engines.shared_memory import WorkerGone
+    from paceline.engines.peers import WorkerGone
 
     # TensorFlow has no type of its own for exceptions of Python in a graph
     in_graph = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)

@@ -34,7 +34,7 @@ from helpers import free_addresses
 from late_results import start_cluster
 from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.shared_memory import Neighbors
+from paceline.engines.peers import Peers
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
@@ -63,8 +63,8 @@ def alone() -> Open:
     return lambda job, core: CollectiveEngine(core, strategy, 1)
 
 
-def one_of(addresses: list[str], index: int, neighbors: Neighbors | None) -> Open:
-    """A worker of several. With neighbors they share memory, else they use the network."""
+def one_of(addresses: list[str], index: int, neighbors: Peers | None) -> Open:
+    """A worker of several. With neighbors they use sockets, else TensorFlow's network."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": addresses}),
         task_type="worker",

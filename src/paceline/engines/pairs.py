@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paceline.engines.shared_memory import ALIGNED
+from paceline.engines.peers import ALIGNED
 from paceline.maths.sums import Add, add_subtrees, divided_tree
 
 CHUNK = 1_500_000
