@@ -91,7 +91,7 @@ HINTS = {name: hint for hint, names in _HINTS.items() for name in names.split()}
 """What to do instead of a flag that has no counterpart."""
 
 
-def settings_of_gpus(count: int, on: str) -> dict[str, Any]:
+def settings_of_gpus(count: int, on: str) -> Json:
     """Return what `--gpus N` is short for: a replica on each GPU, or one replica on the CPU."""
     if count < 0:
         raise UserError(f"gpus is {count}; it must be 0 or more")

@@ -24,6 +24,7 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
+from paceline.experiment.fields import Json
 from paceline.formats.cifar import Layout, find_layout, read_splits
 from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
@@ -60,7 +61,7 @@ class Plan:
     shards: dict[str, Sequence[Any]]
     encode: Callable[[Any], bytes]
     classes: tuple[str, ...]
-    keys: dict[str, Any]
+    keys: Json
     identity: str
 
 
@@ -72,7 +73,7 @@ def convert(
     first_label: int = 0,
     processes: int = 0,
     console: Console | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Convert `src` into the folder or URL `out`; return the content of its dataset.json.
 
     0 shards mean a number by the number of images, 0 processes one per core. For a URL, the cache
@@ -103,7 +104,7 @@ def convert(
     return notes
 
 
-def write(plan: Plan, out: Path, processes: int, console: Console) -> dict[str, Any]:
+def write(plan: Plan, out: Path, processes: int, console: Console) -> Json:
     """Write the shards that are missing in `out`; return the content of its dataset.json."""
     if _is_finished(out, plan.identity):
         console.print(f"{out} is already converted", soft_wrap=True)
@@ -150,7 +151,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
         write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 
-def _finish(out: Path, plan: Plan, console: Console) -> dict[str, Any]:
+def _finish(out: Path, plan: Plan, console: Console) -> Json:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     rejected, counts = [], Counter[str]()
     for name, examples in plan.shards.items():

@@ -23,6 +23,7 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
+from paceline.experiment.fields import Json
 from paceline.formats.convert import REJECTED, Plan, write
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_table import LABEL_NAMES
@@ -83,7 +84,7 @@ def unpack(folder: str, records: Records, console: Console | None = None) -> tup
 
 def plan_parquet(folder: str, records: Records) -> Plan:
     """Return what becomes a TFRecord: the rows of each file, in their order."""
-    splits, shards = find_packed(folder, ENDING), dict[str, Any]()
+    splits, shards = find_packed(folder, ENDING), Json()
     if "train" not in splits:
         raise UserError(f"{folder} has no Parquet files to train on: train-00000-of-00008{ENDING}")
     columns = _find_columns(splits["train"][0], records)

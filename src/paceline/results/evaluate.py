@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.kernels.library import why_unavailable
 from paceline.maths.metrics import num_batches, summarize
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
 
-def answer(job: Job, request: EvaluateRequest, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: EvaluateRequest, send: Send) -> Json:
     """Evaluate in a worker; write each example's label and probabilities to a file if asked."""
     bring_data(request.data_dir or job.experiment.data.dir, send)
     run, where = RunFolder(job.run.run_dir), (request.data_dir, request.split, request.views)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.messages import Send, Warn
 from paceline.requests import ExportRequest, Quantize
@@ -60,7 +61,7 @@ def run_export(
     quantize: Quantize = "",
     data_dir: str = "",
     listen: Send = lambda message: None,
-) -> dict[str, Any]:
+) -> Json:
     """Export in a worker process, whose messages go to `listen`; return what was written."""
     to = to or Path(out).suffix[1:] or "savedmodel"
     folder = existing_run(run)
@@ -71,7 +72,7 @@ def run_export(
     return in_a_worker(folder, request, listen, trust_code)
 
 
-def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: ExportRequest, send: Send) -> Json:
     """Export in a worker; return the target, the step, and what the export takes and gives."""
     from paceline.results.trained_model import load_trained_model
 

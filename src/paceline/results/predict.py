@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.data import Views
+from paceline.experiment.fields import Json
 from paceline.formats.image_list import ENDINGS
 from paceline.job import Job
 from paceline.messages import Predictions, Send
@@ -50,7 +51,7 @@ class Prediction:
     error: str = ""
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Prediction:
+    def from_json(values: Json) -> Prediction:
         top = tuple((name, probability) for name, probability in values["top"])
         return Prediction(values["file"], top, values["error"])
 
@@ -82,7 +83,7 @@ def _images_in(folder: str) -> list[str]:
     return files
 
 
-def answer(job: Job, request: PredictRequest, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: PredictRequest, send: Send) -> Json:
     """Predict files in a worker: several batches at a time, sent in the order of the files."""
     files = request.files
     # `in_a_worker` has asked whether the code is trusted
