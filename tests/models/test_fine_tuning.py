@@ -320,7 +320,7 @@ def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
     assert predicted.code == 0, predicted.err
     experiment = Experiment(data=Data(image_size=32))
     files = tf.constant([file.read_bytes()])
-    seen = evaluation_images(experiment, files, tf.constant([0], tf.int64))
+    seen = evaluation_images(experiment, files)
     exported = keras.saving.load_model(target)(seen).numpy()[0]
     (best,) = json.loads(predicted.out)["top"][:1]
     assert exported.max() == pytest.approx(best["probability"], abs=1e-5)

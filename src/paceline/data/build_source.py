@@ -30,6 +30,7 @@ SOURCES = {
 }
 OF_RECORDS = ("parquet", "tfrecord", "webdataset")
 DETECT = "paceline.formats.detect:detect"
+LEFT_OUT = "paceline.formats.source_folder:report_left_out"
 NOTED = Records()
 """TFRecords are read as their conversion noted."""
 
@@ -45,6 +46,8 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
         source = build_user_source(data)
     else:
         source = retry(lambda: _build_named(data, records))
+    if source.left_out:
+        _load(LEFT_OUT)(source)
     if len(source.classes) < 2:
         raise UserError(f"the data has the classes {source.classes}; there must be two or more")
     # The names of folders need not be UTF-8, but class names are written as UTF-8.

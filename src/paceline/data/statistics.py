@@ -92,7 +92,7 @@ def channel_statistics(experiment: Experiment, train: Split) -> tuple[Three, Thr
     encoded = train.read(tf.constant([0], tf.int64))[0].dtype == tf.string
     most = min(train.size, MOST_FILES) if encoded else train.size
     for indices in _chunks(np.arange(most) * train.size // most):
-        images = evaluation_images(experiment, train.read(indices)[0], indices)
+        images = evaluation_images(experiment, train.read(indices)[0])
         pixels = np.rint(images.numpy()).astype(np.int64).reshape(-1, images.shape[-1])
         totals = totals + np.stack([pixels.sum(0), (pixels * pixels).sum(0)])
         count += len(pixels)

@@ -27,7 +27,7 @@ from paceline.experiment.fields import Json
 from paceline.formats.convert import REJECTED, Plan, write
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_table import LABEL_NAMES
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.record import Shard, encode
 from paceline.formats.tfrecord.shards import (
     IMAGE_KEY,
@@ -49,22 +49,21 @@ ENDING = ".parquet"
 ROWS_AT_ONCE = 64
 
 
-def build_parquet(data: Data, records: Records, console: Console | None = None) -> Source:
+def build_parquet(data: Data, records: Records) -> Source:
     """Return the source of a folder of Parquet files."""
     folder = os.path.abspath(source_folder(data.dir, f"it must have train{ENDING} ..."))
-    unpacked, left_out = unpack(folder, records, console)
+    unpacked, left_out = unpack(folder, records)
     if left_out and not data.skip_bad:
         more = f" (and {len(left_out) - 1:,} more)" * (len(left_out) > 1)
         raise UserError(f"{left_out[0]}{more}; --data.skip-bad leaves them out")
-    report_left_out(left_out, 0, console)
     try:
-        source = build_tfrecord(replace(data, dir=unpacked, skip_bad=False), Records(), console)
+        source = build_tfrecord(replace(data, dir=unpacked, skip_bad=False), Records())
     except UserError as error:
         raise UserError(str(error).replace(unpacked, folder)) from error
     return replace(source, left_out=tuple(left_out))
 
 
-def unpack(folder: str, records: Records, console: Console | None = None) -> tuple[str, list[str]]:
+def unpack(folder: str, records: Records) -> tuple[str, list[str]]:
     """Return the folder of the unpacked images in the cache, and one line for each bad row. All
     processes of a machine share it, and the first one writes it."""
     shards = [shard for found in find_packed(folder, ENDING).values() for shard in found]
@@ -75,7 +74,7 @@ def unpack(folder: str, records: Records, console: Console | None = None) -> tup
         lock = FileLock(root / ".lock", f"unpacking {folder}")
         lock.acquire(wait_s=math.inf)
         try:
-            write(plan_parquet(folder, records), out, 1, console or Console(stderr=True))
+            write(plan_parquet(folder, records), out, 1, Console(stderr=True))
         finally:
             lock.release()
     lines = map(json.loads, read_text(out / REJECTED).splitlines())

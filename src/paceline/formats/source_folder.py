@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from paceline.errors import UserError
 from paceline.storage.files import explained, is_folder, retry
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from paceline.data.source import Source
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -54,14 +54,15 @@ def split_of(name: str) -> str:
     return next((split for split, known in SPLIT_NAMES.items() if {*known} & {*words}), "")
 
 
-def report_left_out(faults: Sequence[str], remaining: int, console: Console | None = None) -> None:
+def report_left_out(source: Source) -> None:
     """Print how many bad examples are left out, and the first of them."""
-    if faults:
-        counts = f"{len(faults):,} bad examples, {remaining:,} remain"
-        from rich.console import Console
+    from rich.console import Console
 
-        console = console or Console(stderr=True)
-        console.print(f"left out {counts}; the first: {faults[0]}", soft_wrap=True, markup=False)
+    splits = (source.train, source.test, source.validation)
+    remaining = sum(split.size for split in splits if split)
+    counts = f"{len(source.left_out):,} bad examples, {remaining:,} remain"
+    text = f"left out {counts}; the first: {source.left_out[0]}"
+    Console(stderr=True).print(text, soft_wrap=True, markup=False)
 
 
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:

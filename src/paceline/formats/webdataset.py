@@ -19,22 +19,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_list import ENDINGS
 from paceline.formats.reading import range_names, read_batch
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import ShardIndex, load_index, read_range, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard
 from paceline.formats.tfrecord.shards import find_splits, number_classes, read_labels
-from paceline.formats.tfrecord.tfrecord_source import (
-    PARALLEL_READS,
-    first_of,
-    join_splits,
-    without_faults,
-)
+from paceline.formats.tfrecord.tfrecord_source import first_of, join_splits, without_faults
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:
@@ -49,31 +43,25 @@ Sample = dict[str, tarfile.TarInfo]
 """The files of one name, by their endings."""
 
 
-def build_webdataset(data: Data, records: Records, console: Console | None = None) -> Source:
+def build_webdataset(data: Data, records: Records) -> Source:
     """Return the source of a folder of tars."""
     folder = os.path.abspath(source_folder(data.dir, "it must have tars: train-0000.tar ..."))
     splits = find_splits(folder, ENDING, data.split)
     shards = [shard for found in splits.values() for shard in found]
-    parts, faults, classes = read_index(folder, shards, records, data.skip_bad, console)
+    parts, faults, classes = read_index(folder, shards, records, data.skip_bad)
     if faults and not data.skip_bad:
         raise faults[0]
-    left_out = tuple(str(fault) for fault in faults)
-    report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
-    facts = classes, None, records_digest(parts), None, left_out
+    facts = classes, None, records_digest(parts), None, tuple(map(str, faults))
     return join_splits(data, splits, parts, _split, facts)
 
 
 def read_index(
-    folder: str,
-    shards: Sequence[Shard],
-    records: Records,
-    inspect: bool = False,
-    console: Console | None = None,
+    folder: str, shards: Sequence[Shard], records: Records, inspect: bool = False
 ) -> tuple[list[ShardIndex], list[BadRecord], tuple[str, ...]]:
     """Return the index of the tars, with labels that count from 0, every fault, and the names of
     the classes. To `inspect` reads the images too."""
     keys, scan = ("webdataset", str(inspect)), partial(index_tar, inspect)
-    parts = load_index(folder, shards, keys, True, console, scan)
+    parts = load_index(folder, shards, keys, True, scan)
     texts, classes = {text for part in parts for text in part.names}, read_labels(folder)
     numbers = {text: int(text) for text in texts if re.fullmatch("[0-9]{1,9}", text)}
     if len(numbers) < len(texts):
@@ -194,15 +182,11 @@ def _split(parts: Sequence[ShardIndex]) -> Split:
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         number = tf.searchsorted(ends, indices, side="right")
-        path, size, offset = (
-            tf.gather(paths, number),
-            tf.gather(sizes, number),
-            tf.gather(offsets, indices),
-        )
+        path, size = tf.gather(paths, number), tf.gather(sizes, number)
+        offset = tf.gather(offsets, indices)
         places = path, size, offset, tf.gather(lengths, indices)
-        images = tf.data.Dataset.from_tensor_slices(places)
-        images = images.map(_read_range, num_parallel_calls=PARALLEL_READS, deterministic=True)
-        return read_batch(images, range_names(path, offset, size)), tf.gather(labels, indices)
+        images = read_batch(_read_range, places, range_names(path, offset, size))
+        return images, tf.gather(labels, indices)
 
     return Split(len(offsets), read, lambda indices: tf.gather(labels, indices))
 

@@ -18,7 +18,6 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from paceline.data.digests import SAMPLES, digest_of, spread
 from paceline.formats.tfrecord.record import (
@@ -61,7 +60,6 @@ def load_index(
     shards: Sequence[Shard],
     keys: tuple[str, ...] | None = None,
     skip_bad: bool = False,
-    console: Console | None = None,
     scan: Callable[[Shard], ShardIndex] | None = None,
 ) -> list[ShardIndex]:
     """Return an index of each shard, from the index file if it fits. With the `keys` of image and
@@ -73,7 +71,7 @@ def load_index(
     parts = _from_arrays(shards, read_known(folder, identity))
     if not parts:
         total = sum(shard.size for shard in shards)
-        with late_bar("reading" if keys else "indexing", total, console) as advance:
+        with late_bar("reading" if keys else "indexing", total) as advance:
             for shard in shards:
                 parts.append(scan(shard) if scan else _index_shard(shard, keys))
                 advance(shard.size)

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
 from paceline.formats.reading import read_batch, record_names
-from paceline.formats.source_folder import report_left_out, source_folder
+from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import COLUMNS, ShardIndex, load_index, read_at, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard, label_fault, parse_example
 from paceline.formats.tfrecord.shards import (
@@ -38,15 +37,13 @@ if TYPE_CHECKING:
 
     from paceline.data.source import Source, Split
 
-PARALLEL_READS = 16
-"""On 2 cores and cached files: 13,000 records/s of 100 kB; 6,800 with 2, and 5,900 one by one."""
 ENCODED = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF")
 """How an image that is not plain bytes begins."""
 RECORDS_TRIED = 8
 """Of each shard, to find out whether labels count from 0. If not, all labels are read."""
 
 
-def build_tfrecord(data: Data, records: Records, console: Console | None = None) -> Source:
+def build_tfrecord(data: Data, records: Records) -> Source:
     """Return the source of a folder of TFRecords.
 
     Reads all records only if the classes have no names or bad records are skipped."""
@@ -58,14 +55,13 @@ def build_tfrecord(data: Data, records: Records, console: Console | None = None)
     keys = complete_keys(records, noted)
     scanned = (keys.image_key, keys.label_key) if data.skip_bad or not classes else None
     shards = [shard for found in splits.values() for shard in found]
-    parts = load_index(folder, shards, scanned, data.skip_bad, console)
+    parts = load_index(folder, shards, scanned, data.skip_bad)
     if max(records.first_label, noted.first_label) < 0:
         keys = recognize_first_label(folder, parts, keys, len(classes))
     classes = classes or _name_classes(parts, keys)
     if data.skip_bad:
         parts, faults = without_faults(parts, keys, len(classes))
         left_out = [str(fault) for fault in faults]
-        report_left_out(left_out, sum(len(part.offsets) for part in parts), console)
     _check_first(parts, keys)
     shape = (keys.raw_shape[0], keys.raw_shape[1], keys.raw_shape[2]) if keys.raw_shape else None
     facts = classes, shape, records_digest(parts), None, tuple(left_out)
@@ -192,10 +188,8 @@ def _split(keys: Records, num_classes: int, parts: Sequence[ShardIndex]) -> Spli
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         path = tf.gather(paths, tf.searchsorted(ends, indices, side="right"))
         offset = tf.gather(offsets, indices)
-        records = tf.data.Dataset.from_tensor_slices((path, offset))
-        records = records.map(_read_record, num_parallel_calls=PARALLEL_READS, deterministic=True)
         names = record_names(path, offset, keys, num_classes)
-        images, labels = read_batch(records, names, parse)
+        images, labels = read_batch(_read_record, (path, offset), names, parse)
         return _shaped(images, keys), labels
 
     return Split(int(offsets.shape[0]), read)
