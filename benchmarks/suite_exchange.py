@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from benchmarks.harness import Contender
-from benchmarks.suite_ray import module, torch_python
+from benchmarks.machine import torch_python
+from benchmarks.suite_ray import module
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, quartiles, ratio, rows
 

@@ -27,7 +27,7 @@ TABLE = [
     ("tf_config", False, True, "collective"),
     ("slurm", False, True, "collective"),
     ("kubernetes", False, True, "collective"),
-    ("ray", False, False, "object_store"),
+    ("ray", False, False, "ray"),
     ("spark", False, False, "collective"),
 ]
 

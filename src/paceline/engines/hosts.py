@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-from paceline.engines.peers import Peers
+from paceline.engines.peers import Peers, WorkerGone
 from paceline.engines.probe import POLL_S, find_silent, keep_alive, open_server
 from paceline.errors import UserError
 from paceline.job import Cluster
@@ -26,11 +26,12 @@ _NOT_A_WORKER = (OSError, EOFError, AssertionError, AuthenticationError, struct.
 """What a handshake with something else raises, or one that nobody continues."""
 
 
-def meet(cluster: Cluster) -> Peers:
+def meet(cluster: Cluster, ended: Callable[[], bool] = lambda: False) -> Peers:
     """Connect to every other worker; return when all are there. Tasks may start minutes apart.
 
     A worker calls those before it and is called by those after it. Once it has met all, it only
     shows that it is there: a worker of a later attempt calls again until the others have restarted.
+    Raises WorkerGone once this attempt has `ended`.
     """
     token = os.environ.get(TOKEN, "paceline").encode()
     callers, changed = dict[int, socket.socket](), threading.Condition()
@@ -48,12 +49,14 @@ def meet(cluster: Cluster) -> Peers:
     server = open_server(cluster.address)
     threading.Thread(target=_answer, args=(server, token, join), daemon=True).start()
     try:
-        called = {index: _call(index, cluster, token) for index in range(cluster.index)}
+        called = {index: _call(index, cluster, token, ended) for index in range(cluster.index)}
         while missing := expected - callers.keys():
+            if ended():
+                raise WorkerGone("this attempt has ended")
             find_silent([cluster.addresses[index] for index in missing])  # one may say why
             with changed:
                 changed.wait_for(lambda: callers.keys() == expected, timeout=1.0)
-    except UserError:
+    except (UserError, WorkerGone):
         server.shutdown(socket.SHUT_RDWR)
         raise
     return Peers(cluster.index, called | callers, server)
@@ -76,11 +79,13 @@ def _answer(server: socket.socket, token: bytes, join: Callable[..., bool]) -> N
             caller.close()
 
 
-def _call(index: int, cluster: Cluster, token: bytes) -> socket.socket:
+def _call(index: int, cluster: Cluster, token: bytes, ended: Callable[[], bool]) -> socket.socket:
     """Return a connection to a worker, once it is there and lets this one join."""
     address = cluster.addresses[index]
     host, port = address.rsplit(":", 1)
     while True:
+        if ended():
+            raise WorkerGone("this attempt has ended")
         with suppress(*_NOT_A_WORKER):
             called = socket.create_connection((host.strip("[]"), int(port)), _HANDSHAKE_S)
             try:

@@ -48,6 +48,12 @@ class Peers:
             for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 each.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
 
+    def abort(self) -> None:
+        """End an exchange in which another thread waits."""
+        for each in self._sockets.values():
+            with suppress(OSError):  # it has ended already
+                each.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End all connections, and answer no longer."""
         for each in self._sockets.values():

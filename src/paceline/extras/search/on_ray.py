@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from paceline.engines_more.object_store.ray_cluster import connect_to_ray, resources_of
+from paceline.engines_more.ray_actors.crew import connect_to_ray, resources_of
 from paceline.errors import Ended, PassingFault, UserError
 from paceline.extras.search.options import Options, SearchPlan, Trial
 from paceline.extras.search.trials import (
