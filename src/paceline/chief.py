@@ -222,7 +222,7 @@ class ChiefRun(FollowerRun):
             )
         state, model = self.core.initial_state(), self.core.experiment.model
         if model.whitening or model.init_from:
-            from paceline.run_folder.weights import with_given_weights
+            from paceline.run_folder.given_weights import with_given_weights
 
             state = with_given_weights(state, self.core, self.send)
         return state

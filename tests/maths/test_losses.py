@@ -15,7 +15,7 @@ from paceline.data.statistics import balanced_weights, channel_statistics, with_
 from paceline.experiment.experiment import Experiment, Loss, Scaling
 from paceline.maths.losses import build_targets, example_weights
 from paceline.maths.metrics import Tail
-from paceline.run_folder.weights import newest_variables
+from paceline.run_folder.given_weights import newest_variables
 from tiny import (
     EXPERIMENT,
     build_source,

@@ -37,7 +37,7 @@ from paceline.models.fine_tuning import (
     read_application,
     scaling_warning,
 )
-from paceline.run_folder.weights import newest_variables, read_weights
+from paceline.run_folder.given_weights import newest_variables, read_weights
 from tiny import EXPERIMENT, build_tiny_core, number
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]

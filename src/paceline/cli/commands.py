@@ -24,7 +24,7 @@ COMMANDS = {
     "export": "results:Export",
     "report": "runs:WriteReport",
     "runs": "runs:ListRuns",
-    "zoo": "zoo:ListZoo",
+    "zoo": "runs:ListZoo",
     "verify": "proof:Verify",
     "diff": "proof:Diff",
     "reproduce": "proof:Reproduce",

@@ -1,4 +1,4 @@
-"""What shows runs, recipes and this machine: `paceline runs`, `report`, `recipes`, `doctor`."""
+"""What shows runs, recipes, the zoo and this machine: `paceline runs`, `zoo`, `doctor` ..."""
 
 from __future__ import annotations
 
@@ -82,6 +82,25 @@ class WriteReport:
             print(f"paceline: left out: {line}", file=sys.stderr)
         print(f"ready: {self.out}")
         return 1 if left_out else 0
+
+
+@dataclass(frozen=True)
+class ListZoo:
+    """List the trained models available as zoo:NAME: paceline zoo
+
+    Example: paceline zoo
+    """
+
+    def __call__(self) -> int:
+        from paceline.extras.zoo import list_zoo
+
+        headings = ("name", "steps", "accuracy", "digest<", "command<")
+        rows = []
+        for row in list_zoo():
+            accuracy, digest = shown(row.test_accuracy, ".4f"), row.state_sha256[:16]
+            rows.append((row.name, f"{row.step:,}", accuracy, digest, row.command))
+        print_table(headings, rows, whole=True)
+        return 0
 
 
 @dataclass(frozen=True)
