@@ -65,7 +65,7 @@ class Block(Message):
 
 
 @dataclass(frozen=True)
-class Evaluation(Message):
+class Evaluated(Message):
     """The measures of an evaluation after `step`, named test_* and validation_*."""
 
     step: int
@@ -109,7 +109,7 @@ class Predictions(Message):
 
 
 @dataclass(frozen=True)
-class Result(Message):
+class Done(Message):
     """The work is done. After training, `values` are `run_dir` and the fields of result.json."""
 
     values: Json

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from paceline.engines import devices
 from paceline.engines.base import WantsStop, check_facts
-from paceline.engines.memory import Memory
+from paceline.engines.memory import StateMemory
 from paceline.engines.peers import Peers, find_neighbors
 from paceline.errors import UserError
 from paceline.experiment.fields import Json
@@ -80,7 +80,7 @@ class CollectiveEngine:
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
         self._began = time.monotonic()
-        self._memory = Memory(strategy, core.layout.sizes(), core.tail_size)
+        self._memory = StateMemory(strategy, core.layout.sizes(), core.tail_size)
         self._vectors = self._memory.vectors
         self._block = tf.function(self._train_block, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._evaluate_turn, autograph=False)

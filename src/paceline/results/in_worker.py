@@ -48,7 +48,7 @@ def in_a_worker(
     `trust_code` allows code that the run names. The worker's log is kept only if it fails
     unexpectedly; the error then names it.
     """
-    from paceline.supervise.group import Group
+    from paceline.supervise.group import WorkerGroup
     from paceline.supervise.process import LocalWorker
 
     needs_data = getattr(request, "quantize", "")
@@ -59,7 +59,7 @@ def in_a_worker(
     os.close(handle)
     keeps_log = False
     try:
-        with Group([LocalWorker(job, Path(log))]) as group:
+        with WorkerGroup([LocalWorker(job, Path(log))]) as group:
             return group.run(listen) | {"run_dir": run.where}
     except WorkerFailed:
         keeps_log = True

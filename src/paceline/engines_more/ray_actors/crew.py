@@ -187,7 +187,7 @@ class Crew:
             ray.kill(actor)
 
 
-class Evaluation:
+class RunningEvaluator:
     """The actor `Evaluator`, on the driver's node, which has the run folder."""
 
     def __init__(self, job: Job) -> None:

@@ -22,7 +22,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 
 from paceline.engines.base import WantsStop
-from paceline.engines_more.ray_actors.crew import Crew, Evaluation, connect_to_ray, wait
+from paceline.engines_more.ray_actors.crew import Crew, RunningEvaluator, connect_to_ray, wait
 from paceline.errors import UserError, first_line
 from paceline.experiment.fields import Json
 from paceline.job import Cluster, Job
@@ -64,7 +64,7 @@ class RayEngine:
         self._step = 0
         self._failures = 0  # since the last block that was completed
         self._events = list[str]()
-        self._evaluation: Evaluation | None = None
+        self._evaluation: RunningEvaluator | None = None
 
     def check(self, facts: Json) -> None:
         self._crew.meet(facts)
@@ -73,7 +73,7 @@ class RayEngine:
         self._form(ray.put(state))
         self._step = state.step
         if self._job.place.ray.evaluator and not self._evaluation:
-            self._evaluation = Evaluation(self._job)
+            self._evaluation = RunningEvaluator(self._job)
         wanted = self._job.place.workers
         if len(self._team) < wanted:
             found = f"{len(self._team)} of {wanted} workers found a place on the Ray cluster"
