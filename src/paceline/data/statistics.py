@@ -18,6 +18,7 @@ from paceline.data.source import Split
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Scaling
 from paceline.experiment.fields import Json
+from paceline.kernels.arithmetic import number, plain, total
 
 CHUNK = 250
 """Examples that are read at a time."""
@@ -81,6 +82,18 @@ def balanced_weights(train: Split, num_classes: int) -> list[float]:
         counts += np.bincount(labels.numpy(), minlength=num_classes)
     share = train.size / np.count_nonzero(counts)
     return [share / count if count else 0.0 for count in counts.tolist()]
+
+
+def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
+    """Return the weight of each example: the mean over the classes that are mixed in it.
+
+    Label smoothing is not a mixture, so its part of the targets is taken out.
+    """
+    weights, smoothing = experiment.loss.class_weights, experiment.loss.label_smoothing
+    assert isinstance(weights, tuple), "`with_numbers` puts numbers in place of a word"
+    by_target = number(total(plain(number(targets) * tf.constant(weights, tf.float32)), -1))
+    usual = smoothing * (sum(weights) / len(weights))
+    return plain((by_target - usual) / (1 - smoothing))
 
 
 def channel_statistics(experiment: Experiment, train: Split) -> tuple[Three, Three]:

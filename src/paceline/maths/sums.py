@@ -90,12 +90,3 @@ def divided_tree(replicas: int, workers: int) -> tuple[tuple[Span, ...], ...]:
                     found[key] = *cost, (*before, spans)
         best = found
     return best[replicas, larger][2]
-
-
-def relative(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return the subtrees of a share as if its first replica were replica 0.
-
-    Shares that are equal in this way can use the same compiled graph.
-    """
-    first = spans[0][0]
-    return tuple((start - first, stop - first) for start, stop in spans)
