@@ -36,7 +36,7 @@ _UNDECODABLE = re.compile(
 
 
 def read_batch(
-    read: Callable[..., tf.Tensor],
+    read_one: Callable[..., tf.Tensor],
     places: tf.Tensor | tuple[tf.Tensor, ...],
     names: tf.Tensor,
     parse: Callable[[tf.Tensor], Any] = lambda strings: strings,
@@ -49,7 +49,7 @@ def read_batch(
     import tensorflow as tf
 
     contents = tf.data.Dataset.from_tensor_slices(places)
-    contents = contents.map(read, num_parallel_calls=PARALLEL_READS, deterministic=True)
+    contents = contents.map(read_one, num_parallel_calls=PARALLEL_READS, deterministic=True)
     count = names.shape[0] if names.shape[0] is not None else tf.size(names, tf.int64)
     # drop_remainder: after an error, the other strings would come as a smaller batch
     batch = contents.batch(count, drop_remainder=True).map(parse)

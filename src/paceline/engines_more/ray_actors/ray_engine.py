@@ -92,7 +92,7 @@ class RayEngine:
     def advance(self, start: int, stop: int) -> BlockResult:
         began = time.monotonic()
         self._let_others_join()
-        block = None
+        block: BlockResult | None = None
         while block is None:
             try:
                 block = self._call("advance", start, stop, self._wants_stop())
