@@ -64,11 +64,7 @@ class Peers:
     def gather(self, vector: np.ndarray) -> np.ndarray:
         """Return the vectors of all workers, of equal size and type, as rows in worker order."""
         rows = np.empty((self.members, len(vector)), vector.dtype)
-        rows[self.index] = vector
-        self._swap(
-            {index: [vector] for index in self._sockets},
-            {index: [rows[index]] for index in self._sockets},
-        )
+        self._share(vector, rows)
         return rows
 
     def total(self, replicas: int, own: int, sums: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -92,16 +88,18 @@ class Peers:
         def join(summed: np.ndarray) -> np.ndarray:
             """Give the others the sum of this worker's shard; return all shards."""
             total = np.empty(size, np.float32)
-            total[shards[own]] = summed
-            self._swap(
-                {index: [summed] for index in self._sockets},
-                {index: [total[shards[index]]] for index in self._sockets},
-            )
+            self._share(summed, [total[shard] for shard in shards])
             return total
 
         shown = _call(show, sums, [len(range(size)[shards[own]])] * len(spans))
         summed = add_subtrees((0, replicas), dict(zip(spans, shown, strict=True)), add)
         return _call(join, [summed], [size])[0]
+
+    def _share(self, vector: np.ndarray, places: Sequence[np.ndarray] | np.ndarray) -> None:
+        """Give everyone this worker's vector; put those of all workers into their places."""
+        places[self.index][:] = vector
+        others = {index: [places[index]] for index in self._sockets}
+        self._swap({index: [vector] for index in self._sockets}, others)
 
     def _swap(
         self, given: Mapping[int, list[np.ndarray]], taken: Mapping[int, list[np.ndarray]]
