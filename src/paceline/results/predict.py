@@ -21,7 +21,7 @@ import numpy as np
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.experiment.fields import Json
-from paceline.formats.image_list import ENDINGS
+from paceline.formats.image_list import ENDINGS, walk_images
 from paceline.job import Job
 from paceline.messages import Predictions, Send
 from paceline.requests import PredictRequest
@@ -67,20 +67,11 @@ def find_files(patterns: Sequence[str]) -> list[str]:
                 f"there is no {pattern}; give images, folders or globs such as 'photos/*.jpg'"
             )
         for match in matches:
-            files = _images_in(match) if os.path.isdir(match) else [match]
+            files = [*walk_images(match)] if os.path.isdir(match) else [match]
             if not files and match == pattern:
                 raise UserError(f"there is no image in {match} ({', '.join(ENDINGS)})")
             found |= dict.fromkeys(files)
     return list(found)
-
-
-def _images_in(folder: str) -> list[str]:
-    files = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        images = [name for name in names if name.lower().endswith(ENDINGS) and name[0] != "."]
-        files += [os.path.join(parent, name) for name in sorted(images)]
-    return files
 
 
 def answer(job: Job, request: PredictRequest, send: Send) -> Json:
