@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,6 +103,16 @@ def test_a_worker_of_a_later_attempt_waits_until_the_others_have_restarted() -> 
         chief = _meet_when_free(clusters[0])
         again.result(20).close()
         chief.close()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_who_waits_for_others_leaves_when_the_attempt_has_ended(index: int) -> None:
+    ended = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(meet, Cluster(tuple(free_addresses(2)), index), ended.is_set)
+        ended.set()
+        with pytest.raises(WorkerGone):
+            waiting.result(20)
 
 
 def _meet_when_free(cluster: Cluster) -> Peers:

@@ -44,6 +44,17 @@ def test_the_end_of_a_worker_is_an_error_at_once() -> None:
         one.gather(np.zeros(3))
 
 
+def test_an_exchange_can_be_ended_while_another_thread_waits_in_it() -> None:
+    one, _, _ = two()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(one.gather, np.zeros(3))
+        while not one._exchanges:
+            assert not waiting.done()
+        one.abort()
+        with pytest.raises(WorkerGone):
+            waiting.result(20)
+
+
 def test_workers_in_different_exchanges_are_noticed() -> None:
     one, other, _ = two()
     one._exchanges = 7
