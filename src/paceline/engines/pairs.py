@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from paceline.engines.peers import ALIGNED
 from paceline.experiment.fields import Json
-from paceline.maths.sums import Add, add_subtrees, divided_tree
+from paceline.maths.sums import ALIGNED, Add, add_subtrees, divided_tree
 
 CHUNK = 1_500_000
 """Floats of a chunk of a large vector. TensorFlow sends a message through one buffer and one

@@ -19,11 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.maths.replica import add
-from paceline.maths.sums import add_subtrees, divided_tree
+from paceline.maths.sums import ALIGNED, add_subtrees, divided_tree
 from paceline.messages import NEIGHBORS
 
-ALIGNED = 16
-"""Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""
 _BUFFER = 4 << 20
 """Bytes that the system may hold for a connection: fewer turns between the two processes."""
 

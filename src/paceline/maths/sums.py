@@ -16,6 +16,9 @@ import numpy as np
 
 T = TypeVar("T")
 
+ALIGNED = 16
+"""Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""
+
 Span = tuple[int, int]
 """A range of replicas: the first one, and the one after the last."""
 Add = Callable[[T, T], T]

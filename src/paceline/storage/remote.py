@@ -167,9 +167,7 @@ class ReadOnlyFolder:
         for path, facts in sorted(found.items()):
             name = path[len(root) + 1 :]
             if facts.get("size") is None:
-                raise StorageError(
-                    f"{path}: its server does not say how large it is; copy it first"
-                )
+                raise StorageError(f"{path}: its server does not say its size; copy it first")
             if leaves_folder(name):
                 raise UserError(
                     f"{self.url} contains the file {name!r}, which a folder cannot contain; give "
