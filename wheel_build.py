@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from paceline.errors import UserError  # noqa: E402
-from paceline.kernels.build import build_library, find_compiler, target_machine  # noqa: E402
+from paceline.kernels.compiler import build_library, find_compiler, target_machine  # noqa: E402
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:

@@ -1,10 +1,9 @@
 """The exchange alone: two workers repeatedly compute the mean of their vectors.
 
-python -m benchmarks.contender_exchange ray|gloo|memory|exact|ring SIZE
-python -m benchmarks.contender_exchange driver WORKERS SIZE
+python -m benchmarks.contender_exchange gloo|sockets|exact|ring SIZE
 
-An exchange counts as an image. `driver` prints the peak memory of Ray's driver in bytes. `memory`,
-`exact` and `ring` are algorithms of `contender_scale`, between two processes.
+An exchange counts as an image. `sockets`, `exact` and `ring` are algorithms of `contender_scale`,
+between two processes.
 """
 
 from __future__ import annotations
@@ -13,86 +12,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
-
-from benchmarks.protocol import Channel, Clock, serve, serve_group, serve_processes
+from benchmarks.protocol import Channel, Clock, serve, serve_processes
 
 WORKERS = 2
-
-
-class Exchanger:
-    """An actor with the engine's methods that computes nothing: its vector is constant."""
-
-    def __init__(self, size: int) -> None:
-        self._vector = np.ones(size, np.float32)
-
-    def load(self, attempt: int, state: Any, index: int, workers: int) -> None:
-        from paceline.engines_more.object_store.actor import num_shards
-
-        self._workers, self._shards = workers, num_shards(workers)
-
-    def advance(self, attempt: int, before: Any, now: Any, *pieces: np.ndarray) -> list[np.ndarray]:
-        self.finish(attempt, before, *pieces)
-        rows = self._vector[None]  # one subtree
-        return [*np.array_split(rows, self._shards, axis=1), np.zeros((1, 5), np.float32)]
-
-    def reduce(self, attempt: int, *pieces: np.ndarray) -> np.ndarray:
-        from paceline.engines_more.object_store.actor import mean
-
-        return mean(pieces, self._workers)
-
-    def finish(self, attempt: int, before: Any, *pieces: np.ndarray) -> None:
-        if pieces:
-            whole = self.reduce(attempt, *pieces) if self._shards == 1 else np.concatenate(pieces)
-            assert whole.size == self._vector.size
-
-
-def build_exchange(workers: int, size: int) -> Any:
-    """Run the engine with actors that only exchange."""
-    import ray
-
-    from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
-    from paceline.experiment.recipes.table import get_recipe
-    from paceline.job import Job, Place
-
-    ray.init(
-        address="local",
-        num_cpus=workers,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    actors = [ray.remote(num_cpus=1)(Exchanger).remote(size) for _ in range(workers)]
-    crew = SimpleNamespace(team=lambda: actors, survivors=lambda: dict.fromkeys(actors, 0))
-    plan, experiment = SimpleNamespace(round_steps=1), SimpleNamespace(replicas=workers)
-    engine = ObjectStoreEngine(
-        Job(get_recipe("smoke"), Place(on="ray")),
-        SimpleNamespace(plan=plan, experiment=experiment),
-        crew,
-    )
-    engine._form(None)
-    return engine
-
-
-def run_ray(size: int) -> None:
-    engine = build_exchange(WORKERS, size)
-
-    def exchange(steps: int) -> float:
-        engine._train(0, steps)
-        return steps
-
-    serve_group(exchange)
-
-
-def run_driver(workers: int, size: int) -> None:
-    engine = build_exchange(workers, size)
-    engine._train(0, 20)
-    with open("/proc/self/status") as file:
-        (peak,) = [line.split()[1] for line in file if line.startswith("VmHWM:")]
-    print(int(peak) * 1024)
 
 
 def start_collective(algorithm: str, size: str) -> None:
@@ -102,7 +25,7 @@ def start_collective(algorithm: str, size: str) -> None:
     module = [sys.executable, "-m", "benchmarks.contender_exchange", algorithm, size]
     addresses = free_addresses(WORKERS)
     commands = [[*module, str(index), *addresses] for index in range(WORKERS)]
-    serve_all = serve_neighbors if algorithm == "memory" else serve_processes
+    serve_all = serve_neighbors if algorithm == "sockets" else serve_processes
     serve_all(commands, lambda images: images[0])
 
 
@@ -146,13 +69,9 @@ def run_gloo(size: int, rank: int = 0, meeting_file: str = "") -> None:
 
 def main() -> None:
     how, numbers = sys.argv[1], [int(number) for number in sys.argv[2:4]]
-    if how == "ray":
-        run_ray(*numbers)
-    elif how == "driver":
-        run_driver(*numbers)
-    elif how in ("memory", "exact", "ring") and len(sys.argv) > 3:
+    if how in ("sockets", "exact", "ring") and len(sys.argv) > 3:
         run_collective(how, *numbers, sys.argv[4:])
-    elif how in ("memory", "exact", "ring"):
+    elif how in ("sockets", "exact", "ring"):
         start_collective(how, sys.argv[2])
     elif len(sys.argv) > 3:
         run_gloo(numbers[0], 1, sys.argv[4])

@@ -1,4 +1,4 @@
-"""Paceline on Ray: the object-store engine with two workers of one core each.
+"""Paceline on Ray: the engine of Ray with two workers of one core each.
 
 python -m benchmarks.contender_paceline_ray DEPTH DATA_FOLDER gradients|weights
 
@@ -25,7 +25,7 @@ def main() -> None:
         build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY)
     )
     job = Job(experiment, Place(on="ray", workers=WORKERS))
-    from paceline.engines_more.object_store.object_store_engine import connect
+    from paceline.engines_more.ray_actors.ray_engine import connect
 
     open_engine = connect(job, lambda: False)
     core = build_core(job)

@@ -25,9 +25,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from benchmarks.forked import run_forked
-from paceline.engines.hosts import Hosts, meet
+from paceline.engines.hosts import meet
 from paceline.engines.pairs import Collectives, ExactSum
-from paceline.engines.shared_memory import Neighbors, find_neighbors
+from paceline.engines.peers import Peers, find_neighbors
 from paceline.job import Cluster
 from paceline.maths.replica import add
 from paceline.maths.sums import divided_tree, tree_sum
@@ -66,8 +66,8 @@ def exact(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     return hosts.total(case.replicas, index, sums)
 
 
-def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
-    """Return the same sum through memory that the workers share."""
+def sockets(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
+    """Return the same sum through the sockets of workers of one machine."""
     global neighbors
     neighbors = neighbors or find_neighbors(index)
     members = len(case.addresses)
@@ -75,8 +75,8 @@ def memory(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
     return neighbors.total(case.replicas, index, sums)
 
 
-neighbors: Neighbors | None = None
-hosts: Hosts | None = None
+neighbors: Peers | None = None
+hosts: Peers | None = None
 
 
 def ring(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
@@ -94,7 +94,7 @@ def gather(case: Case, index: int, vector: tf.Tensor) -> tf.Tensor:
 ALGORITHMS: dict[str, Callable[[Case, int, tf.Tensor], tf.Tensor]] = {
     "exact": exact,
     "collectives": collectives,
-    "memory": memory,
+    "sockets": sockets,
     "ring": ring,
     "gather": gather,
 }

@@ -50,6 +50,8 @@ def serve_predict(run: str, folder: str) -> None:
 
 
 def serve_eval(run: str, folder: str) -> None:
+    from paceline.messages import Message, Progress
+    from paceline.requests import EvaluateRequest
     from paceline.results.evaluate import evaluate_run
     from paceline.run_folder.folder import RunFolder
 
@@ -58,13 +60,12 @@ def serve_eval(run: str, folder: str) -> None:
         images, wall_s, cpu_s = 0, 0.0, 0.0
         for _ in range(steps):
             seen: list[tuple[int, float, float]] = []
-            evaluate_run(
-                RunFolder(run),
-                data_dir=folder,
-                progress=lambda done, total, seen=seen: seen.append(
-                    (done, time.perf_counter(), cpu_seconds())
-                ),
-            )
+
+            def note(message: Message, seen: list[tuple[int, float, float]] = seen) -> None:
+                if isinstance(message, Progress):
+                    seen.append((message.done, time.perf_counter(), cpu_seconds()))
+
+            evaluate_run(RunFolder(run), EvaluateRequest(data_dir=folder), note)
             images += seen[-1][0] - seen[0][0]
             wall_s += seen[-1][1] - seen[0][1]
             cpu_s += seen[-1][2] - seen[0][2]

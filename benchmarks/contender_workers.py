@@ -4,7 +4,7 @@
 
 Every turn goes to all workers and ends when all have ended. There is a HOST and an ADDRESS for each
 worker. HOST is the network namespace of the worker, or NETWORK for that of this process. If all are
-SHARED, the workers share memory too, as those of `paceline train --workers N`.
+SHARED, they have sockets, as those of `paceline train --workers N`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contenders of several processes on this machine that share memory, as `--workers N` has them."""
+"""Contenders of several processes on this machine that have connections, as `--workers N`."""
 
 from __future__ import annotations
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 
 from benchmarks.harness import Contender
-from benchmarks.suite_ray import module, torch_python
+from benchmarks.machine import torch_python
+from benchmarks.suite_ray import module
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, quartiles, ratio, rows
 
 SIZES = (855_770, 25_000_000)
 OURS = {
-    "memory": "shared memory, as --workers 2",
+    "sockets": "sockets, as --workers 2",
     "exact": "the network, as several machines",
     "ring": "TensorFlow's ring, not exact",
 }

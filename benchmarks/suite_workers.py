@@ -25,7 +25,7 @@ _TIMEOUT_S = 120.0
 
 
 WAYS = {
-    "memory": (SHARED, {}),
+    "sockets": (SHARED, {}),
     "network": (NETWORK, {}),
     "plain ring": (NETWORK, {MEAN: "ring"}),
     "gather": (NETWORK, {MEAN: "gather"}),
@@ -74,7 +74,7 @@ def _comparison(
 
 def measure_more(settings: Settings) -> SuiteResult:
     """Measure more workers than cores, and an uneven tree, against one process."""
-    cases = [(56, 4, 4, ("memory", "network", "gather")), (56, 3, 12, ("memory", "network"))]
+    cases = [(56, 4, 4, ("sockets", "network", "gather")), (56, 3, 12, ("sockets", "network"))]
     return _comparison(cases, "More workers on one machine, CIFAR-10", settings)
 
 

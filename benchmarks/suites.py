@@ -32,7 +32,6 @@ SUITES = {
     "slow-link-50-mbit": "benchmarks.suite_slow_link:measure_50_mbit",
     "slow-link-1-gbit": "benchmarks.suite_slow_link:measure_1_gbit",
     "ray": "benchmarks.suite_ray:measure",
-    "ray-exchange": "benchmarks.suite_ray:measure_exchange",
     "ray-train": "benchmarks.suite_ray:measure_train",
     "slurm": "benchmarks.suite_slurm:measure",
     "spark": "benchmarks.suite_spark:measure",

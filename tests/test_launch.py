@@ -15,9 +15,9 @@ from paceline.errors import UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.job import PLACES, Job, Place, PlaceName
 from paceline.launch import find_place, launch
-from paceline.messages import Crash, Error, Message, Result, Saved, Start, Warn
+from paceline.messages import Crash, Done, Error, Message, Saved, Start, Warn
 
-DONE = Result({"finished": True})
+DONE = Done({"finished": True})
 STARTED = Start(total_steps=100, steps_per_epoch=10)
 SUCCEEDS = (STARTED, DONE, 0)
 FAILS = (STARTED, Crash("RuntimeError: broken"), 1)
@@ -27,7 +27,7 @@ TABLE = [
     ("tf_config", False, True, "collective"),
     ("slurm", False, True, "collective"),
     ("kubernetes", False, True, "collective"),
-    ("ray", False, False, "object_store"),
+    ("ray", False, False, "ray"),
     ("spark", False, False, "collective"),
 ]
 

@@ -8,10 +8,10 @@ from paceline.messages import (
     Alive,
     Block,
     Crash,
+    Done,
     Error,
-    Evaluation,
+    Evaluated,
     Message,
-    Result,
     Saved,
     Start,
     Warn,
@@ -23,12 +23,12 @@ MESSAGES = [
     Alive(),
     Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas"),
     Block(7, {"loss": 0.5, "images_per_second": 2345.6}),
-    Evaluation(7, {"test_accuracy": 0.5}),
+    Evaluated(7, {"test_accuracy": 0.5}),
     Saved(7),
     Warn("text"),
     Error("text", address_taken=True),
     Crash("text", lost=True),
-    Result({"step": 1000, "finished": True, "state_sha256": "ab" * 32}),
+    Done({"step": 1000, "finished": True, "state_sha256": "ab" * 32}),
 ]
 
 

@@ -18,7 +18,7 @@ from paceline.job import Job
 from paceline.kernels.library import why_slow
 from paceline.loop import Action, Outcome
 from paceline.maths.state import State
-from paceline.messages import Block, Result, Send, Warn
+from paceline.messages import Block, Done, Send, Warn
 from paceline.run_folder.actions import (
     SaveCheckpoint,
     Speed,
@@ -74,7 +74,7 @@ def open_run(job: Job, send: Send, at_end: ExitStack) -> FollowerRun | None:
     return None
 
 
-def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result | None:
+def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Done | None:
     """Return the result of a run that has nothing left to do. Needs no TensorFlow.
 
     A damaged result.json is ignored: training writes it again from its last checkpoint.
@@ -88,7 +88,7 @@ def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Result 
         return None
     if not result or not result["finished"] or run.experiment().changes_to(experiment):
         return None
-    return Result(result | {"run_dir": run.where, "already": True})
+    return Done(result | {"run_dir": run.where, "already": True})
 
 
 class FollowerRun:
@@ -134,7 +134,7 @@ class FollowerRun:
 
     def finish(self, state: State, outcome: Outcome) -> None:
         """Report the result, which is the chief's."""
-        self.send(Result(self.result(state, outcome) | {"run_dir": self.folder.where}))
+        self.send(Done(self.result(state, outcome) | {"run_dir": self.folder.where}))
 
     def result(self, state: State, outcome: Outcome) -> Json:
         """Return the fields of result.json."""
@@ -222,7 +222,7 @@ class ChiefRun(FollowerRun):
             )
         state, model = self.core.initial_state(), self.core.experiment.model
         if model.whitening or model.init_from:
-            from paceline.run_folder.weights import with_given_weights
+            from paceline.run_folder.given_weights import with_given_weights
 
             state = with_given_weights(state, self.core, self.send)
         return state
@@ -272,7 +272,7 @@ class ChiefRun(FollowerRun):
                 result |= {name: last[name] for name in ("test_accuracy", "test_loss")}
                 result["evaluated_step"] = last["step"]
         self._write_result(result)
-        self.send(Result(result | {"run_dir": self.folder.where}))
+        self.send(Done(result | {"run_dir": self.folder.where}))
 
     def _write_result(self, result: Json) -> None:
         for action in self._actions:

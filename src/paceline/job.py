@@ -251,7 +251,7 @@ class Job:
                 "sync.method async needs parameter servers; give --ps M on local, or ps tasks in "
                 "the TF_CONFIG of tf_config"
             )
-        return "object_store" if self.place.on == "ray" else "collective"
+        return "ray" if self.place.on == "ray" else "collective"
 
     def to_json(self) -> Json:
         """Return the job as plain containers."""

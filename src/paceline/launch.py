@@ -16,7 +16,7 @@ from paceline.errors import UserError, WorkerFailed
 from paceline.experiment.fields import Json
 from paceline.job import Job, PlaceName
 from paceline.messages import Send, Warn
-from paceline.supervise.group import Group
+from paceline.supervise.group import WorkerGroup
 from paceline.supervise.restarts import Attempt, decide
 
 
@@ -32,7 +32,7 @@ def launch(job: Job, listen: Send) -> Json:
         attempt = Attempt(opened.job.place.workers)
         while True:
             try:
-                with opened.workers(attempt.workers) as workers, Group(workers) as group:
+                with opened.workers(attempt.workers) as workers, WorkerGroup(workers) as group:
                     return group.run(opened.listen)
             except (UserError, WorkerFailed) as failure:
                 again = decide(attempt, opened.job.place, failure)

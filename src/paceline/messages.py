@@ -15,7 +15,7 @@ MESSAGES = "PACELINE_MESSAGES"
 """Environment variable with the file descriptor to which a worker writes its messages."""
 NEIGHBORS = "PACELINE_NEIGHBORS"
 """Environment variable with the file descriptors through which workers of one machine exchange
-vectors: the shared memory, and a socket to each other worker, in their order."""
+vectors: a socket to each other worker, in their order."""
 
 TOKEN = "PACELINE_TOKEN"
 """Environment variable with a secret that workers of several machines show each other."""
@@ -65,7 +65,7 @@ class Block(Message):
 
 
 @dataclass(frozen=True)
-class Evaluation(Message):
+class Evaluated(Message):
     """The measures of an evaluation after `step`, named test_* and validation_*."""
 
     step: int
@@ -109,7 +109,7 @@ class Predictions(Message):
 
 
 @dataclass(frozen=True)
-class Result(Message):
+class Done(Message):
     """The work is done. After training, `values` are `run_dir` and the fields of result.json."""
 
     values: Json

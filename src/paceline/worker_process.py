@@ -21,7 +21,7 @@ from threading import Event
 from paceline.engines.devices import import_tensorflow
 from paceline.errors import AddressTaken, PassingFault, UserError, first_line
 from paceline.job import Job
-from paceline.messages import MESSAGES, Alive, Crash, Error, Message, Result, Send, to_line
+from paceline.messages import MESSAGES, Alive, Crash, Done, Error, Message, Send, to_line
 from paceline.requests import ANSWERS, UseRun
 from paceline.run_folder.survivor import answer
 from paceline.storage.files import to_log
@@ -75,7 +75,7 @@ def run(job: Job, send: Send, stop: Event, memory: Memory) -> int:
 def _do(job: Job, send: Send, stop: Event, memory: Memory, at_end: ExitStack) -> bool:
     """Do what the job asks for; return whether a SIGTERM to any of the workers stopped it."""
     if job.request is not None:
-        send(Result(import_module(ANSWERS[job.request.kind]).answer(job, job.request, send)))
+        send(Done(import_module(ANSWERS[job.request.kind]).answer(job, job.request, send)))
         return False
     if job.cluster.role == "evaluator":
         return bool(import_module("paceline.extras.evaluator").watch(job, send, stop))
@@ -145,7 +145,7 @@ def _lost_another_worker(error: Exception) -> bool:
         return False
     from tensorflow import errors
 
-    from paceline.engines.shared_memory import WorkerGone
+    from paceline.engines.peers import WorkerGone
 
     # TensorFlow has no type of its own for exceptions of Python in a graph
     in_graph = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)

@@ -12,13 +12,13 @@ import pytest
 import rich.console
 from rich.console import Console
 
-from paceline.api.progress import Progress
-from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Warn, Working
+from paceline.api.progress import ProgressDisplay
+from paceline.messages import Block, Done, Evaluated, Message, Saved, Start, Warn, Working
 
 START = Start(total_steps=1000, steps_per_epoch=100, line="2 workers, 4 replicas")
 
 
-RESULT = Result(
+RESULT = Done(
     {
         "step": 1000,
         "finished": True,
@@ -46,7 +46,7 @@ class Screen:
         self.console = Console(
             file=self.file, force_terminal=terminal, width=width, color_system=None, _environ={}
         )
-        self.progress = Progress(self.console, lambda: self.now)
+        self.progress = ProgressDisplay(self.console, lambda: self.now)
 
     def show(self, *messages: tuple[float, Message]) -> list[str]:
         with self.progress:
@@ -73,7 +73,7 @@ def test_elsewhere_than_on_a_terminal_a_line_is_written_every_ten_seconds() -> N
 
 
 def test_every_evaluation_and_warning_has_its_line() -> None:
-    evaluation = Evaluation(100, {"test_accuracy": 0.8125, "test_loss": 0.5})
+    evaluation = Evaluated(100, {"test_accuracy": 0.8125, "test_loss": 0.5})
     lines = Screen().show(
         (0, START), (1, evaluation), (2, evaluation), (3, Warn("[red] /a/b is damaged"))
     )
@@ -110,7 +110,7 @@ def test_a_terminal_ends_with_a_small_table_and_the_next_two_commands() -> None:
 
 
 def test_a_terminal_says_where_a_run_was_stopped() -> None:
-    stopped = Result(RESULT.values | {"finished": False, "step": 10, "test_accuracy": None})
+    stopped = Done(RESULT.values | {"finished": False, "step": 10, "test_accuracy": None})
     lines = Screen(terminal=True).show((0, START), (1, block(10)), (83, stopped))
     assert "stopped at      step 10 of 1,000" in lines
     assert not any("next:" in line or "accuracy   " in line for line in lines[-5:])
@@ -124,7 +124,7 @@ def test_a_terminal_keeps_a_short_line_of_each_evaluation() -> None:
         for name, value in measures.items()
     }
     lines = Screen(terminal=True).show(
-        (0, START), (1, Evaluation(100, metrics)), (2, Evaluation(250, {"test_accuracy": 0.9}))
+        (0, START), (1, Evaluated(100, metrics)), (2, Evaluated(250, {"test_accuracy": 0.9}))
     )
     kept = [line[line.index("epoch") :] for line in lines if line.endswith(("0.5000", "0.9000"))]
     assert kept == [
@@ -181,7 +181,7 @@ def test_output_that_fails_does_not_end_the_training_and_its_last_words_go_to_th
         def on_broken_pipe(self) -> None:
             raise SystemExit(1)  # as rich does, after it has closed standard output
 
-    with Progress(Console(file=Failing())) as progress:
+    with ProgressDisplay(Console(file=Failing())) as progress:
         for message in (START, block(10), block(20), RESULT):
             progress.handle(message)
     logged = capsys.readouterr().err

@@ -193,11 +193,11 @@ def forked(function: str, *cases: dict[str, Any]) -> list[list[Any]]:
 
 
 def assert_all_equal_one_process(function: str, replicas: int, *workers: int, **more: Any) -> None:
-    """Workers that exchange vectors by TensorFlow's collectives, over TCP, and in shared memory."""
-    ways = [(count, way) for count in workers for way in ("collectives", "hosts", "memory")]
+    """Workers that exchange vectors by TensorFlow's collectives, over TCP, and on one machine."""
+    ways = [(count, way) for count in workers for way in ("collectives", "hosts", "neighbors")]
     cases = [
         {"replicas": replicas, "workers": count, "way": way, **more}
-        for count, way in [(1, "memory"), *ways]
+        for count, way in [(1, "neighbors"), *ways]
     ]
     (alone,), *others = forked(function, *cases)
     assert alone != "failed"

@@ -11,7 +11,7 @@ import pytest
 
 from helpers import Ended, once_per_session, paceline, result_of
 from newcomer import ROOT, UV, build_wheel, install, uv
-from paceline.kernels import build, library
+from paceline.kernels import compiler, library
 
 pytestmark = [
     pytest.mark.long,
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not UV, reason="uv is not installed"),
 ]
 needs_compiler = pytest.mark.skipif(
-    not build.find_compiler() or bool(library.missing_instructions()), reason="no C++ compiler"
+    not compiler.find_compiler() or bool(library.missing_instructions()), reason="no C++ compiler"
 )
 
 

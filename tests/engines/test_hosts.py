@@ -1,12 +1,10 @@
-"""Workers of several machines meet over TCP, exchange vectors, and notice who is gone.
-
-tests/claims/test_any_workers.py compares its sums with those of one process.
-"""
+"""Workers of several machines meet over TCP; strangers and late ones do not disturb them."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,22 +14,22 @@ import numpy as np
 import pytest
 
 from helpers import free_addresses
-from paceline.engines.hosts import Hosts, meet
+from paceline.engines.hosts import meet
+from paceline.engines.peers import Peers, WorkerGone
 from paceline.engines.probe import find_silent
-from paceline.engines.shared_memory import WorkerGone
 from paceline.errors import AddressTaken, UserError
 from paceline.job import Cluster
 from paceline.messages import TOKEN
 
-Meet = Callable[[Sequence[str]], list[Hosts]]
+Meet = Callable[[Sequence[str]], list[Peers]]
 
 
 @pytest.fixture
 def met() -> Iterator[Meet]:
     """Lets all workers of a cluster meet, the last one first."""
-    found: list[Hosts] = []
+    found: list[Peers] = []
 
-    def meet_all(addresses: Sequence[str]) -> list[Hosts]:
+    def meet_all(addresses: Sequence[str]) -> list[Peers]:
         clusters = [Cluster(tuple(addresses), index) for index in range(len(addresses))]
         with ThreadPoolExecutor() as pool:
             hosts = list(pool.map(meet, reversed(clusters)))[::-1]
@@ -41,11 +39,6 @@ def met() -> Iterator[Meet]:
     yield meet_all
     for each in found:
         each.close()
-
-
-@pytest.fixture
-def two(met: Meet) -> list[Hosts]:
-    return met(free_addresses(2))
 
 
 def at_once(*calls) -> list:
@@ -58,24 +51,6 @@ def test_workers_gather_vectors_in_their_order(met: Meet) -> None:
     vectors = [np.arange(70_001, dtype=np.int64) * (k + 1) for k in range(3)]
     for rows in at_once(*(lambda k=k: hosts[k].gather(vectors[k]) for k in range(3))):
         assert np.array_equal(rows, vectors)
-
-
-def test_large_arrays_go_both_ways_at_the_same_time(two: list[Hosts]) -> None:
-    large = np.random.default_rng(0).normal(size=5_000_000).astype(np.float32)
-    for rows in at_once(lambda: two[0].gather(large), lambda: two[1].gather(-large)):
-        assert np.array_equal(rows, [large, -large])
-
-
-def test_a_worker_that_has_ended_is_noticed_at_once(two: list[Hosts]) -> None:
-    two[1]._sockets[0].shutdown(socket.SHUT_RDWR)
-    with pytest.raises(WorkerGone):
-        two[0].gather(np.zeros(3))
-
-
-def test_workers_in_different_exchanges_are_noticed(two: list[Hosts]) -> None:
-    two[0]._exchanges = 7
-    with pytest.raises(RuntimeError, match="worker 1 is in another exchange"):
-        at_once(lambda: two[0].gather(np.zeros(3)), lambda: two[1].gather(np.zeros(3)))
 
 
 def test_a_stranger_without_the_token_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +105,17 @@ def test_a_worker_of_a_later_attempt_waits_until_the_others_have_restarted() -> 
         chief.close()
 
 
-def _meet_when_free(cluster: Cluster) -> Hosts:
+@pytest.mark.parametrize("index", [0, 1])
+def test_who_waits_for_others_leaves_when_the_attempt_has_ended(index: int) -> None:
+    ended = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(meet, Cluster(tuple(free_addresses(2)), index), ended.is_set)
+        ended.set()
+        with pytest.raises(WorkerGone):
+            waiting.result(20)
+
+
+def _meet_when_free(cluster: Cluster) -> Peers:
     """Meet the others as soon as the worker of the last attempt has left the address."""
     while True:
         with suppress(AddressTaken):

@@ -31,7 +31,7 @@ from paceline.formats.arrays import save_arrays
 from paceline.formats.check import check
 from paceline.formats.reading import explain
 from paceline.run_folder.folder import RunFolder
-from paceline.storage import files
+from paceline.storage import array_files, files
 from small_images import write_images
 
 
@@ -144,7 +144,7 @@ def break_file(file: Path) -> Callable[[], Any]:
 
 def test_a_file_that_ends_before_its_size_is_not_called_damaged() -> None:
     with pytest.raises(OSError, match="only 3 of 8 bytes could be read") as caught:
-        files.read_exactly(io.BytesIO(b"abc"), 8)
+        array_files.read_exactly(io.BytesIO(b"abc"), 8)
     assert caught.value.errno in files.PASSING
 
 

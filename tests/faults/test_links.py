@@ -13,7 +13,7 @@ from paceline.errors import UserError
 from paceline.run_folder.checkpoints import list_steps
 from paceline.run_folder.code_copies import keep_copy
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.records import Records
+from paceline.run_folder.records import RecordFile
 from paceline.storage.files import read_run_file
 from paceline.storage.lock import FileLock
 
@@ -43,8 +43,8 @@ def test_a_link_that_comes_later_is_not_followed_either(tmp_path: Path) -> None:
     link.symlink_to(precious)
     for use in (
         lambda: FileLock(link, "training").acquire(),
-        lambda: Records(link).append({"step": 1}),
-        lambda: Records(link).read(),
+        lambda: RecordFile(link).append({"step": 1}),
+        lambda: RecordFile(link).read(),
         lambda: read_run_file(link),
         lambda: list_steps(link),
     ):

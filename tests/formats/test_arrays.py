@@ -75,17 +75,6 @@ def test_without_test_arrays_a_tenth_is_held_out(tmp_path):
     assert sorted(np.concatenate(seen)) == list(range(50))
 
 
-def test_saving_again_replaces_the_arrays_but_nothing_else(tmp_path):
-    folder = tmp_path / "data"
-    save_arrays(folder, examples(20), examples(7))
-    save_arrays(folder, examples(10))
-    assert {file.name for file in folder.iterdir()} == {"train_images.npy", "train_labels.npy"}
-    (folder / "thesis.txt").write_text("dear to someone")
-    with pytest.raises(UserError, match=r"has 'thesis\.txt'"):
-        save_arrays(folder, examples(10))
-    assert (folder / "thesis.txt").exists()
-
-
 IMAGES, LABELS = examples(4)
 
 

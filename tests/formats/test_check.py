@@ -4,7 +4,7 @@ import numpy as np
 
 from image_folders import QUIET, build, convert_here, draw, write_images
 from paceline.formats.arrays import save_arrays
-from paceline.formats.check import Report, check, describe
+from paceline.formats.check import DataReport, check, describe
 from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.record import framed
 
@@ -51,7 +51,7 @@ def test_other_sources_are_checked_by_reading_them(tmp_path):
     test = np.zeros((5, 4, 4), np.uint8), np.arange(5) % 3
     save_arrays(tmp_path, (np.zeros((3003, 4, 4), np.uint8), labels), test, ["a", "bb", "c"])
     report = describe(build("arrays", tmp_path))
-    assert report == Report(("a", "bb", "c"), {"train": [2, 3000, 1], "test": [2, 2, 1]})
+    assert report == DataReport(("a", "bb", "c"), {"train": [2, 3000, 1], "test": [2, 2, 1]})
     assert report.table()[2].split() == ["bb", "3,000", "2"]
     assert check(tmp_path) == report
     (tmp_path / "train_labels.npy").write_bytes(b"damaged")

@@ -22,6 +22,7 @@ from made_runs import SMALL, encode, export, make_grey_run, make_pictures_run, m
 from paceline.experiment.experiment import Augmentation, Data, Scaling
 from paceline.formats.encoded.decode import read_headers
 from paceline.formats.encoded.prepare import Box, decode_boxes
+from paceline.requests import EvaluateRequest
 from paceline.results.evaluate import evaluate_run
 from paceline.results.export import describe_preprocessing
 from paceline.results.predict import Predictor, load_predictor
@@ -144,7 +145,7 @@ def test_eval_and_predict_agree_on_every_format_that_can_be_trained_on(
                 more = {"exif": exif} if kind in ("webp", "png") else {}
                 photo(number, 50 + number, 60).save(path, kind, **more)
                 files += [path] * (part == "val")
-    evaluation = evaluate_run(pictures, data_dir=str(tmp_path))
+    evaluation = evaluate_run(pictures, EvaluateRequest(data_dir=str(tmp_path)))
     found = predictor.predict([path.read_bytes() for path in sorted(files)])
     np.testing.assert_array_equal(found, evaluation.probabilities)
 

@@ -17,7 +17,7 @@ from helpers import TIMEOUT_S
 from kernel_checks import needs_kernels
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
-from paceline.kernels import build, library, ops
+from paceline.kernels import compiler, library, ops
 
 COMPILER = """#!/bin/sh
 echo "$@" >> "$0.calls"
@@ -52,11 +52,11 @@ def test_it_is_compiled_once_for_each_compiler(tmp_path: Path) -> None:
     """With compilers that only write their version into the library."""
     old = write_compiler(tmp_path / "old", "1.0")
     new = write_compiler(tmp_path / "new", "2.0")
-    for compiler in (old, old, new, old):
-        done = run_build(tmp_path, CXX=compiler)
+    for own in (old, old, new, old):
+        done = run_build(tmp_path, CXX=own)
         assert done.returncode == 0, done.stderr
         (built,) = (tmp_path / "lib").iterdir()
-        assert built.read_text() == ("1.0\n" if compiler == old else "2.0\n")
+        assert built.read_text() == ("1.0\n" if own == old else "2.0\n")
     kernels = [name for name in library.read_sources() if re.search(r"(?<!ops)\.cc$", name)]
     needed = len(kernels) + 3  # the operations are one more unit, and all are linked with one
     assert (calls(old), calls(new)) == (needed, needed)
@@ -120,15 +120,15 @@ def test_without_a_compiler_one_line_says_what_to_do(tmp_path: Path) -> None:
 def test_without_a_compiler_a_library_that_is_here_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert build.build_library() == library.find_library()
+    assert compiler.build_library() == library.find_library()
 
 
 def test_a_compiler_that_fails_or_is_not_there_is_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\necho 'winograd.cc:1: error: no such thing' >&2\nexit 1\n")
     broken.chmod(0o755)
-    for compiler, told in ((broken, "no such thing"), (tmp_path / "none", "does not run")):
-        done = run_build(tmp_path, CXX=str(compiler))
+    for own, told in ((broken, "no such thing"), (tmp_path / "none", "does not run")):
+        done = run_build(tmp_path, CXX=str(own))
         assert done.returncode == 2
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1
@@ -177,7 +177,7 @@ def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
     assert library.why_slow(Experiment(), "tensorflow") == slow
     with pytest.raises(UserError, match="or give --kernels tensorflow"):
         library.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
-    assert build.main() == 0
+    assert compiler.main() == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "TensorFlow's are used" in line
 
@@ -249,8 +249,8 @@ def test_a_library_that_others_can_change_is_not_loaded(
 
 def test_a_wheel_can_be_built_where_no_dependency_is_installed() -> None:
     """The build backend imports the package in an environment with setuptools only."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import paceline.kernels.build"
-    source = str(Path(build.__file__).parents[2])
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import paceline.kernels.compiler"
+    source = str(Path(compiler.__file__).parents[2])
     command = [sys.executable, "-S", "-E", "-c", program, source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from paceline.maths.state import State, StateLayout
 from paceline.maths.template import build_template
 from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.weights import read_weights
+from paceline.run_folder.given_weights import read_weights
 from tiny import EXPERIMENT, SMALL_SPEEDRUN, build_source, build_tiny_core, pictures
 
 

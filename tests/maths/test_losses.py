@@ -11,11 +11,16 @@ import tensorflow as tf
 
 from in_process import paceline_here
 from paceline.data.source import Split, hold_out
-from paceline.data.statistics import balanced_weights, channel_statistics, with_numbers
+from paceline.data.statistics import (
+    balanced_weights,
+    channel_statistics,
+    example_weights,
+    with_numbers,
+)
 from paceline.experiment.experiment import Experiment, Loss, Scaling
-from paceline.maths.losses import build_targets, example_weights
+from paceline.maths.losses import build_targets
 from paceline.maths.metrics import Tail
-from paceline.run_folder.weights import newest_variables
+from paceline.run_folder.given_weights import newest_variables
 from tiny import (
     EXPERIMENT,
     build_source,

@@ -37,7 +37,7 @@ from paceline.models.fine_tuning import (
     read_application,
     scaling_warning,
 )
-from paceline.run_folder.weights import newest_variables, read_weights
+from paceline.run_folder.given_weights import newest_variables, read_weights
 from tiny import EXPERIMENT, build_tiny_core, number
 
 APPLICATIONS = [name for name in dir(keras.applications) if name[0].isupper()]
@@ -320,7 +320,7 @@ def test_a_fine_tuned_run_needs_no_cache_and_its_export_gives_its_predictions(
     assert predicted.code == 0, predicted.err
     experiment = Experiment(data=Data(image_size=32))
     files = tf.constant([file.read_bytes()])
-    seen = evaluation_images(experiment, files, tf.constant([0], tf.int64))
+    seen = evaluation_images(experiment, files)
     exported = keras.saving.load_model(target)(seen).numpy()[0]
     (best,) = json.loads(predicted.out)["top"][:1]
     assert exported.max() == pytest.approx(best["probability"], abs=1e-5)

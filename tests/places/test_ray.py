@@ -34,10 +34,9 @@ from helpers import (
 )
 from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines_more.object_store import actor as actor_module
-from paceline.engines_more.object_store import ray_cluster
-from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
-from paceline.engines_more.object_store.ray_cluster import Crew
+from paceline.engines_more.ray_actors import crew as crew_module
+from paceline.engines_more.ray_actors.crew import Crew
+from paceline.engines_more.ray_actors.ray_engine import RayEngine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Sync
 from paceline.experiment.recipes.table import get_recipe
@@ -78,7 +77,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 def job_of(method: str, workers: int = 4, **flags: Any) -> Job:
-    """The recipe smoke, wider, so that its vectors are large enough for the object store."""
+    """The recipe smoke, wider."""
     smoke = get_recipe("smoke")
     experiment = replace(
         smoke, model=replace(smoke.model, width=16), sync=Sync(method=method, every=3)
@@ -133,15 +132,24 @@ def fill(crew: Crew, workers: int) -> None:
         assert time.monotonic() < deadline, "no replacement came"
 
 
-def engine_of(method: str, crew: Crew, workers: int = 4, step: int = 0) -> ObjectStoreEngine:
-    engine = ObjectStoreEngine(job_of(method, workers), core_of(method), crew)
+def engine_of(method: str, crew: Crew, workers: int = 4, step: int = 0) -> RayEngine:
+    engine = RayEngine(job_of(method, workers), core_of(method), crew)
     engine.load(core_of(method).initial_state())
     if step:
         engine.advance(0, step)
     return engine
 
 
-def assert_as_expected(engine: ObjectStoreEngine, method: str, block: BlockResult) -> None:
+def train(engine: RayEngine, start: int, stop: int) -> BlockResult:
+    """Train to a step; return the last block with the events of all. A loss ends a block early."""
+    events: list[str] = []
+    while start < stop:
+        block = engine.advance(start, stop)
+        start, events = block.step, [*events, *block.events]
+    return replace(block, events=tuple(events))
+
+
+def assert_as_expected(engine: RayEngine, method: str, block: BlockResult) -> None:
     digest, evaluation = expected(method)
     assert block.step == STEPS
     assert np.isfinite(block.losses).all()
@@ -225,23 +233,20 @@ def test_the_command_with_averaged_weights_gives_the_bits_of_one_process(
 
 
 PHASES = {
-    "is asked": "_check",
-    "adds up": "",
-    "has the mean": "finish",
-    "already has the mean": "finish",
-    "computes": "compute",
-    "already computes": "compute",
+    "is asked": ("", "_ready"),
+    "exchanges": ("_peers", "_swap"),
+    "already exchanged": ("_peers", "_swap"),
+    "already trained": ("_engine", "advance"),
 }
-"""Phases of a round and the methods of an actor, or of what computes for it."""
+"""Phases of a block: what of an actor has the method that runs then."""
 
 
 def spoil(actor: Any, phase: str, how: str) -> None:
-    """Let the actor fail once, the next time that it gets to a phase of a round."""
+    """Let the actor fail once, the next time that it gets to a phase of a block."""
 
     def patch(self: Any) -> None:
-        owner, name = self._computer, PHASES[phase]
-        if phase in ("is asked", "adds up"):
-            owner, name = (self, name) if name else (actor_module, "mean")
+        part, name = PHASES[phase]
+        owner = getattr(self, part) if part else self
         original = getattr(owner, name)
 
         def fail(*arguments: Any) -> Any:
@@ -267,27 +272,27 @@ def test_an_actor_that_fails_in_any_phase_leaves_the_bits_alone(
     crew = crews(method, workers)
     engine = engine_of(method, crew, workers, step=3)
     spoil(crew.ready[1], phase, "exception")
-    assert engine.advance(3, 6).events, "nothing failed"
+    assert train(engine, 3, 6).events, "nothing failed"
     assert len(crew.ready) == workers
     spoil(crew.ready[0], phase, "SIGKILL")
-    block = engine.advance(6, STEPS)
+    block = train(engine, 6, STEPS)
     assert block.events, "nothing failed"
     assert len(crew.ready) == workers - 1
     assert_as_expected(engine, method, block)
 
 
 def slow_down(actor: Any, seconds: float) -> None:
-    """The next round takes this long, so that something can happen in it."""
+    """The next exchange takes this long, so that something can happen in it."""
 
     def patch(self: Any) -> None:
-        original = self._computer.compute
+        original = self._peers._swap
 
         def wait(*arguments: Any) -> Any:
-            self._computer.compute = original
+            self._peers._swap = original
             time.sleep(seconds)
             return original(*arguments)
 
-        self._computer.compute = wait
+        self._peers._swap = wait
 
     ray.get(actor.__ray_call__.remote(patch))
 
@@ -304,7 +309,7 @@ def test_a_node_removed_in_the_middle_and_a_new_one_that_joins(
         0.5, nodes.cluster.remove_node, args=(nodes.second,), kwargs={"allow_graceful": False}
     )
     remove.start()
-    events = engine.advance(1, 6).events
+    events = train(engine, 1, 6).events
     remove.join()
     assert "lost a worker" in events[0]
     assert len(engine._team) < 4
@@ -320,9 +325,8 @@ def test_a_call_from_before_a_failure_changes_nothing(crews: Callable[..., Crew]
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=1)
     actor, before = crew.ready[0], engine.state().sha256()
-    size = sum(core_of("gradients").layout.sizes()[name] for name in ("params", "stats")) + 5
     with pytest.raises(RuntimeError, match="a call of attempt 0"):
-        ray.get(actor.finish.remote(0, (1, 2), np.zeros(size, np.float32)))
+        ray.get(actor.advance.remote(0, 1, 2, False))
     assert engine.state().sha256() == before
 
 
@@ -351,12 +355,12 @@ def test_a_cluster_with_fewer_cpus_than_asked_goes_on_with_the_workers_there_are
     nodes: Nodes, crews: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crews("gradients", 2).close()
-    monkeypatch.setattr(ray_cluster, "PLACED_S", 3.0)
+    monkeypatch.setattr(crew_module, "PLACED_S", 3.0)
     job = job_of("gradients", workers=4, cpus_per_worker=2)  # there is room for two
     crew = Crew(job)
     try:
         crew.meet(fingerprint(job, core_of("gradients")))
-        engine = ObjectStoreEngine(job, core_of("gradients"), crew)
+        engine = RayEngine(job, core_of("gradients"), crew)
         engine.load(core_of("gradients").initial_state())
         block = engine.advance(0, STEPS)
         assert "2 of 4 workers found a place" in block.events[0]
@@ -372,12 +376,12 @@ def test_actors_that_fail_one_after_the_other_leave_the_bits_alone(
 ) -> None:
     crew = crews("gradients")
     engine = engine_of("gradients", crew, step=2)
-    spoil(crew.ready[1], "already has the mean", "exception")
-    assert "continuing with 4 workers from step" in engine.advance(2, 4).events[0]
-    spoil(crew.ready[1], "computes", "SIGKILL")
-    assert "continuing with 3 workers from step" in engine.advance(4, 6).events[0]
+    spoil(crew.ready[1], "already exchanged", "exception")
+    assert "continuing with 4 workers from step" in train(engine, 2, 4).events[0]
+    spoil(crew.ready[1], "exchanges", "SIGKILL")
+    assert "continuing with 3 workers from step" in train(engine, 4, 6).events[0]
     ray.kill(engine._team[0])  # between two blocks
-    block = engine.advance(6, STEPS)
+    block = train(engine, 6, STEPS)
     spoil(engine._team[0], "is asked", "SIGKILL")  # in an evaluation
     assert_as_expected(engine, "gradients", block)
 

@@ -20,6 +20,7 @@ from made_runs import SMALL, make_grey_run, make_run
 from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Data
 from paceline.maths.metrics import num_batches, summarize
+from paceline.requests import EvaluateRequest
 from paceline.results.evaluate import evaluate_run
 from paceline.results.scores import Evaluation
 
@@ -92,7 +93,7 @@ def test_the_best_checkpoint_is_chosen_by_its_metric_and_evaluated_with_its_movi
     )
     for checkpoint, step in (("best", 2), ("last", 3), ("1", 1)):
         for split in ("test", "validation"):
-            found = evaluate_run(run, checkpoint, split=split)
+            found = evaluate_run(run, EvaluateRequest(checkpoint, split=split))
             state = core_state(run, core, step)
             numbers = range(num_batches(core.splits[split].size, core.eval_batch_size))
             rows = [
@@ -116,9 +117,9 @@ def test_without_a_metric_the_best_is_the_last(tmp_path: Path):
     run, _ = make_run(
         tmp_path / "run", replace(SMALL, data=Data(train_size=32, test_size=5)), (None, None)
     )
-    assert evaluate_run(run, "best").step == 2
+    assert evaluate_run(run, EvaluateRequest("best")).step == 2
     with pytest.raises(UserError, match="'good'; it must be best, last or a step: 1, 2"):
-        evaluate_run(run, "good")
+        evaluate_run(run, EvaluateRequest("good"))
 
 
 @pytest.mark.slow
@@ -128,10 +129,10 @@ def test_data_that_moved_are_found_by_the_flag_and_other_classes_are_refused(tmp
     (tmp_path / "arrays").rename(tmp_path / "moved")
     with pytest.raises(UserError, match="which is not there; give"):
         evaluate_run(run)
-    assert evaluate_run(run, data_dir=str(tmp_path / "moved")).loss == before.loss
+    assert evaluate_run(run, EvaluateRequest(data_dir=str(tmp_path / "moved"))).loss == before.loss
     (tmp_path / "moved" / "classes.json").write_text('["x", "y", "z"]')
     with pytest.raises(UserError, match="classes x, y, z"):
-        evaluate_run(run, data_dir=str(tmp_path / "moved"))
+        evaluate_run(run, EvaluateRequest(data_dir=str(tmp_path / "moved")))
 
 
 @pytest.mark.parametrize("command", [("eval", "run"), ("predict", "run", "a.png")])

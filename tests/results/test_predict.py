@@ -24,6 +24,7 @@ from made_runs import SMALL, encode, make_grey_run, make_pictures_run, make_run
 from paceline.data.shapes import draw_shapes
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Model
+from paceline.requests import EvaluateRequest
 from paceline.results.evaluate import evaluate_run
 from paceline.results.predict import Predictor, find_files, load_predictor
 
@@ -100,7 +101,8 @@ def test_images_of_any_size_get_exactly_the_probabilities_of_eval(tmp_path: Path
         [Path(str(file).replace("/pictures/", "/elsewhere/")).read_bytes() for file in files]
     )
     np.testing.assert_array_equal(
-        found, evaluate_run(run, data_dir=str(tmp_path / "elsewhere")).probabilities
+        found,
+        evaluate_run(run, EvaluateRequest(data_dir=str(tmp_path / "elsewhere"))).probabilities,
     )
 
 

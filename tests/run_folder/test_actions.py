@@ -14,7 +14,7 @@ from paceline.errors import UserError
 from paceline.experiment.plan import Plan
 from paceline.loop import StopRequested
 from paceline.maths.state import State, StateLayout
-from paceline.messages import Block, Evaluation, Message, Saved, Send, Warn, from_line, to_line
+from paceline.messages import Block, Evaluated, Message, Saved, Send, Warn, from_line, to_line
 from paceline.run_folder.actions import (
     SaveCheckpoint,
     TrainingFailed,
@@ -145,7 +145,7 @@ def test_the_parent_is_sent_messages_that_json_can_hold() -> None:
         Warn("a worker is lost"),
         Block(7, block_of(7).scalars(), False),
         Block(8, block_of(8).scalars(), True),
-        Evaluation(8, EVALUATED.scalars()),
+        Evaluated(8, EVALUATED.scalars()),
     ]
 
 

@@ -17,7 +17,7 @@ from paceline.maths.state import State, StateLayout
 from paceline.run_folder.checkpoint_file import RunIdentity
 from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.folder import RunFolder
-from paceline.run_folder.weights import newest_variables
+from paceline.run_folder.given_weights import newest_variables
 from paceline.storage.files import unsealed
 from paceline.versions import library_versions
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import Interrupted, WorkerFailed
-from paceline.run_folder.records import Records
+from paceline.run_folder.records import RecordFile
 from paceline.storage.files import read_json
 from paceline.storage.lease import parse_lease
 
@@ -157,7 +157,7 @@ def check_run(scene: Scene) -> None:
     result = read_json(folder / "result.json", "")
     if (result["state_sha256"], result["finished"]) != (digest, True):
         raise Violation(f"the result is {result}; the undisturbed digest is {digest}")
-    records = Records(folder / "metrics.jsonl").read()
+    records = RecordFile(folder / "metrics.jsonl").read()
     check_metrics(records, losses, plan.steps)
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     if left := [name for name in names if re.search(r"\.tmp$|(^|/)\.", name)]:

@@ -12,21 +12,21 @@ from fake_workers import UNTIL_SIGNAL, FakeWorker, Script
 from paceline.errors import AddressTaken, Interrupted, PassingFault, UserError, WorkerFailed
 from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place
-from paceline.messages import Alive, Block, Crash, Error, Message, Result, Start, Warn, Working
+from paceline.messages import Alive, Block, Crash, Done, Error, Message, Start, Warn, Working
 from paceline.supervise import diagnosis
-from paceline.supervise.group import Group
+from paceline.supervise.group import WorkerGroup
 from paceline.supervise.watchdog import Watchdog
 
 STARTED = Start(total_steps=100, steps_per_epoch=10)
-DONE = Result({"finished": True})
+DONE = Done({"finished": True})
 LOST = (STARTED, Crash("another worker is gone", lost=True), 1)
 
 
-def group_of(*scripts: Script) -> Group:
+def group_of(*scripts: Script) -> WorkerGroup:
     job = Job(Experiment(replicas=4), Place(workers=len(scripts)))
     addresses = tuple(f"{letter}:1" for letter in "abcd"[: len(scripts)])
     jobs = [replace(job, cluster=Cluster(addresses, index)) for index in range(len(scripts))]
-    return Group([FakeWorker(own, script) for own, script in zip(jobs, scripts, strict=True)])
+    return WorkerGroup([FakeWorker(own, script) for own, script in zip(jobs, scripts, strict=True)])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,10 @@ def test_a_replaced_worker_of_parameter_servers_does_not_end_the_others() -> Non
     chief = FakeWorker(replace(job, cluster=Cluster(addresses, 0, ps=ps)), (STARTED, UNTIL_SIGNAL))
     served = replace(job, cluster=Cluster(addresses, 1, ps=ps))
     lost, heard = FakeWorker(served, (-signal.SIGKILL,)), list[Message]()
-    with Group([chief, lost]) as group, pytest.raises(WorkerFailed, match="worker 0 failed: kill"):
+    with (
+        WorkerGroup([chief, lost]) as group,
+        pytest.raises(WorkerFailed, match="worker 0 failed: kill"),
+    ):
         group.run(heard.append)
     assert lost.starts == 2
     assert [each.text for each in heard if isinstance(each, Warn)] == [

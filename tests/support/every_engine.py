@@ -34,7 +34,7 @@ from helpers import free_addresses
 from late_results import start_cluster
 from paceline.build import build_core
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.shared_memory import Neighbors
+from paceline.engines.peers import Peers
 from paceline.engines_more.parameter_server.synchronous import SynchronousEngine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
@@ -63,8 +63,8 @@ def alone() -> Open:
     return lambda job, core: CollectiveEngine(core, strategy, 1)
 
 
-def one_of(addresses: list[str], index: int, neighbors: Neighbors | None) -> Open:
-    """A worker of several. With neighbors they share memory, else they use the network."""
+def one_of(addresses: list[str], index: int, neighbors: Peers | None) -> Open:
+    """A worker of several. With neighbors they use sockets, else TensorFlow's network."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": addresses}),
         task_type="worker",
@@ -92,13 +92,13 @@ def parameter_servers() -> Open:
     return open_engine
 
 
-def object_store() -> Open:
+def ray_actors() -> Open:
     """The driver of two actors, which build a new core for each experiment."""
     import ray
 
-    from paceline.engines_more.object_store.actor import Actor
-    from paceline.engines_more.object_store.object_store_engine import ObjectStoreEngine
-    from paceline.engines_more.object_store.ray_cluster import connect_to_ray
+    from paceline.engines_more.ray_actors.actor import Actor
+    from paceline.engines_more.ray_actors.crew import connect_to_ray
+    from paceline.engines_more.ray_actors.ray_engine import RayEngine
 
     class Reused(Actor):
         def build_again(self, job: Job) -> None:
@@ -111,13 +111,13 @@ def object_store() -> Open:
     kind = ray.remote(num_cpus=1, concurrency_groups={"control": 1})(Reused)
     actors = [kind.remote(first, os.getcwd()) for _ in range(2)]
 
-    def open_engine(job: Job, core: Core) -> ObjectStoreEngine:
+    def open_engine(job: Job, core: Core) -> RayEngine:
         used = actors[: min(2, core.experiment.replicas)]
         ray.get([actor.build_again.remote(job) for actor in used])
         crew = SimpleNamespace(
             team=lambda: used, take_in=list, recruit=lambda: None, survivors=dict
         )
-        return ObjectStoreEngine(job, core, crew)
+        return RayEngine(job, core, crew)
 
     return open_engine
 
@@ -180,7 +180,7 @@ ENGINES: dict[str, Callable[[], list[Process]]] = {
     "2 workers": lambda: several(2),
     "3 workers": lambda: several(3),
     "parameter servers": lambda: [Process(Place(ps=2, cores=1), parameter_servers)],
-    "ray": lambda: [Process(Place(on="ray", cores=1), object_store)],
+    "ray": lambda: [Process(Place(on="ray", cores=1), ray_actors)],
 }
 
 

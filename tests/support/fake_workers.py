@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from paceline.job import Job
-from paceline.messages import Message, Result, Send
+from paceline.messages import Done, Message, Send
 from paceline.supervise.interface import OpenPlace
 
 UNTIL_SIGNAL = "until a signal"
@@ -39,7 +39,7 @@ class FakeWorker:
                 self._code = each
             elif isinstance(each, str):
                 self._signaled.wait(10.0)
-                yield Result({"finished": False})
+                yield Done({"finished": False})
                 self._code = 128 + signal.SIGTERM
             else:
                 yield each

@@ -33,9 +33,9 @@ from benchmarks.forked import run_forked
 
 from helpers import free_addresses
 from paceline.engines.collective import CollectiveEngine
-from paceline.engines.hosts import Hosts, meet
+from paceline.engines.hosts import meet
 from paceline.engines.pairs import Collectives, ExactSum
-from paceline.engines.shared_memory import Neighbors
+from paceline.engines.peers import Peers
 from paceline.experiment.experiment import Sync
 from paceline.job import Cluster
 from paceline.maths.replica import add
@@ -58,7 +58,7 @@ def add_vectors(
     replicas: int,
     size: int,
     rounds: int = 2,
-    exchange: Neighbors | Hosts | None = None,
+    exchange: Peers | None = None,
 ) -> str:
     """Return the digest of the exact sum over the replicas, of vectors that change each round."""
 
@@ -91,7 +91,7 @@ def train(
     workers: int,
     replicas: int,
     method: str = "gradients",
-    exchange: Neighbors | Hosts | None = None,
+    exchange: Peers | None = None,
 ) -> list[Any]:
     """Return the digest after seven steps of the engine, and what an evaluation counts."""
     experiment = replace(
@@ -126,16 +126,16 @@ def run_worker(function: Callable[..., Any], case: dict[str, Any], index: int) -
     return function(strategy, **case)
 
 
-def connect(workers: int) -> list[Neighbors]:
-    """What each worker needs to share memory with the others."""
-    memory, sockets = os.memfd_create("test"), [{} for _ in range(workers)]
+def connect(workers: int) -> list[Peers]:
+    """The connections of each worker of one machine."""
+    sockets = [{} for _ in range(workers)]
     for low, high in combinations(range(workers), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
-    return [Neighbors(index, memory, each) for index, each in enumerate(sockets)]
+    return [Peers(index, each) for index, each in enumerate(sockets)]
 
 
 def run_case(function: Callable[..., Any], case: dict[str, Any]) -> list[Any]:
-    neighbors = connect(case["workers"]) if case["way"] == "memory" else []
+    neighbors = connect(case["workers"]) if case["way"] == "neighbors" else []
     case |= {"addresses": free_addresses(case["workers"])}
     works = []
     for index in range(case["workers"]):

@@ -42,8 +42,8 @@ from paceline.extras.report.run_data import read_run
 from paceline.maths.state import State, StateLayout
 from paceline.run_folder.checkpoints import Checkpoints
 from paceline.run_folder.folder import RunFolder
+from paceline.run_folder.given_weights import newest_variables
 from paceline.run_folder.listing import list_runs
-from paceline.run_folder.weights import newest_variables
 from paceline.storage.files import CHECKSUM, sealed, unsealed
 from paceline.storage.lease import Lease, parse_lease
 from paceline.storage.lock import Owner

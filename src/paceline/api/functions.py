@@ -19,7 +19,7 @@ from paceline.api.training import Result
 from paceline.errors import UserError
 from paceline.experiment.data import Views
 from paceline.messages import Message, Predictions
-from paceline.requests import EvaluateRequest, PredictRequest, Quantize
+from paceline.requests import EvaluateRequest, ExportRequest, PredictRequest, Quantize
 from paceline.results.in_worker import in_a_worker
 from paceline.results.shown import ShownAsTable
 from paceline.run_folder.finding import existing_run
@@ -196,9 +196,9 @@ def export(
     """
     from paceline.results.export import run_export
 
+    request = ExportRequest(str(out), to, checkpoint, quantize, data_dir)
     trusted = trust_code or isinstance(run, Result)
-    done = run_export(_found(run), out, to, checkpoint, force, trusted, quantize, data_dir)
-    return Path(done["out"])
+    return Path(run_export(_found(run), request, force, trusted)["out"])
 
 
 def report(

@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from paceline.errors import public
-from paceline.messages import Block, Evaluation, Message, Result, Saved, Start, Transfer, Warn
+from paceline.messages import Block, Done, Evaluated, Message, Saved, Start, Transfer, Warn
 from paceline.storage.files import silence, to_log
 
 PLAIN_LINE_EVERY_S = 10.0
@@ -29,8 +29,8 @@ NOT_SHOWN = ("already", "bits", "chain", "left_out")
 """Fields of the result that the last line leaves out: the first line tells them, or a file."""
 
 
-class Progress:
-    """`with Progress(console) as progress: progress.handle(message)` for each message."""
+class ProgressDisplay:
+    """`with ProgressDisplay(console) as progress: progress.handle(message)` for each message."""
 
     def __init__(
         self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
@@ -46,7 +46,7 @@ class Progress:
         self._last_line_s = float("-inf")
         self._expected_end_s: float | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
                 console=self._console, get_renderable=self._render, refresh_per_second=4
@@ -67,7 +67,7 @@ class Progress:
                 self._on_start(message)
             case Block():
                 self._on_block(message)
-            case Evaluation():
+            case Evaluated():
                 self._on_evaluation(message)
             case Saved():
                 self._below["saved"] = f"saved at step {message.step:,}"
@@ -75,7 +75,7 @@ class Progress:
                 self._print_now_and_then(message.text)
             case Warn():
                 self._print(f"warning: {message.text}", style="yellow")
-            case Result():
+            case Done():
                 self._on_result(message)
 
     def _on_start(self, message: Start) -> None:
@@ -103,7 +103,7 @@ class Progress:
             parts = (self._position(), self._below["numbers"], self._time_left())
             self._print_now_and_then("  ".join(part for part in parts if part))
 
-    def _on_evaluation(self, message: Evaluation) -> None:
+    def _on_evaluation(self, message: Evaluated) -> None:
         shown = [each for each in message.metrics.items() if not each[0].endswith("_count")]
         measures = [_measure(name, value, 4) for name, value in shown]
         if self._live is None:
@@ -114,7 +114,7 @@ class Progress:
         own = [each for each in measures if each.startswith((f"{split} acc", f"{split} loss"))]
         self._print("  ".join([f"epoch {epoch:.2f}", *own]))
 
-    def _on_result(self, message: Result) -> None:
+    def _on_result(self, message: Done) -> None:
         for_people = self._live is not None
         self.__exit__()
         if message.already:
@@ -125,7 +125,7 @@ class Progress:
         shown = [each for each in message.values.items() if each[0] not in NOT_SHOWN]
         self._print("  ".join(f"{name}={_result_value(value)}" for name, value in shown))
 
-    def _print_table(self, message: Result) -> None:
+    def _print_table(self, message: Done) -> None:
         values, measures = message.values, ("test_accuracy", "test_loss")
         numbers = {name.replace("_", " "): values.get(name) for name in measures}
         rows = {name: f"{number:.4f}" for name, number in numbers.items() if number is not None}

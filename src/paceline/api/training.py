@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import messages
 from paceline.api.notebook_code import ship_function, ship_model
-from paceline.api.progress import Progress
+from paceline.api.progress import ProgressDisplay
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
@@ -181,7 +181,7 @@ def _train(
 ) -> Json:
     """Train, show progress, and call the actions and callbacks; return the result."""
     with ExitStack() as stack:
-        show = stack.enter_context(Progress()).handle if progress else lambda message: None
+        show = stack.enter_context(ProgressDisplay()).handle if progress else lambda message: None
         adapter, block = None, Json()
         if callbacks:
             from paceline.extras.keras_callbacks import KerasCallbacks
@@ -192,7 +192,7 @@ def _train(
             show(message)
             if isinstance(message, messages.Start) and adapter:
                 adapter.start_at(message.first_step)
-            if not isinstance(message, messages.Block | messages.Evaluation):
+            if not isinstance(message, messages.Block | messages.Evaluated):
                 return
             for action in actions:
                 action(message.step, message.metrics)

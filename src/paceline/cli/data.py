@@ -39,19 +39,22 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Info:
+class _DataFlags:
+    dir: DataFolder
+    """Folder of the data set."""
+    split: SplitShare = 0.0
+    """Share of the images that becomes the test split, if there is no folder for it."""
+    records: Records = field(default_factory=Records)
+
+
+@dataclass(frozen=True)
+class Info(_DataFlags):
     """Count the examples in a folder, by split and class: paceline data info DIR
 
     The folder contains CIFAR, TFRecords, tars, Parquet, arrays, or folders of images.
 
     Example: paceline data info photos
     """
-
-    dir: DataFolder
-    """Folder of the data set."""
-    split: SplitShare = 0.0
-    """Share of the images that becomes the test split, if there is no folder for it."""
-    records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
         from paceline.formats.check import describe
@@ -106,19 +109,13 @@ class Convert:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(_DataFlags):
     """Read every example of a data set and report what is wrong: paceline data check DIR
 
     The exit code is 1 if something is wrong.
 
     Example: paceline data check photos
     """
-
-    dir: DataFolder
-    """Folder of the data set."""
-    split: SplitShare = 0.0
-    """Share of the images that becomes the test split, if there is no folder for it."""
-    records: Records = field(default_factory=Records)
 
     def __call__(self) -> int:
         from paceline.formats.check import check

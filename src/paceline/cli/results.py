@@ -17,7 +17,7 @@ from paceline.errors import UserError, printable, public
 from paceline.experiment.data import Views
 from paceline.experiment.fields import Json
 from paceline.messages import Message, Predictions, Progress, Send, Warn
-from paceline.requests import EvaluateRequest, PredictRequest, Quantize
+from paceline.requests import EvaluateRequest, ExportRequest, PredictRequest, Quantize
 
 if TYPE_CHECKING:
     from paceline.results.predict import Prediction
@@ -214,8 +214,8 @@ class Export(RunFlags):
     def __call__(self) -> int:
         from paceline.results.export import run_export
 
-        given = {name: value for name, value in vars(self).items() if name != "data"}
+        request = ExportRequest(self.out, self.to, self.checkpoint, self.quantize, self.data.dir)
         with listening("exporting") as listen:
-            done = run_export(**given, data_dir=self.data.dir, listen=listen)
+            done = run_export(self.run, request, self.force, self.trust_code, listen)
         print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
         return 0

@@ -1,4 +1,4 @@
-"""What shows runs, recipes and this machine: `paceline runs`, `report`, `recipes`, `doctor`."""
+"""What shows runs, recipes, the zoo and this machine: `paceline runs`, `zoo`, `doctor` ..."""
 
 from __future__ import annotations
 

@@ -90,10 +90,10 @@ class Train:
 
 
 def _train(job: Job) -> Json:
-    from paceline.api.progress import Progress
+    from paceline.api.progress import ProgressDisplay
     from paceline.launch import launch
 
-    with Progress() as progress:
+    with ProgressDisplay() as progress:
         return launch(job, progress.handle)
 
 

@@ -61,7 +61,7 @@ def build_train_batches(
             images, targets = fixed_size.scale(experiment.scaling, images), targets_of(labels)
             if changes:
                 images = changes.after_scaling(settings, images, draws)
-                images, targets = changes.mix(experiment, images, targets, draws, step, replica)
+                images, targets = changes.mix(experiment, images, targets, draws)
             return Batch(images, targets, labels, tf.ones([size]))
 
     return batch
@@ -80,7 +80,7 @@ def build_eval_batches(
             positions = number * batch_size + tf.range(batch_size, dtype=tf.int64)
             indices = tf.minimum(positions, split.size - 1)
             raw, labels = split.read(indices)
-            images = evaluation_images(experiment, raw, indices)
+            images = evaluation_images(experiment, raw)
             weights = tf.cast(positions < split.size, tf.float32)
             images = fixed_size.scale(experiment.scaling, images)
             return Batch(images, tf.one_hot(labels, num_classes), labels, weights)
@@ -88,9 +88,9 @@ def build_eval_batches(
     return batch
 
 
-def evaluation_images(experiment: Experiment, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def evaluation_images(experiment: Experiment, raw: tf.Tensor) -> tf.Tensor:
     """Return raw examples as evaluation and prediction take them, before scaling."""
-    return preparation_of(raw).evaluation_images(experiment, raw, indices)
+    return preparation_of(raw).evaluation_images(experiment, raw)
 
 
 def preparation_of(raw: tf.Tensor) -> ModuleType:

@@ -27,7 +27,7 @@ def train_images(
     return _resize(_crop_and_flip(settings, raw, draws), experiment.data.image_size)
 
 
-def evaluation_images(experiment: Experiment, raw: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def evaluation_images(experiment: Experiment, raw: tf.Tensor) -> tf.Tensor:
     """Return central crops. Images smaller than `augment.crop_size` are padded."""
     if not (size := experiment.augment.crop_size):
         return _resize(raw, experiment.data.image_size)

@@ -18,6 +18,7 @@ from paceline.data.source import Split
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment, Scaling
 from paceline.experiment.fields import Json
+from paceline.kernels.arithmetic import number, plain, total
 
 CHUNK = 250
 """Examples that are read at a time."""
@@ -83,6 +84,18 @@ def balanced_weights(train: Split, num_classes: int) -> list[float]:
     return [share / count if count else 0.0 for count in counts.tolist()]
 
 
+def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
+    """Return the weight of each example: the mean over the classes that are mixed in it.
+
+    Label smoothing is not a mixture, so its part of the targets is taken out.
+    """
+    weights, smoothing = experiment.loss.class_weights, experiment.loss.label_smoothing
+    assert isinstance(weights, tuple), "`with_numbers` puts numbers in place of a word"
+    by_target = number(total(plain(number(targets) * tf.constant(weights, tf.float32)), -1))
+    usual = smoothing * (sum(weights) / len(weights))
+    return plain((by_target - usual) / (1 - smoothing))
+
+
 def channel_statistics(experiment: Experiment, train: Split) -> tuple[Three, Three]:
     """Return means and standard deviations of the channels, of images as evaluation sees them.
 
@@ -92,7 +105,7 @@ def channel_statistics(experiment: Experiment, train: Split) -> tuple[Three, Thr
     encoded = train.read(tf.constant([0], tf.int64))[0].dtype == tf.string
     most = min(train.size, MOST_FILES) if encoded else train.size
     for indices in _chunks(np.arange(most) * train.size // most):
-        images = evaluation_images(experiment, train.read(indices)[0], indices)
+        images = evaluation_images(experiment, train.read(indices)[0])
         pixels = np.rint(images.numpy()).astype(np.int64).reshape(-1, images.shape[-1])
         totals = totals + np.stack([pixels.sum(0), (pixels * pixels).sum(0)])
         count += len(pixels)

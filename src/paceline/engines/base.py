@@ -28,7 +28,7 @@ every turn of an evaluation. Each call also shows the parent process that the wo
 ENGINES = {
     "collective": "paceline.engines.collective",
     "parameter_server": "paceline.engines_more.parameter_server.ps_engine",
-    "object_store": "paceline.engines_more.object_store.object_store_engine",
+    "ray": "paceline.engines_more.ray_actors.ray_engine",
 }
 """Name -> the module whose `connect` begins it. It is imported only when it is used."""
 

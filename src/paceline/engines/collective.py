@@ -1,8 +1,8 @@
 """The collective engine: one device, mirrored devices, or several processes.
 
 Each device holds the whole state and computes its share of the replicas. The sums of its subtrees
-meet those of the others in shared memory (`shared_memory`), between machines over TCP (`hosts`),
-and between GPUs by NCCL (`network`). Every device applies the same update to its own copy.
+meet those of the others through sockets (`peers`), and between GPUs by NCCL (`network`). Every
+device applies the same update to its own copy.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from paceline.engines import devices
 from paceline.engines.base import WantsStop, check_facts
-from paceline.engines.memory import Memory
-from paceline.engines.shared_memory import Neighbors, find_neighbors
+from paceline.engines.memory import StateMemory
+from paceline.engines.peers import Peers, find_neighbors
 from paceline.errors import UserError
 from paceline.experiment.fields import Json
 from paceline.experiment.schedule import rates_table
@@ -32,14 +32,13 @@ from paceline.maths.state import State, evaluated_vectors
 from paceline.maths.sums import Span, divided_tree, mean_factor, subtree_sums
 
 if TYPE_CHECKING:
-    from paceline.engines.hosts import Hosts
     from paceline.engines.network import Network
 
 
 def connect(job: Job, wants_stop: WantsStop) -> Callable[[Core], CollectiveEngine]:
     """Connect to the other workers."""
     strategy, addresses = devices.build_strategy(job), job.cluster.addresses
-    exchange: Neighbors | Hosts | None = find_neighbors(job.cluster.index)
+    exchange = find_neighbors(job.cluster.index)
     if addresses and not exchange and strategy.num_replicas_in_sync == 1:
         from paceline.engines.hosts import meet
 
@@ -61,14 +60,14 @@ class CollectiveEngine:
         strategy: tf.distribute.Strategy,
         side_by_side: int,
         wants_stop: WantsStop = lambda: False,
-        exchange: Neighbors | Hosts | None = None,
+        exchange: Peers | None = None,
         addresses: Sequence[str] = (),
     ) -> None:
         self._core = core
         self._strategy = strategy
         self._side_by_side = side_by_side
         self._wants_stop = wants_stop
-        self._exchange: Neighbors | Hosts | Network | None = exchange
+        self._exchange: Peers | Network | None = exchange
         self._check_order: Callable[[int], None] = lambda replicas: None
         if strategy.num_replicas_in_sync > 1:
             from paceline.engines.network import Network
@@ -81,7 +80,7 @@ class CollectiveEngine:
         self._step = 0
         self._seconds = 0.0  # for each step of the last block
         self._began = time.monotonic()
-        self._memory = Memory(strategy, core.layout.sizes(), core.tail_size)
+        self._memory = StateMemory(strategy, core.layout.sizes(), core.tail_size)
         self._vectors = self._memory.vectors
         self._block = tf.function(self._train_block, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._evaluate_turn, autograph=False)

@@ -21,7 +21,7 @@ TRY_EVERY_S = 0.05
 """A running worker is inconsistent only for milliseconds."""
 
 
-class Memory:
+class StateMemory:
     """The vectors of the state on every device of this worker, the stamps, and the last tails."""
 
     def __init__(

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
-from paceline.engines.shared_memory import ALIGNED
-from paceline.maths.sums import Add, add_subtrees, divided_tree
+from paceline.experiment.fields import Json
+from paceline.maths.sums import ALIGNED, Add, add_subtrees, divided_tree
 
 CHUNK = 1_500_000
 """Floats of a chunk of a large vector. TensorFlow sends a message through one buffer and one
@@ -139,7 +138,7 @@ class Collectives:
         call = self._call(other, own, turn)
         return tf.raw_ops.CollectiveReduceV2(**call, merge_op="Add", final_op="Id")
 
-    def _call(self, other: int, own: tf.Tensor, turn: int) -> dict[str, Any]:
+    def _call(self, other: int, own: tf.Tensor, turn: int) -> Json:
         """Return the arguments of an exchange with another member."""
         low, high = sorted((self._index, other))
         return {

@@ -95,7 +95,7 @@ HINTS = {name: hint for hint, names in _HINTS.items() for name in names.split()}
 """What to do instead of a flag that has no counterpart."""
 
 
-def settings_of_gpus(count: Any, on: str, workers: Any) -> dict[str, Any]:
+def settings_of_gpus(count: object, on: str, workers: object) -> Json:
     """Return what `--gpus N` is short for: a replica on each GPU, or one replica on the CPU."""
     if not str(count).isdecimal():
         raise UserError("--gpus needs a number, such as --gpus 4: a replica on each of 4 GPUs")

@@ -17,7 +17,7 @@ from paceline.errors import PassingFault, UserError
 from paceline.experiment.fields import Json, diff
 from paceline.job import Job
 from paceline.maths.state import State
-from paceline.messages import Block, Evaluation, Result, Send, Warn, Working
+from paceline.messages import Block, Done, Evaluated, Send, Warn, Working
 from paceline.run_folder.checkpoints import Checkpoints, identity_of
 from paceline.run_folder.events import TensorBoard
 from paceline.run_folder.finding import watched_run
@@ -79,7 +79,7 @@ class _Evaluator:
             last = self._evaluate_all(core, engine, board, done)
         names = ("step", "test_accuracy", "test_loss", "state_sha256")
         more = {"finished": True, "images_per_second": None, "run_dir": folder.where}
-        self._send(Result({name: last[name] for name in names} | more))
+        self._send(Done({name: last[name] for name in names} | more))
 
     def _evaluate_all(
         self, core: Core, engine: Engine, board: TensorBoard, done: dict[int, Json]
@@ -138,7 +138,7 @@ class _Evaluator:
         self._folder.evaluations.append(record)
         board.scalars(state.step, evaluation.scalars())
         self._send(Block(state.step, {"epoch": epoch}, evaluation_follows=True))
-        self._send(Evaluation(state.step, evaluation.scalars()))
+        self._send(Evaluated(state.step, evaluation.scalars()))
         return record
 
     def _refreshed(self) -> RunFolder:

@@ -29,9 +29,6 @@ Examples = tuple[npt.ArrayLike, npt.ArrayLike]
 Array = npt.NDArray[Any]
 Splits = dict[str, tuple[Array, Array]]
 
-FILES = {"classes.json"} | {
-    f"{split}_{kind}.npy" for split in ("train", "test") for kind in ("images", "labels")
-}
 TEST_SHARE = 10
 """Without a test split, one training example in ten becomes the test split."""
 
@@ -42,19 +39,13 @@ def save_arrays(
     test: Examples | None = None,
     classes: Sequence[str] | None = None,
 ) -> None:
-    """Write the arrays as a folder for `build_arrays`, whole or not at all. Replaces an earlier
-    folder of arrays."""
+    """Write the arrays as a folder for `build_arrays`, whole or not at all."""
     target = Path(folder).expanduser()
     train, test, classes = _with_numbers(train, test, classes)
     splits = {"train": check_split(train, "train")}
     if test is not None:
         splits["test"] = check_split(test, "test")
     check_together(splits, classes)
-    if target.exists():
-        entries = {entry.name for entry in target.iterdir()} if target.is_dir() else {target.name}
-        if foreign := sorted(entries - FILES):
-            advice = "give a folder that is new or empty"
-            raise UserError(f"{target} has {foreign[0]!r}, so it is not of arrays; {advice}")
     with replacing_path(target) as new:
         new.mkdir()
         for name, (images, labels) in splits.items():
@@ -205,7 +196,7 @@ def _load_split(folder: Path, name: str) -> tuple[Array, Array]:
     loaded = []
     for file in (folder / f"{name}_images.npy", folder / f"{name}_labels.npy"):
         if not is_file(file):
-            advice = "save the arrays again with save_arrays"
+            advice = "restore it, or give the arrays again"
             raise UserError(f"there is no {file.name} in {folder}; {advice}")
         try:
             with explained("read", file):

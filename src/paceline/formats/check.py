@@ -54,7 +54,7 @@ Example = tuple[str, bytes | ValueError, int]
 
 
 @dataclass(frozen=True)
-class Report:
+class DataReport:
     """The number of good examples by split and class, one line per problem, and what is unusual
     but can be trained on."""
 
@@ -84,7 +84,7 @@ class JobResult(NamedTuple):
     images: list[tuple[bytes, str]]
 
 
-def describe(source: Source) -> Report:
+def describe(source: Source) -> DataReport:
     """Count every label of a source."""
     import tensorflow as tf
 
@@ -99,7 +99,7 @@ def describe(source: Source) -> Report:
             labels = split.labels(indices) if split.labels else split.read(indices)[1]
             counts += np.bincount(labels.numpy(), minlength=len(counts))
         per_class[name] = [int(count) for count in counts]
-    return Report(tuple(source.classes), per_class)
+    return DataReport(tuple(source.classes), per_class)
 
 
 def check(
@@ -108,7 +108,7 @@ def check(
     records: Records | None = None,
     processes: int = 0,
     console: Console | None = None,
-) -> Report:
+) -> DataReport:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
     path = str(Path(folder).expanduser())
     plan = _plan(path, split, records or Records())
@@ -178,7 +178,7 @@ def _plan(folder: str, split: float, records: Records) -> _Plan | str:
     return source
 
 
-def _check_other(folder: str, source: str) -> Report:
+def _check_other(folder: str, source: str) -> DataReport:
     """Build the source: CIFAR and arrays check themselves when they are read."""
     from paceline.data.build_source import build_source
 
@@ -187,10 +187,10 @@ def _check_other(folder: str, source: str) -> Report:
     except PassingFault:
         raise
     except UserError as error:
-        return Report((), {}, (str(error),))
+        return DataReport((), {}, (str(error),))
 
 
-def _summarize(plan: _Plan, results: Iterable[JobResult]) -> Report:
+def _summarize(plan: _Plan, results: Iterable[JobResult]) -> DataReport:
     labels, problems = {job[0]: Counter[int]() for job in plan.jobs}, [*plan.problems]
     images: dict[bytes, tuple[str, str]] = {}
     first = plan.first_label
@@ -206,14 +206,14 @@ def _summarize(plan: _Plan, results: Iterable[JobResult]) -> Report:
     try:
         names = plan.classes or number_classes(highest, first)
     except UserError as error:
-        return Report((), {split: [] for split in splits}, (*sorted(problems), str(error)))
+        return DataReport((), {split: [] for split in splits}, (*sorted(problems), str(error)))
     counts = {
         split: [labels[split][first + label] for label in range(len(names))] for split in splits
     }
     empty = [split for split in splits if not labels[split]]
     problems = sorted(problems)
     problems += [f"{plan.folder}: the {split} split has no good example" for split in empty]
-    return Report(names, counts, tuple(problems), tuple(_notes(names, counts, plan.left_out)))
+    return DataReport(names, counts, tuple(problems), tuple(_notes(names, counts, plan.left_out)))
 
 
 def _notes(

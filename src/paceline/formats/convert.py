@@ -24,6 +24,7 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
+from paceline.experiment.fields import Json
 from paceline.formats.cifar import Layout, find_layout, read_splits
 from paceline.formats.detect import detect
 from paceline.formats.image_folder import inspect_image
@@ -53,14 +54,14 @@ CIFAR_KEYS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Conversion:
     """The examples of each shard, how one becomes a record, what `dataset.json` says of them, and
     what identifies the inputs."""
 
     shards: dict[str, Sequence[Any]]
     encode: Callable[[Any], bytes]
     classes: tuple[str, ...]
-    keys: dict[str, Any]
+    keys: Json
     identity: str
 
 
@@ -72,7 +73,7 @@ def convert(
     first_label: int = 0,
     processes: int = 0,
     console: Console | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Convert `src` into the folder or URL `out`; return the content of its dataset.json.
 
     0 shards mean a number by the number of images, 0 processes one per core. For a URL, the cache
@@ -103,7 +104,7 @@ def convert(
     return notes
 
 
-def write(plan: Plan, out: Path, processes: int, console: Console) -> dict[str, Any]:
+def write(plan: Conversion, out: Path, processes: int, console: Console) -> Json:
     """Write the shards that are missing in `out`; return the content of its dataset.json."""
     if _is_finished(out, plan.identity):
         console.print(f"{out} is already converted", soft_wrap=True)
@@ -150,7 +151,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
         write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 
-def _finish(out: Path, plan: Plan, console: Console) -> dict[str, Any]:
+def _finish(out: Path, plan: Conversion, console: Console) -> Json:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     rejected, counts = [], Counter[str]()
     for name, examples in plan.shards.items():
@@ -176,7 +177,7 @@ def _finish(out: Path, plan: Plan, console: Console) -> dict[str, Any]:
     return summary
 
 
-def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> Plan:
+def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> Conversion:
     if split:
         raise UserError(
             f"{folder} has {layout.source}, which is split already; give no --data.split"
@@ -184,10 +185,10 @@ def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -
     train, test = (list(zip(*examples, strict=True)) for examples in read_splits(layout, folder))
     shards = divide({"train": train, "test": test}, train_shards)
     identity = f"{layout.source} in {len(shards)} shards"
-    return Plan(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
+    return Conversion(shards, _encode_cifar, layout.classes, CIFAR_KEYS, identity)
 
 
-def _plan_images(root: Path, split: float, train_shards: int, first: int) -> Plan:
+def _plan_images(root: Path, split: float, train_shards: int, first: int) -> Conversion:
     found = find_images(root, split)
     root, classes, splits = found[:3]
     if found.problems:
@@ -198,7 +199,7 @@ def _plan_images(root: Path, split: float, train_shards: int, first: int) -> Pla
     encode = partial(_encode_image, root, classes, first)
     keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": first}
     identity = digest_of([f"{first} {shards}".encode(errors="surrogateescape")])
-    return Plan(shards, encode, classes, keys, identity)
+    return Conversion(shards, encode, classes, keys, identity)
 
 
 def divide(splits: Mapping[str, Sequence[Any]], train_shards: int) -> dict[str, Sequence[Any]]:

@@ -22,7 +22,7 @@ from paceline.data.digests import digest_of, spread
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data
 from paceline.formats.image_list import ImageList, LabelledImage, find_images
-from paceline.formats.reading import read_batch
+from paceline.formats.reading import PARALLEL_READS, read_batch
 from paceline.formats.source_folder import read_bytes, source_folder
 from paceline.formats.tfrecord.index import read_known, save_known
 from paceline.storage.files import explained
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """All that training decodes, see `formats.encoded.decode`."""
-PARALLEL_READS = 16
-"""Servers of network file systems answer several questions at a time."""
 
 
 def build_pictures(data: Data) -> Source:
@@ -127,11 +125,7 @@ def _split(root: Path, images: Sequence[LabelledImage]) -> Split:
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         folder, name = tf.gather(paths, tf.gather(places, indices)), tf.gather(names, indices)
         files = tf.strings.join([folder, name])
-        contents = tf.data.Dataset.from_tensor_slices(files)
-        contents = contents.map(
-            tf.io.read_file, num_parallel_calls=PARALLEL_READS, deterministic=True
-        )
-        return read_batch(contents, files), tf.gather(labels, indices)
+        return read_batch(tf.io.read_file, files, files), tf.gather(labels, indices)
 
     return Split(len(images), read, lambda indices: tf.gather(labels, indices))
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,8 +105,17 @@ def contains_images(folder: Path) -> bool:
     root = inner_folder(folder)
     place = root / name_splits(subfolders(root), root).get("train", "")
     if find_tables(root, place):
-        return any(name.lower().endswith(ENDINGS) for *_, names in os.walk(root) for name in names)
+        return any(True for _ in walk_images(root))
     return any(image_names(place / name)[0] for name in subfolders(place))
+
+
+def walk_images(folder: str | Path) -> Iterator[str]:
+    """Yield the images in a folder and in all folders in it, in the order of their names."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(ENDINGS) and not name.startswith("."):
+                yield os.path.join(parent, name)
 
 
 def subfolders(folder: Path) -> list[str]:

@@ -23,7 +23,8 @@ from rich.console import Console
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
-from paceline.formats.convert import REJECTED, Plan, write
+from paceline.experiment.fields import Json
+from paceline.formats.convert import REJECTED, Conversion, write
 from paceline.formats.image_folder import inspect_image
 from paceline.formats.image_table import LABEL_NAMES
 from paceline.formats.source_folder import source_folder
@@ -80,9 +81,9 @@ def unpack(folder: str, records: Records) -> tuple[str, list[str]]:
     return str(out), [f"{line['file']}: {line['reason']}" for line in lines]
 
 
-def plan_parquet(folder: str, records: Records) -> Plan:
+def plan_parquet(folder: str, records: Records) -> Conversion:
     """Return what becomes a TFRecord: the rows of each file, in their order."""
-    splits, shards = find_packed(folder, ENDING), dict[str, Any]()
+    splits, shards = find_packed(folder, ENDING), Json()
     if "train" not in splits:
         raise UserError(f"{folder} has no Parquet files to train on: train-00000-of-00008{ENDING}")
     columns = _find_columns(splits["train"][0], records)
@@ -101,7 +102,7 @@ def plan_parquet(folder: str, records: Records) -> Plan:
             shards[f"{name}-{number:05d}-of-{len(found):05d}"] = rows
     keys = {"image_key": IMAGE_KEY, "label_key": LABEL_KEY, "first_label": 0}
     stamps = json.dumps([[shard[1:] for shard in labels], columns]).encode()
-    return Plan(shards, partial(_encode, numbers), classes, keys, digest_of([stamps]))
+    return Conversion(shards, partial(_encode, numbers), classes, keys, digest_of([stamps]))
 
 
 class Columns(NamedTuple):
@@ -113,7 +114,7 @@ class Columns(NamedTuple):
     classes: tuple[str, ...]
 
 
-class Row(NamedTuple):
+class ParquetRow(NamedTuple):
     path: str
     image: bytes | None
     label: int | str | None
@@ -137,7 +138,7 @@ class Rows:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=read):
                 for row in batch.to_pylist():
                     data = row[image] and row[image]["bytes"] if is_struct else row[image]
-                    yield Row(f"{self.shard.path}, row {number}", data, row[label])
+                    yield ParquetRow(f"{self.shard.path}, row {number}", data, row[label])
                     number += 1
 
 
@@ -216,7 +217,7 @@ def _name_classes(
     return classes, {name: number for number, name in enumerate(classes)}
 
 
-def _encode(numbers: Mapping[Any, int], row: Row) -> bytes:
+def _encode(numbers: Mapping[Any, int], row: ParquetRow) -> bytes:
     if row.label not in numbers:
         raise ValueError(f"label {row.label!r} is not one of the {len(numbers)} classes")
     if row.image is None:

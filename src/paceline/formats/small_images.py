@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +12,7 @@ from paceline.experiment.experiment import Experiment
 from paceline.experiment.model import Model
 from paceline.experiment.recipes.table import get_recipe
 from paceline.formats.detect import detect
-from paceline.formats.image_list import ENDINGS
+from paceline.formats.image_list import walk_images
 from paceline.storage.locations import is_remote
 
 LARGEST = 64
@@ -52,17 +50,8 @@ def _look(folder: Path, kind: str) -> tuple[list[int], bool]:
     if kind != "pictures":
         return [], False
     sides, modes = [], set()
-    for file in islice(_images(folder), TRIED):
+    for file in islice(walk_images(folder), TRIED):
         with Image.open(file) as image:
             sides.append(max(image.size))
             modes.add(image.mode[:1])
     return sides, modes <= {"L", "1", "I"}
-
-
-def _images(folder: Path) -> Iterator[str]:
-    """Yield the images in the order of their names, which is the same in every file system."""
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            if name.lower().endswith(ENDINGS):
-                yield os.path.join(place, name)

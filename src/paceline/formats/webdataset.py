@@ -28,12 +28,7 @@ from paceline.formats.source_folder import source_folder
 from paceline.formats.tfrecord.index import ShardIndex, load_index, read_range, records_digest
 from paceline.formats.tfrecord.record import BadRecord, Shard
 from paceline.formats.tfrecord.shards import find_splits, number_classes, read_labels
-from paceline.formats.tfrecord.tfrecord_source import (
-    PARALLEL_READS,
-    first_of,
-    join_splits,
-    without_faults,
-)
+from paceline.formats.tfrecord.tfrecord_source import first_of, join_splits, without_faults
 from paceline.storage.files import explained
 
 if TYPE_CHECKING:
@@ -187,15 +182,11 @@ def _split(parts: Sequence[ShardIndex]) -> Split:
 
     def read(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         number = tf.searchsorted(ends, indices, side="right")
-        path, size, offset = (
-            tf.gather(paths, number),
-            tf.gather(sizes, number),
-            tf.gather(offsets, indices),
-        )
+        path, size = tf.gather(paths, number), tf.gather(sizes, number)
+        offset = tf.gather(offsets, indices)
         places = path, size, offset, tf.gather(lengths, indices)
-        images = tf.data.Dataset.from_tensor_slices(places)
-        images = images.map(_read_range, num_parallel_calls=PARALLEL_READS, deterministic=True)
-        return read_batch(images, range_names(path, offset, size)), tf.gather(labels, indices)
+        images = read_batch(_read_range, places, range_names(path, offset, size))
+        return images, tf.gather(labels, indices)
 
     return Split(len(offsets), read, lambda indices: tf.gather(labels, indices))
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from paceline.kernels.build import main
+from paceline.kernels.compiler import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -35,6 +35,8 @@ def training_loss(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor
     """Return the mean over a replica's examples, each with the weight of its class."""
     losses = cross_entropy(experiment, outputs, targets)
     if experiment.loss.class_weights:
+        from paceline.data.statistics import example_weights
+
         losses = plain(number(losses) * example_weights(experiment, targets))
     return mean(losses)
 
@@ -45,18 +47,6 @@ def cross_entropy(experiment: Experiment, outputs: tf.Tensor, targets: tf.Tensor
         return fixed_cross_entropy(outputs, targets)
     logarithms = number(logarithm(tf.clip_by_value(outputs, 1e-7, 1.0)))
     return total(plain(logarithms * (0 - number(targets))), -1)
-
-
-def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
-    """Return the weight of each example: the mean over the classes that are mixed in it.
-
-    Label smoothing is not a mixture, so its part of the targets is taken out.
-    """
-    weights, smoothing = experiment.loss.class_weights, experiment.loss.label_smoothing
-    assert isinstance(weights, tuple), "`data.statistics` puts numbers in place of a word"
-    by_target = number(total(plain(number(targets) * tf.constant(weights, tf.float32)), -1))
-    usual = smoothing * (sum(weights) / len(weights))
-    return plain((by_target - usual) / (1 - smoothing))
 
 
 def correct(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -16,6 +16,9 @@ import numpy as np
 
 T = TypeVar("T")
 
+ALIGNED = 16
+"""Shards are multiples of this many floats: then TensorFlow cuts a vector without a copy."""
+
 Span = tuple[int, int]
 """A range of replicas: the first one, and the one after the last."""
 Add = Callable[[T, T], T]
@@ -90,12 +93,3 @@ def divided_tree(replicas: int, workers: int) -> tuple[tuple[Span, ...], ...]:
                     found[key] = *cost, (*before, spans)
         best = found
     return best[replicas, larger][2]
-
-
-def relative(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return the subtrees of a share as if its first replica were replica 0.
-
-    Shares that are equal in this way can use the same compiled graph.
-    """
-    first = spans[0][0]
-    return tuple((start - first, stop - first) for start, stop in spans)

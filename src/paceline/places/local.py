@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,8 +39,8 @@ def _prepare(job: Job, count: int) -> Iterator[list[LocalWorker]]:
     clusters = [Cluster(addresses, k, ps=ps, chief_trains=leads) for k in range(num_members)]
     clusters += [Cluster(addresses, k, "ps", ps, leads) for k in range(num_servers)]
     clusters = clusters[:1] if job.dry_run else clusters
-    shares_memory = 1 < len(clusters) <= MOST_NEIGHBORS and not ps
-    connections = connect_neighbors(count) if shares_memory else [[] for _ in clusters]
+    connects = 1 < len(clusters) <= MOST_NEIGHBORS and not ps
+    connections = connect_neighbors(count) if connects else [[] for _ in clusters]
     place, run = job.place.with_workers(count), RunFolder(job.run.run_dir)
     yield [
         LocalWorker(replace(job, place=place, cluster=cluster), run.log(cluster.name), own)
@@ -62,15 +61,12 @@ def _free_addresses(count: int) -> tuple[str, ...]:
 
 
 def connect_neighbors(workers: int) -> list[list[int]]:
-    """Return the open files of each worker: shared memory, and a socket to each other worker.
+    """Return the open files of each worker: a socket to each other worker, for `engines.peers`.
 
-    `engines.shared_memory` uses them. No other program can open them by a name, and nothing remains
-    when the last worker ends. `LocalWorker` closes them here once a worker has them, so that the
-    others notice its end.
+    No other program can reach them. `LocalWorker` closes them here once a worker has them, so that
+    the others notice its end.
     """
-    memory = os.memfd_create("paceline")
-    files = [[os.dup(memory)] for _ in range(workers)]
-    os.close(memory)
+    files: list[list[int]] = [[] for _ in range(workers)]
     for low, high in combinations(range(workers), 2):
         one, other = socket.socketpair()
         files[low].append(one.detach())

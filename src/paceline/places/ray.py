@@ -1,6 +1,6 @@
 """Workers on a Ray cluster. One process of this machine is the driver: only it connects to Ray.
 
-The driver is also the chief: its engine (`engines_more.object_store`) starts the workers as actors.
+The driver is also the chief: its engine (`engines_more.ray_actors`) starts the workers as actors.
 If the driver fails, it is started again from the last checkpoint.
 """
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.experiment.fields import Json
 from paceline.job import Cluster, Job
 from paceline.messages import Send
 from paceline.places.platform_task import open_task
@@ -69,7 +70,7 @@ def parse_tf_config(text: str, ignore_ps: bool = False) -> tuple[Cluster, str]:
     return cluster, model_dir
 
 
-def _read_roles(cluster: dict[str, Any], ignore_ps: bool) -> dict[str, tuple[str, ...]]:
+def _read_roles(cluster: Json, ignore_ps: bool) -> dict[str, tuple[str, ...]]:
     """Return the addresses by role, those of `master` as `chief`."""
     given = {role: _addresses(role, hosts) for role, hosts in cluster.items()}
     if unknown := [role for role in given if role not in _ROLES]:
@@ -107,7 +108,7 @@ def _addresses(role: str, hosts: Any) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def _find_task(task: dict[str, Any], roles: dict[str, tuple[str, ...]]) -> Cluster:
+def _find_task(task: Json, roles: dict[str, tuple[str, ...]]) -> Cluster:
     role, index = task.get("type"), task.get("index", 0)
     if not isinstance(role, str) or role not in _ROLES:
         raise UserError(f"TF_CONFIG's task type is {role!r}; it must be one of {', '.join(_ROLES)}")

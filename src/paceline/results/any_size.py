@@ -6,13 +6,15 @@ It repeats `formats.encoded.prepare` from the description that an export contain
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from paceline.experiment.fields import Json
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def prepare_pixels(steps: dict[str, Any], images: tf.Tensor) -> tf.Tensor:
+def prepare_pixels(steps: Json, images: tf.Tensor) -> tf.Tensor:
     """Return uint8 [n, height, width, 3] as float32 [n, *size], not scaled yet."""
     import tensorflow as tf
 

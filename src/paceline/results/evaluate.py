@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.experiment.data import Views
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.kernels.library import why_unavailable
 from paceline.maths.metrics import num_batches, summarize
@@ -36,30 +36,27 @@ if TYPE_CHECKING:
     from paceline.maths.replica import Core
 
 
-def answer(job: Job, request: EvaluateRequest, send: Send) -> dict[str, Any]:
+LIKE_TRAINING = EvaluateRequest()
+
+
+def answer(job: Job, request: EvaluateRequest, send: Send) -> Json:
     """Evaluate in a worker; write each example's label and probabilities to a file if asked."""
     bring_data(request.data_dir or job.experiment.data.dir, send)
-    run, where = RunFolder(job.run.run_dir), (request.data_dir, request.split, request.views)
-    evaluation = evaluate_run(run, request.checkpoint, *where, send)
+    evaluation = evaluate_run(RunFolder(job.run.run_dir), request, send)
     if request.examples:
         np.savez(request.examples, labels=evaluation.labels, probabilities=evaluation.probabilities)
     return evaluation.to_json(request.top_k)
 
 
 def evaluate_run(
-    run: RunFolder,
-    checkpoint: str = "best",
-    data_dir: str = "",
-    split: str = "test",
-    views: Views = "none",
-    send: Send = lambda message: None,
+    run: RunFolder, request: EvaluateRequest = LIKE_TRAINING, send: Send = lambda message: None
 ) -> Evaluation:
     """Evaluate a checkpoint of a run in this process.
 
     Without views, the bits are those of training's own evaluation if this process has not used
     TensorFlow before.
     """
-    experiment = with_data(run, data_dir)
+    experiment, split = with_data(run, request.data_dir), request.split
     if run.kernels() == "own" and (reason := why_unavailable()):
         text = "was trained with own kernels, and last digits may differ without them"
         send(Warn(f"{run.path} {text}: {reason}"))
@@ -67,14 +64,14 @@ def evaluate_run(
     from paceline.build import build_core
     from paceline.run_folder.checkpoints import Checkpoints, identity_of
 
-    core = build_core(Job(experiment), views)
+    core = build_core(Job(experiment), request.views)
     if split not in core.splits:
         raise UserError(f"split is {split!r}; this run has {' and '.join(core.splits)}")
     _compare(run, core, split, send)
     checkpoints = Checkpoints(
         run.checkpoints, core.layout, identity=identity_of(run), warn=lambda text: send(Warn(text))
     )
-    state = checkpoints.choose(checkpoint)
+    state = checkpoints.choose(request.checkpoint)
     rows, outputs, labels = _evaluate_batches(core, state, split, parallel, send)
     classes = output_names(core.source.classes, int(outputs.shape[1]))
     probabilities = to_probabilities(outputs, experiment.model.outputs == "logits")

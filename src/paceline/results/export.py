@@ -6,15 +6,17 @@ the new one is complete. The formats belong to `export_formats`. `check_target` 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
+from paceline.experiment.fields import Json
 from paceline.job import Job
 from paceline.messages import Send, Warn
-from paceline.requests import ExportRequest, Quantize
+from paceline.requests import ExportRequest
 from paceline.results.export_formats import FORMATS, Facts, Format
 from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.finding import existing_run
@@ -52,26 +54,23 @@ def check_target(out: str, to: str, force: bool) -> None:
 
 def run_export(
     run: str | Path,
-    out: str | Path,
-    to: str,
-    checkpoint: str,
+    request: ExportRequest,
     force: bool,
-    trust_code: bool = False,
-    quantize: Quantize = "",
-    data_dir: str = "",
+    trust_code: bool,
     listen: Send = lambda message: None,
-) -> dict[str, Any]:
-    """Export in a worker process, whose messages go to `listen`; return what was written."""
-    to = to or Path(out).suffix[1:] or "savedmodel"
+) -> Json:
+    """Export in a worker process, whose messages go to `listen`; return what was written. Without
+    a format, the ending of the target chooses it."""
+    request = replace(request, to=request.to or Path(request.out).suffix[1:] or "savedmodel")
     folder = existing_run(run)
-    check_target(str(out), to, force)
-    if quantize and to != "tflite":
-        raise UserError(f"quantize is {quantize} for {to}; only tflite can be quantized")
-    request = ExportRequest(str(out), to, checkpoint, quantize, data_dir)
+    check_target(request.out, request.to, force)
+    if request.quantize and request.to != "tflite":
+        given = f"quantize is {request.quantize} for {request.to}"
+        raise UserError(f"{given}; only tflite can be quantized")
     return in_a_worker(folder, request, listen, trust_code)
 
 
-def answer(job: Job, request: ExportRequest, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: ExportRequest, send: Send) -> Json:
     """Export in a worker; return the target, the step, and what the export takes and gives."""
     from paceline.results.trained_model import load_trained_model
 

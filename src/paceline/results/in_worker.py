@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import UserError, WorkerFailed
 from paceline.experiment.experiment import KERAS
+from paceline.experiment.fields import Json
 from paceline.experiment.user_code import SAVED_MODEL
 from paceline.job import Job, Run
 from paceline.messages import Send, Warn
@@ -41,13 +42,13 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
 
 def in_a_worker(
     run: RunFolder, request: UseRun, listen: Send = lambda message: None, trust_code: bool = False
-) -> dict[str, Any]:
+) -> Json:
     """Use a run in a worker process, pass its messages to `listen`, and return the result.
 
     `trust_code` allows code that the run names. The worker's log is kept only if it fails
     unexpectedly; the error then names it.
     """
-    from paceline.supervise.group import Group
+    from paceline.supervise.group import WorkerGroup
     from paceline.supervise.process import LocalWorker
 
     needs_data = getattr(request, "quantize", "")
@@ -58,7 +59,7 @@ def in_a_worker(
     os.close(handle)
     keeps_log = False
     try:
-        with Group([LocalWorker(job, Path(log))]) as group:
+        with WorkerGroup([LocalWorker(job, Path(log))]) as group:
             return group.run(listen) | {"run_dir": run.where}
     except WorkerFailed:
         keeps_log = True

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.errors import UserError
 from paceline.experiment.data import Views
-from paceline.formats.image_list import ENDINGS
+from paceline.experiment.fields import Json
+from paceline.formats.image_list import ENDINGS, walk_images
 from paceline.job import Job
 from paceline.messages import Predictions, Send
 from paceline.requests import PredictRequest
@@ -50,7 +51,7 @@ class Prediction:
     error: str = ""
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Prediction:
+    def from_json(values: Json) -> Prediction:
         top = tuple((name, probability) for name, probability in values["top"])
         return Prediction(values["file"], top, values["error"])
 
@@ -66,23 +67,14 @@ def find_files(patterns: Sequence[str]) -> list[str]:
                 f"there is no {pattern}; give images, folders or globs such as 'photos/*.jpg'"
             )
         for match in matches:
-            files = _images_in(match) if os.path.isdir(match) else [match]
+            files = [*walk_images(match)] if os.path.isdir(match) else [match]
             if not files and match == pattern:
                 raise UserError(f"there is no image in {match} ({', '.join(ENDINGS)})")
             found |= dict.fromkeys(files)
     return list(found)
 
 
-def _images_in(folder: str) -> list[str]:
-    files = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        images = [name for name in names if name.lower().endswith(ENDINGS) and name[0] != "."]
-        files += [os.path.join(parent, name) for name in sorted(images)]
-    return files
-
-
-def answer(job: Job, request: PredictRequest, send: Send) -> dict[str, Any]:
+def answer(job: Job, request: PredictRequest, send: Send) -> Json:
     """Predict files in a worker: several batches at a time, sent in the order of the files."""
     files = request.files
     # `in_a_worker` has asked whether the code is trusted

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.errors import UserError
+from paceline.experiment.fields import Json
 from paceline.maths.metrics import Examples
 from paceline.results.shown import ShownAsTable
 
@@ -162,7 +163,7 @@ class Evaluation(ShownAsTable):
         own = np.take_along_axis(self.probabilities, self.labels.astype(np.int64)[:, None], axis=1)
         return float(((self.probabilities > own).sum(axis=1) < k).mean())
 
-    def to_json(self, top_k: Sequence[int] = ()) -> dict[str, Any]:
+    def to_json(self, top_k: Sequence[int] = ()) -> Json:
         """Return everything but the single examples; with the top-k accuracy for each k."""
         values = {name: getattr(self, name) for name in NUMBERS}
         values |= {"calibration_error": self.calibration_error(), "macro": self.macro()._asdict()}

@@ -48,7 +48,7 @@ def sample_images(run: RunFolder, trained: TrainedModel, data_dir: str, send: Se
     chosen = np.random.default_rng(experiment.seed).permutation(train.size)[:SAMPLE]
     indices = tf.constant(np.sort(chosen))
     raw, _ = train.read(indices)
-    pixels = np.asarray(evaluation_images(experiment, raw, indices), np.float32)
+    pixels = np.asarray(evaluation_images(experiment, raw), np.float32)
     if pixels.shape[1:] != trained.image_shape:
         raise UserError(
             f"the images of {data.dir or data.source} have the shape {pixels.shape[1:]}, those of "

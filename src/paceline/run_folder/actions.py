@@ -15,7 +15,7 @@ from paceline.errors import UserError
 from paceline.experiment.fields import Json
 from paceline.maths.metrics import BlockResult, EvalResult, scalars
 from paceline.maths.state import State
-from paceline.messages import Block, Evaluation, Saved, Send, Warn
+from paceline.messages import Block, Evaluated, Saved, Send, Warn
 from paceline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def send_metrics(send: Send, block: BlockResult, evaluation: EvalResult | None) 
         send(Warn(event))
     send(Block(block.step, block.scalars(), evaluation is not None))
     if evaluation:
-        send(Evaluation(block.step, evaluation.scalars()))
+        send(Evaluated(block.step, evaluation.scalars()))
 
 
 def write_evaluation(
@@ -90,7 +90,7 @@ def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> 
 
     where = tf.constant(indices, tf.int64)
     read = core.splits[split].read(where)[0]
-    images = np.clip(evaluation_images(core.experiment, read, where).numpy(), 0, 255)
+    images = np.clip(evaluation_images(core.experiment, read).numpy(), 0, 255)
     height, width, channels = images.shape[1:]
     scale = min(1.0, side / max(height, width))
     size = round(width * scale), round(height * scale)

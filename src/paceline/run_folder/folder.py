@@ -19,7 +19,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
 from paceline.messages import Send
-from paceline.run_folder.records import Records
+from paceline.run_folder.records import RecordFile
 from paceline.storage.files import (
     explained,
     is_file,
@@ -70,11 +70,11 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.events = self.path / "events"
         self.evaluator_events = self.events / "evaluator"
-        self.metrics = Records(self.path / "metrics.jsonl", self.check_lease)
-        self.evaluations = Records(self.path / "evaluations.jsonl")
-        self.chain = Records(self.path / "chain.jsonl", self.check_lease)
-        self.audits = Records(self.path / "audits.jsonl")
-        self.starts = Records(self.path / "starts.jsonl", self.check_lease)
+        self.metrics = RecordFile(self.path / "metrics.jsonl", self.check_lease)
+        self.evaluations = RecordFile(self.path / "evaluations.jsonl")
+        self.chain = RecordFile(self.path / "chain.jsonl", self.check_lease)
+        self.audits = RecordFile(self.path / "audits.jsonl")
+        self.starts = RecordFile(self.path / "starts.jsonl", self.check_lease)
         self._predictions = self.path / "evaluation.npz"
 
     def log(self, name: str) -> Path:

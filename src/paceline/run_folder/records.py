@@ -14,7 +14,7 @@ Guard = Callable[[], None]
 """Raises LeaseLost if another process has taken over the run."""
 
 
-class Records:
+class RecordFile:
     """A file with one JSON object per line, each with its `step` and a checksum.
 
     Lines are appended: a crash can cut off the last one, which is then damaged.

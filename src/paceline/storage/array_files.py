@@ -6,17 +6,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-
-from paceline.storage.files import read_exactly
 
 Array = npt.NDArray[Any]
 
@@ -33,6 +32,17 @@ def read_npy(path: Path) -> Array:
         content = file.read()  # all: of some files that cannot be read, the kernel says the size 0
         missing = os.fstat(file.fileno()).st_size - len(content)
         return _parse_npy(content + read_exactly(file, max(0, missing)))
+
+
+def read_exactly(file: IO[bytes], size: int) -> bytes:
+    """Return `size` bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
+
+    `numpy.fromfile` is not used for files: it returns fewer numbers if the disk fails.
+    """
+    content = file.read(size)
+    if len(content) < size:
+        raise OSError(errno.EIO, f"only {len(content):,} of {size:,} bytes could be read")
+    return content
 
 
 def parse_npz(content: bytes) -> dict[str, Array]:

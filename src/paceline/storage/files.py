@@ -196,17 +196,6 @@ def read_run_file(path: Path) -> bytes:
         return file.read()
 
 
-def read_exactly(file: IO[bytes], size: int) -> bytes:
-    """Return `size` bytes of a file that is long enough. Fewer are a fault of the disk: OSError.
-
-    `numpy.fromfile` is not used for files: it returns fewer numbers if the disk fails.
-    """
-    content = file.read(size)
-    if len(content) < size:
-        raise OSError(errno.EIO, f"only {len(content):,} of {size:,} bytes could be read")
-    return content
-
-
 def read_text(path: Path, opener: Opener | None = None) -> str:
     """Return the content of a file; empty if there is none. With `run_file` it is one of a run."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from paceline.errors import PassingFault, UserError
+from paceline.experiment.fields import Json
 from paceline.storage.files import growing_pauses, replacing_path, retry
 from paceline.storage.locations import seconds
 from paceline.storage.progress_bar import late_bar
@@ -71,7 +72,7 @@ class Store:
             from obstore.store import from_url
 
             limits = {"timeout": self._request_s, "read_timeout": min(SILENCE_S, self._request_s)}
-            options: dict[str, Any] = {} if self.url.startswith("gs:") else _s3_options()
+            options: Json = {} if self.url.startswith("gs:") else _s3_options()
             options["client_options"] = {
                 "allow_http": True,  # an endpoint without TLS is used only if the user gives one
                 **{name: f"{1000 * limit_s:.0f}ms" for name, limit_s in limits.items()},
@@ -166,9 +167,7 @@ class ReadOnlyFolder:
         for path, facts in sorted(found.items()):
             name = path[len(root) + 1 :]
             if facts.get("size") is None:
-                raise StorageError(
-                    f"{path}: its server does not say how large it is; copy it first"
-                )
+                raise StorageError(f"{path}: its server does not say its size; copy it first")
             if leaves_folder(name):
                 raise UserError(
                     f"{self.url} contains the file {name!r}, which a folder cannot contain; give "
@@ -244,12 +243,12 @@ def fetch_files(
             raise
 
 
-def _s3_options() -> dict[str, Any]:
+def _s3_options() -> Json:
     """Return the credentials, the region and the endpoint that AWS's own tools would use."""
     from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
-        options: dict[str, Any] = {"credential_provider": Boto3CredentialProvider()}
+        options: Json = {"credential_provider": Boto3CredentialProvider()}
     except ValueError as error:
         raise UserError(
             "there are no credentials for s3://; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "

@@ -18,9 +18,9 @@ from paceline.messages import (
     Alive,
     Block,
     Crash,
+    Done,
     Error,
     Message,
-    Result,
     Saved,
     Send,
     Start,
@@ -37,11 +37,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT, signal
 """Slurm can send SIGUSR1 some time before a job's time limit. A closed terminal sends SIGHUP."""
 FIRST = (signal.SIGUSR1, signal.SIGHUP)
 """Signals that never insist."""
-FROM_THE_CHIEF = (Start, Block, Result)
+FROM_THE_CHIEF = (Start, Block, Done)
 """Messages that a listener needs only from the chief."""
 
 
-class Group:
+class WorkerGroup:
     """The workers of one attempt. Leaving the `with` block leaves no process behind.
 
     In the `with` block, signals of the command are for the group. In a thread, as in a notebook or
@@ -57,10 +57,10 @@ class Group:
         self._started = False
         self._saved = False
         self._lease = 0
-        self._result: Result | None = None
+        self._result: Done | None = None
         self._give_restarts()
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> WorkerGroup:
         if threading.current_thread() is threading.main_thread():
             is_detached = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
             for number in SIGNALS[: -1 if is_detached else None]:
@@ -182,7 +182,7 @@ class Group:
             case Saved():
                 self._saved = True
                 self._give_restarts()
-            case Result() if index == 0:
+            case Done() if index == 0:
                 self._result = message
             case Crash() if self._can_replace(index):
                 pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from paceline.experiment.recipes.table import get_recipe
-from paceline.extras.search.space import Choice, Range, build_space, draw, parse_over
+from paceline.extras.search.space import Choice, Interval, build_space, draw, parse_over
 
 SMOKE = get_recipe("smoke")
 OVER = ("schedule.rate=0.01..0.5:log", "optimizer.weight-decay=1e-4,5e-4")
@@ -18,15 +18,15 @@ def test_over_takes_ranges_and_lists_of_every_kind_of_setting() -> None:
     )
     space = parse_over(words, SMOKE)
     assert space == {
-        "schedule.rate": Range(0.05, 0.8, log=True),
+        "schedule.rate": Interval(0.05, 0.8, log=True),
         "optimizer.weight_decay": Choice((1e-4, 5e-4)),
-        "augment.padding": Range(0, 4),
+        "augment.padding": Interval(0, 4),
         "augment.flip": Choice((True, False)),
         "schedule.name": Choice(("cosine", "one-cycle")),
         "seed": Choice((1, 2)),
     }
     assert build_space({"schedule__rate": "0.05..0.8:log"}, SMOKE) == {
-        "schedule.rate": Range(0.05, 0.8, log=True)
+        "schedule.rate": Interval(0.05, 0.8, log=True)
     }
 
 

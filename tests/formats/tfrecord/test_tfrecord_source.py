@@ -15,7 +15,6 @@ from paceline.formats.check import check
 from paceline.formats.reading import explain
 from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.record import framed
-from paceline.formats.tfrecord.tfrecord_source import build_tfrecord
 from record_folders import (
     JPEG,
     assert_one_line,
@@ -180,12 +179,12 @@ def test_damage_that_only_reading_shows_is_explained_with_file_and_offset(tmp_pa
 
 
 @pytest.mark.parametrize("name", [*DAMAGE, *(name for name in LATE_DAMAGE if "since" not in name)])
-def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
+def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name, capsys):
     file = write_imagenet(tmp_path / "data") / "train-00001-of-00003"
     (DAMAGE | LATE_DAMAGE)[name][0](file, offsets_of(file))
     lost = DAMAGE[name][3] if name in DAMAGE else 1
     data = Data(source="tfrecord", dir=str(tmp_path / "data"), skip_bad=True)
-    first, second = (build_tfrecord(data, FROM_1) for _ in range(2))
+    first, second = (build_source(data, FROM_1) for _ in range(2))
     assert first.train.size == second.train.size == 15 - lost
     everything = tf.range(first.train.size, dtype=tf.int64)
     read = [source.train.read(everything)[0].numpy().tolist() for source in (first, second)]
@@ -194,7 +193,7 @@ def test_bad_records_are_skipped_if_asked_and_counted(tmp_path, name):
     assert first.left_out == second.left_out
     if name in DAMAGE:
         with pytest.raises(UserError):  # without skipping
-            build_tfrecord(dataclasses.replace(data, skip_bad=False), FROM_1)
+            build_source(dataclasses.replace(data, skip_bad=False), FROM_1)
 
 
 @pytest.mark.parametrize(

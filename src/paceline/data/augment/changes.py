@@ -59,14 +59,7 @@ def after_scaling(settings: Augmentation, x: tf.Tensor, draws: Draws) -> tf.Tens
     return _erase(settings.random_erasing, x, draws) if settings.random_erasing else x
 
 
-def mix(
-    experiment: Experiment,
-    x: tf.Tensor,
-    targets: tf.Tensor,
-    draws: Draws,
-    step: tf.Tensor,
-    replica: tf.Tensor,
-) -> Mixed:
+def mix(experiment: Experiment, x: tf.Tensor, targets: tf.Tensor, draws: Draws) -> Mixed:
     """Mix example i with example n-1-i of the replica's batch, and their targets with them, by
     mixup or cutmix; with both, each example gets one of them."""
 

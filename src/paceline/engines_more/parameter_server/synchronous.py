@@ -16,14 +16,7 @@ from paceline.experiment.schedule import Rates, rates_table
 from paceline.kernels.arithmetic import number, plain
 from paceline.maths.metrics import BlockResult, block_result, tail_scale
 from paceline.maths.replica import add
-from paceline.maths.sums import (
-    Span,
-    add_subtrees,
-    divided_tree,
-    mean_factor,
-    relative,
-    subtree_sums,
-)
+from paceline.maths.sums import Span, add_subtrees, divided_tree, mean_factor, subtree_sums
 
 TRIES = 5
 
@@ -116,3 +109,12 @@ class SynchronousEngine(ParameterServerEngine):
             server.update(gradient, stats, Rates.of_row(rates), ready)
         tail = parts[0][2] * tail_scale(self._replicas)
         return tf.concat([tf.cast(ready, tf.float32)[None], tail], 0)
+
+
+def relative(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Return the subtrees of a share as if its first replica were replica 0.
+
+    Shares that are equal in this way can use the same compiled graph.
+    """
+    first = spans[0][0]
+    return tuple((start - first, stop - first) for start, stop in spans)

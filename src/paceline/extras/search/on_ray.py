@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from paceline.engines_more.object_store.ray_cluster import connect_to_ray, resources_of
+from paceline.engines_more.ray_actors.crew import connect_to_ray, resources_of
 from paceline.errors import Ended, PassingFault, UserError
 from paceline.extras.search.options import Options, SearchPlan, Trial
 from paceline.extras.search.trials import (
@@ -32,7 +32,7 @@ from paceline.extras.search.trials import (
 )
 from paceline.job import Job
 from paceline.launch import launch
-from paceline.messages import Block, Evaluation, Message, Start
+from paceline.messages import Block, Evaluated, Message, Start
 from paceline.storage.locations import is_remote
 
 MAX_RETRIES = 3
@@ -41,7 +41,7 @@ MAX_RETRIES = 3
 Tell = Callable[[str], None]
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """How a trial ended: finished, stopped, failed, refused or crashed."""
 
     kind: str
@@ -78,12 +78,12 @@ class Judge:
         return lines
 
 
-def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any) -> Outcome:
+def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any) -> TrialOutcome:
     """Train a trial on this node until its end or the judge's verdict. Runs as a task of Ray."""
     with suppress(OSError):  # relative paths mean the same as for the command
         os.chdir(folder)
     if not is_remote(search_dir) and not Path(search_dir, RECORD).exists():
-        return Outcome(
+        return TrialOutcome(
             "refused",
             f"the node {socket.gethostname()} does not see {search_dir}; give a --search-dir that "
             "all nodes see: on a shared disk, or s3://...",
@@ -96,7 +96,7 @@ def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any)
             total_steps = message.total_steps
         elif isinstance(message, Block):
             epoch = message.metrics.get("epoch") or 0.0
-        elif isinstance(message, Evaluation) and not is_stopped:
+        elif isinstance(message, Evaluated) and not is_stopped:
             step = message.step
             news = evaluation_of(message.metrics | {"step": step, "epoch": epoch}, total_steps)
             if news and ray.get(judge.stops.remote(number, news)):
@@ -107,10 +107,10 @@ def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any)
         ray.get(judge.begin.remote(number))
         result = launch(job, listen)
     except (PassingFault, Ended) as error:
-        return Outcome("crashed", str(error))
+        return TrialOutcome("crashed", str(error))
     except UserError as error:  # such as a loss that is not finite: always the same
-        return Outcome("failed" if error.started else "refused", str(error))
-    return Outcome("finished" if result.get("finished") else "stopped", step=step)
+        return TrialOutcome("failed" if error.started else "refused", str(error))
+    return TrialOutcome("finished" if result.get("finished") else "stopped", step=step)
 
 
 def run_trials(
@@ -158,9 +158,9 @@ class _Driver:
 
     def _note(self, trial: Trial, task: Any) -> None:
         try:
-            outcome: Outcome = ray.get(task)
+            outcome: TrialOutcome = ray.get(task)
         except ray.exceptions.RayError as error:
-            outcome = Outcome("crashed", str(error).strip().splitlines()[-1])
+            outcome = TrialOutcome("crashed", str(error).strip().splitlines()[-1])
         match outcome.kind:
             case "refused":
                 raise UserError(f"trial {trial.number}: {outcome.reason}")

@@ -27,7 +27,7 @@ Settings = Json
 
 
 @dataclass(frozen=True)
-class Range:
+class Interval:
     """Numbers from `low` to `high`, integers if both are."""
 
     low: float
@@ -58,7 +58,7 @@ class Choice:
         return self.values[int(fraction * len(self.values))]
 
 
-Space = dict[str, Range | Choice]
+Space = dict[str, Interval | Choice]
 
 
 def parse_over(words: Sequence[str], experiment: Experiment) -> Space:
@@ -97,7 +97,7 @@ def build_space(over: Mapping[str, str | Sequence[Any]], experiment: Experiment)
     return space
 
 
-def _parse(name: str, text: str, now: Any) -> Range | Choice:
+def _parse(name: str, text: str, now: Any) -> Interval | Choice:
     """Return the values of a text. The experiment checks whether each is allowed."""
     said = f"over has {name}={text}"
     bounds, colon, scale = text.partition(":")
@@ -118,7 +118,7 @@ def _parse(name: str, text: str, now: Any) -> Range | Choice:
         raise UserError(f"{said}; the first number must be below the second")
     if colon and (scale != "log" or low <= 0):
         raise UserError(f"{said}; after a range there can be :log, if it begins above 0")
-    return Range(low, high, bool(colon))
+    return Interval(low, high, bool(colon))
 
 
 def draw(space: Space, count: int, seed: int) -> list[Settings]:

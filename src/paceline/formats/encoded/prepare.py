@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from paceline.data import batches
 from paceline.data.augment.changes import random_aspect
-from paceline.data.batches import preparation_of
 from paceline.data.draws import Draws, unit
 from paceline.data.images import mirrored, scale
 from paceline.experiment.experiment import Experiment
@@ -59,7 +59,7 @@ def train_images(
     return decode_boxes(encoded, headers, box, (size, size), mirrored(settings, draws), way)
 
 
-def evaluation_images(experiment: Experiment, encoded: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def evaluation_images(experiment: Experiment, encoded: tf.Tensor) -> tf.Tensor:
     """Return central crops of strings [n]: 7/8 of the short side, that is 224 of 256."""
     size, headers = experiment.data.image_size, _sized_headers(encoded)
     box = central_box(*_upright_size(headers), size)
@@ -79,9 +79,7 @@ def prepare_encoded(
     """
     with tf.device("CPU:0"):
         raw = _fitted_images(encoded, stored, fitting) if stored else encoded
-        indices = tf.range(tf.size(encoded))
-        images = preparation_of(raw).evaluation_images(experiment, raw, indices)
-        return scale(experiment.scaling, images)
+        return scale(experiment.scaling, batches.evaluation_images(experiment, raw))
 
 
 def _fitted_images(encoded: tf.Tensor, shape: tuple[int, int, int], fitting: bool) -> tf.Tensor:

@@ -31,8 +31,8 @@ from paceline.formats.tfrecord.record import (
     read_length,
     read_record,
 )
-from paceline.storage.array_files import parse_npz
-from paceline.storage.files import explained, read_exactly, replacing
+from paceline.storage.array_files import parse_npz, read_exactly
+from paceline.storage.files import explained, replacing
 from paceline.storage.locations import cache_folder
 from paceline.storage.progress_bar import late_bar
 

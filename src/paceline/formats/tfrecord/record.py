@@ -21,7 +21,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
-from paceline.storage.files import read_exactly
+from paceline.storage.array_files import read_exactly
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES

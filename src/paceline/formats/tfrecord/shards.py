@@ -13,12 +13,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import UserError
 from paceline.experiment.data import Records
 from paceline.experiment.experiment import check_records
-from paceline.experiment.fields import from_json
+from paceline.experiment.fields import Json, from_json
 from paceline.formats.image_list import check_share, inner_folder, subfolders
 from paceline.formats.source_folder import name_splits, split_of, visible_entries
 from paceline.formats.tfrecord.record import Shard
@@ -100,7 +99,7 @@ def find_splits(folder: str, ending: str = "", share: float = 0.0) -> dict[str, 
     return {split: splits[name] for split, name in names.items()}
 
 
-def read_notes(folder: str) -> dict[str, Any]:
+def read_notes(folder: str) -> Json:
     """Return the notes of the conversion; empty if a different program wrote the folder."""
     path = Path(folder, NOTES)
     return read_json(path, ADVICE) if read_text(path) else {}

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pyspark import BarrierTaskContext
 
 from paceline.engines.probe import keep_alive
 from paceline.errors import UserError
+from paceline.experiment.fields import Json
 from paceline.job import Cluster, Job
 from paceline.messages import TOKEN, Error, Message, to_line
 from paceline.supervise.process import MARK, new_mark, start_process, write_line
@@ -84,7 +84,7 @@ class Connection:
 
 
 def run_task(
-    job: dict[str, Any], driver: tuple[str, int], secret: str, folder: str, proof: str, _: object
+    job: Json, driver: tuple[str, int], secret: str, folder: str, proof: str, _: object
 ) -> Iterator[int]:
     """Run one worker from its start to its end.
 

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from paceline.engines.base import WantsStop, check_facts
-from paceline.engines_more.object_store.actor import Actor, Evaluator, Status
+from paceline.engines_more.ray_actors.actor import Actor, Evaluator, Status
 from paceline.errors import UserError, first_line
 from paceline.experiment.fields import Json
 from paceline.job import Job
@@ -187,7 +187,7 @@ class Crew:
             ray.kill(actor)
 
 
-class Evaluation:
+class RunningEvaluator:
     """The actor `Evaluator`, on the driver's node, which has the run folder."""
 
     def __init__(self, job: Job) -> None:
