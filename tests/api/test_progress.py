@@ -82,7 +82,7 @@ def test_every_evaluation_and_warning_has_its_line() -> None:
 
 
 def test_elsewhere_the_result_is_the_last_line_for_programs_and_is_not_wrapped() -> None:
-    result = Result(RESULT.values | {"left_out": ["bad.jpg: the file is empty"]})
+    result = Done(RESULT.values | {"left_out": ["bad.jpg: the file is empty"]})
     lines = Screen().show((0, START), (1, block(1000)), (2, result))
     assert lines[-1].split("  ") == [
         "step=1000",

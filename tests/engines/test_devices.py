@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from paceline.engines import devices
 from paceline.engines.placement import Share
-from paceline.engines_more.object_store import object_store_engine
 from paceline.engines_more.parameter_server import serve
 from paceline.engines_more.parameter_server.ps_engine import gpus_of_workers
+from paceline.engines_more.ray_actors import ray_engine
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Cluster, Job, Place
@@ -105,11 +105,11 @@ def test_a_worker_of_ray_computes_on_the_first_gpu_it_gets(
 ) -> None:
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: has_cuda)
     crew = SimpleNamespace(resources={"num_cpus": 1.0, "num_gpus": float(given)})
-    monkeypatch.setattr(object_store_engine, "connect_to_ray", lambda job: None)
-    monkeypatch.setattr(object_store_engine, "Crew", lambda job: crew)
+    monkeypatch.setattr(ray_engine, "connect_to_ray", lambda job: None)
+    monkeypatch.setattr(ray_engine, "Crew", lambda job: crew)
     monkeypatch.setattr(devices, "gpus_elsewhere", 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    object_store_engine.connect(Job(Experiment(), Place(on="ray", devices=devices_flag)), bool)
+    ray_engine.connect(Job(Experiment(), Place(on="ray", devices=devices_flag)), bool)
     assert devices.gpus_elsewhere == gpus
 
 

@@ -95,11 +95,11 @@ HINTS = {name: hint for hint, names in _HINTS.items() for name in names.split()}
 """What to do instead of a flag that has no counterpart."""
 
 
-def settings_of_gpus(count: object, on: str, workers: object) -> Json:
+def settings_of_gpus(given: object, on: str, workers: object) -> Json:
     """Return what `--gpus N` is short for: a replica on each GPU, or one replica on the CPU."""
-    if not str(count).isdecimal():
+    if not str(given).isdecimal():
         raise UserError("--gpus needs a number, such as --gpus 4: a replica on each of 4 GPUs")
-    count = int(count)
+    count = int(str(given))
     if on != "ray" or not count:
         return {"replicas": max(1, count), "devices": "gpu" if count else "cpu"}
     if str(workers or count) != str(count):

@@ -166,7 +166,8 @@ class FastNorm(keras.layers.Layer):
         self, x: tf.Tensor, weights: Tensors, residual: Tensors, moments: Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the output of training, and the mean and unbiased variance of the batch."""
-        return ops.batch_norm(x, *weights, residual, self.norm.epsilon, self.slope, moments)
+        gamma, beta = weights
+        return ops.batch_norm(x, gamma, beta, residual, self.norm.epsilon, self.slope, moments)
 
     def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
         from paceline.kernels import ops_more

@@ -32,7 +32,8 @@ class SwishNorm(FastNorm):
     def normalize(
         self, x: tf.Tensor, weights: Tensors, residual: Tensors, moments: Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return norm_swish(x, *weights, self.norm.epsilon, self.alpha)
+        gamma, beta = weights
+        return norm_swish(x, gamma, beta, self.norm.epsilon, self.alpha)
 
     def _infer(self, x: tf.Tensor, residual: list[tf.Tensor]) -> tf.Tensor:
         gamma, beta, mean, variance = self.tensors()
