@@ -36,9 +36,12 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
-@pytest.mark.parametrize("experiment", [EXPERIMENT, Experiment(seed=3, data=Data("auto", dir="/moved"))])
-def test_the_same_experiment_may_open_it_again(run: RunFolder, experiment: Experiment) -> None:
-    assert run.open(experiment, FACTS, code=CODE) == []
+@pytest.mark.parametrize("folder", ["/data", "/moved"])
+def test_the_same_experiment_may_open_it_again(tmp_path: Path, folder: str) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.open(replace(EXPERIMENT, data=Data("auto", dir="/data")), FACTS, code=CODE)
+    again = replace(EXPERIMENT, data=Data("auto", dir=folder))
+    assert run.open(again, FACTS, code=CODE) == []
 
 
 @pytest.mark.parametrize(
