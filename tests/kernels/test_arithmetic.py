@@ -223,3 +223,11 @@ def test_these_inputs_have_results_below_the_smallest_normal_number() -> None:
     assert not halves.any()
     small = numbers(0, (1000,), SCALES["small products"])
     assert 0 < np.abs(small * small).max() < np.finfo(F).tiny
+
+
+def test_kernels_that_are_built_later_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "is_loaded", lambda: False)
+    monkeypatch.setattr(arithmetic, "why_unavailable", lambda: "they are not built")
+    assert not arithmetic.is_fixed()
+    monkeypatch.setattr(arithmetic, "why_unavailable", lambda: "")
+    assert arithmetic.is_fixed()

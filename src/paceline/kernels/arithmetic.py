@@ -12,7 +12,6 @@ Where the kernels are not available, or there is a GPU, `number` returns the ten
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -29,14 +28,11 @@ Operand = Any
 _portable = ContextVar("portable", default=False)
 
 
-@functools.cache
-def _is_possible() -> bool:
-    return not why_unavailable() and not tf.config.list_logical_devices("GPU")
-
-
 def is_fixed() -> bool:
     """Return whether this process computes with the operations of the kernels."""
-    return _is_possible() and not _portable.get()
+    if _portable.get() or not (ops.is_loaded() or not why_unavailable()):
+        return False
+    return not tf.config.list_logical_devices("GPU")
 
 
 def portable() -> AbstractContextManager[None]:

@@ -51,6 +51,11 @@ def load() -> Any:
         ) from error
 
 
+def is_loaded() -> bool:
+    """Return whether this process has the library. Then nothing can take it away."""
+    return load.cache_info().currsize > 0
+
+
 def filled(x: tf.Tensor, *axes: int) -> tf.Tensor:
     """Return x with zeros at the end of these axes, by default the last, up to multiples of 8."""
     rank = x.shape.rank
