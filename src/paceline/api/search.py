@@ -38,7 +38,7 @@ def search(
         over: Settings to vary, such as {"schedule.rate": "0.05..0.8:log", "seed": [1, 2]}.
         progress: Whether to print a line for each evaluation.
         **settings: Settings of the experiment and the place, as in `train`, which describes all
-            other arguments, and the flags of `paceline search`: trials, method, scheduler ...
+            other arguments, and the flags of `paceline search`: trials, scheduler ...
 
     Example:
         found = paceline.search("smoke", over={"seed": [1, 2]}, data__validation=48)
