@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.api.training import own_settings, run_name
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.recipes.table import from_recipe
+from paceline.experiment.names import from_recipe
 from paceline.extras.search.options import Options, build_search
 from paceline.extras.search.space import build_space
 from paceline.job import Place
